@@ -1,0 +1,21 @@
+#include "core/dtype.h"
+
+namespace foreshard {
+namespace {
+struct Names { std::string_view full, brief; };
+constexpr Names kNames[kDTypeCount] = {
+    {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}, {"float64", "fp64"}, {"float8_e4m3fn", "fp8"},
+    {"float8_e5m2", "fp8_e5m2"}, {"int64", "i64"}, {"int32", "i32"}, {"uint8", "u8"}, {"bool", "bool"}};
+}  // namespace
+
+std::string_view name_of(DType t) { return kNames[static_cast<int>(t)].full; }
+
+std::optional<DType> parse_dtype(std::string_view text) {
+  if (text.starts_with("torch.")) text.remove_prefix(6);
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (text == kNames[i].full || text == kNames[i].brief) return static_cast<DType>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace foreshard
