@@ -1,0 +1,210 @@
+#pragma once
+
+// A model as eager PyTorch sees it: a tree of modules, each with parameters, buffers and a straight-line forward program.
+// The planner's symbolic host runs these programs statement by statement, as Python would; importers and graph files
+// build them. docs/formats/model.md describes the file form.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <optional>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/ids.h"
+#include "core/units.h"
+
+namespace foreshard {
+
+using ModuleId = Id<struct ModuleTag>;
+using ParameterId = Id<struct ParameterTag>;
+/// A named value inside one module's forward program: index into Module::value_names.
+using ValueSlot = std::int32_t;
+
+// Functions that a forward program may call: one row per `F.*` / tensor method that the importers need.
+//   X(enumerator, "text name")  -- meaning of ints / floats / parameters is given with the recipes in models/ops.
+#define FORESHARD_FUNCTIONS(X)                                                                      \
+  X(kCall, "call")                     /* child module; Statement::child */                         \
+  X(kLinear, "linear")                 /* x; parameters: weight [out, in], bias? */                 \
+  X(kConv1D, "conv1d_linear")          /* x; parameters: weight [in, out], bias (GPT-2's Conv1D: addmm) */ \
+  X(kEmbedding, "embedding")           /* indices; parameters: weight */                            \
+  X(kLayerNorm, "layer_norm")          /* x; parameters: weight?, bias?; floats: eps */             \
+  X(kRmsNorm, "rms_norm")              /* fused; x; parameters: weight; floats: eps */              \
+  X(kAttention, "attention")           /* q, k, v (any strides, [b, heads, s, d]), mask?; ints: causal; floats: dropout, scale */ \
+  X(kPackedAttention, "packed_attention") /* q, k, v as [b, s, heads*d]; ints: heads, kv_heads, causal */ \
+  X(kAdd, "add")                                                                                    \
+  X(kSub, "sub")                                                                                    \
+  X(kMul, "mul")                                                                                    \
+  X(kDiv, "div")                                                                                    \
+  X(kNeg, "neg")                                                                                    \
+  X(kAddScalar, "add_scalar")          /* floats: value */                                          \
+  X(kMulScalar, "mul_scalar")          /* floats: value */                                          \
+  X(kPowScalar, "pow")                 /* floats: exponent */                                       \
+  X(kMeanLast, "mean")                 /* over the last dimension, kept; */                         \
+  X(kSumDim, "sum")                    /* ints: dim, keep */                                        \
+  X(kRsqrt, "rsqrt")                                                                                \
+  X(kSilu, "silu")                                                                                  \
+  X(kGelu, "gelu")                     /* ints: 1 = tanh approximation */                           \
+  X(kRelu, "relu")                                                                                  \
+  X(kSigmoid, "sigmoid")                                                                            \
+  X(kTanh, "tanh")                                                                                  \
+  X(kSoftmax, "softmax")               /* over the last dimension; dtype: compute dtype */          \
+  X(kDropout, "dropout")               /* floats: p */                                              \
+  X(kMatmul, "matmul")                 /* batched product of two values */                          \
+  X(kCast, "cast")                     /* dtype; no-op where equal */                               \
+  X(kView, "view")                     /* ints: shape, -1 once; never copies (error if it must) */  \
+  X(kReshape, "reshape")               /* ints: shape; copies where it must */                      \
+  X(kTranspose, "transpose")           /* ints: dim a, dim b */                                     \
+  X(kContiguous, "contiguous")                                                                      \
+  X(kExpand, "expand")                 /* ints: shape, -1 keeps */                                  \
+  X(kUnsqueeze, "unsqueeze")           /* ints: dim */                                              \
+  X(kSlice, "slice")                   /* ints: dim, start, end (-1 = to the end) */                \
+  X(kSplit, "split")                   /* ints: dim, sizes...; as many outputs */                   \
+  X(kChunk, "chunk")                   /* ints: dim, parts */                                       \
+  X(kCat, "cat")                       /* ints: dim */                                              \
+  X(kDetach, "detach")                                                                              \
+  X(kAddParameter, "add_param")        /* x + sum(parameter) of this module */                      \
+  X(kParameter, "parameter")           /* the parameter itself as a value */                        \
+  X(kBuffer, "buffer")                 /* a buffer as a value; ints: index into Module::buffers */   \
+  X(kAddBuffer, "add_buffer")                                                                       \
+  X(kRotaryTable, "rotary_table")      /* positions -> cos, sin; ints: width; dtype */              \
+  X(kArange, "arange")                 /* ints: length */                                           \
+  X(kExperts, "experts")               /* every expert on every token, parameters w1, w2, w3 [E, ., .] */ \
+  X(kRoutedExperts, "routed_experts")  /* x, weights, indices; ints: experts, top_k; parameters */  \
+  X(kTopK, "topk")                     /* ints: k; outputs values, indices */                       \
+  X(kConv2d, "conv2d")                 /* ints: stride, padding; parameters: weight, bias? */       \
+  X(kRepeatKv, "repeat_kv")            /* expand + reshape copy; ints: repeats */
+
+enum class Function : std::uint8_t {
+#define FORESHARD_X(enumerator, text) enumerator,
+  FORESHARD_FUNCTIONS(FORESHARD_X)
+#undef FORESHARD_X
+};
+std::string_view name_of(Function f);
+std::optional<Function> parse_function(std::string_view text);
+
+/// One line of a forward program: outputs = function(inputs).
+struct Statement {
+  Function function = Function::kCall;
+  std::vector<ValueSlot> inputs, outputs;
+  ModuleId child;                          ///< kCall.
+  std::vector<ParameterId> parameters;     ///< Of the module that runs the statement, in the function's order.
+  std::vector<std::int64_t> ints;
+  std::vector<double> floats;
+  DType dtype = DType::kFloat32;
+  bool no_grad = false;                    ///< Runs under torch.no_grad().
+};
+
+struct ParameterDef {
+  std::string name;                        ///< Fully qualified name of its first occurrence.
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::kFloat32;
+  bool trainable = true;
+  std::int64_t numel() const {
+    std::int64_t n = 1;
+    for (const std::int64_t d : shape) n *= d;
+    return n;
+  }
+};
+
+struct BufferDef {
+  std::string name;                        ///< Local name.
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::kFloat32;
+  bool persistent = false;
+};
+
+struct OwnedParameter {
+  std::string name;                        ///< Local name ("weight").
+  ParameterId id;                          ///< Two owners of one id are tied.
+};
+
+struct ChildModule {
+  std::string name;
+  ModuleId id;                             ///< Two names of one id are one module object (alias).
+};
+
+struct Module {
+  std::string name;                        ///< Fully qualified name of its first occurrence; "" is the root.
+  std::string class_name;                  ///< "Linear", "LlamaDecoderLayer", ...
+  std::vector<OwnedParameter> parameters;  ///< In registration order.
+  std::vector<BufferDef> buffers;
+  std::vector<ChildModule> children;       ///< In registration order.
+  bool has_forward = true;                 ///< False for plain lists of modules.
+  std::vector<std::string> value_names;
+  std::vector<ValueSlot> inputs, outputs;
+  std::vector<Statement> program;
+};
+
+/// A root argument.
+struct ModelArgument {
+  std::string name;
+  bool tokens = true;                      ///< int64 indices below `vocabulary`; otherwise floating.
+  std::vector<std::int64_t> shape;         ///< Empty: [micro-batch, sequence] chosen when planning.
+  std::int64_t vocabulary = 0;
+  DType dtype = DType::kInt64;
+  bool requires_grad = false;
+};
+
+/// Roles that frameworks' users name when they wrap: which modules are blocks, embeddings, head.
+struct ModelRoles {
+  std::vector<ModuleId> blocks;            ///< Repeated transformer blocks, in order, over all towers.
+  std::vector<ModuleId> embeddings;
+  std::vector<ModuleId> tail;              ///< Final norm and head.
+};
+
+struct Model {
+  std::string name;                        ///< For people.
+  std::string architecture;                ///< "LlamaForCausalLM", ...
+  std::vector<Module> modules;             ///< modules[0] is the root.
+  std::vector<ParameterDef> parameters;
+  std::vector<ModelArgument> arguments;
+  ModelRoles roles;
+  std::vector<std::string> not_modelled;
+
+  const Module& root() const { return modules[0]; }
+  Module& at(ModuleId id) { return modules[id.value]; }
+  const Module& at(ModuleId id) const { return modules[id.value]; }
+  const ParameterDef& at(ParameterId id) const { return parameters[id.value]; }
+  /// Tied parameters once.
+  Elements parameter_count() const;
+  Elements trainable_count() const;
+  /// By fully qualified name, following aliases; invalid id if there is none.
+  ModuleId find_module(std::string_view name) const;
+};
+
+/// Builds a Model module by module; the only place that assigns ids and fully qualified names.
+class ModelBuilder {
+ public:
+  explicit ModelBuilder(std::string root_class);
+
+  ModuleId root() const { return ModuleId(0); }
+  ModuleId add_module(ModuleId parent, const std::string& name, const std::string& class_name);
+  /// A second name of an existing module object.
+  void add_alias(ModuleId parent, const std::string& name, ModuleId target);
+  ParameterId add_parameter(ModuleId owner, const std::string& name, std::vector<std::int64_t> shape,
+                            DType dtype = DType::kFloat32, bool trainable = true);
+  /// `owner.name` becomes the same object as `source`; replaces an existing parameter of that name.
+  void tie_parameter(ModuleId owner, const std::string& name, ParameterId source);
+  /// Slot of a named value in the module's program; made on first use.
+  ValueSlot value(ModuleId module, const std::string& name);
+  void set_signature(ModuleId module, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
+  Statement& add_statement(ModuleId module, Function f, const std::vector<std::string>& inputs,
+                           const std::vector<std::string>& outputs);
+  void call(ModuleId module, ModuleId child, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs);
+
+  /// Leaf modules with the parameters and program of torch.nn's; input "x", output "y".
+  ModuleId linear(ModuleId parent, const std::string& name, std::int64_t in, std::int64_t out, bool bias);
+  ModuleId embedding(ModuleId parent, const std::string& name, std::int64_t rows, std::int64_t dim);
+  ModuleId layer_norm(ModuleId parent, const std::string& name, std::int64_t dim, bool bias, double eps);
+  ModuleId rms_norm(ModuleId parent, const std::string& name, std::int64_t dim, double eps);   ///< Fused F.rms_norm.
+
+  Model& model() { return model_; }
+  /// Checks the whole (InternalError: unknown values, a call of itself, wrong arity) and hands it over.
+  Model take();
+
+ private:
+  Model model_;
+};
+
+}  // namespace foreshard
