@@ -64,16 +64,16 @@ Elements Model::trainable_count() const {
   return n;
 }
 
-ModuleId Model::find_module(std::string_view name) const {
+ModuleId Model::find_module(std::string_view path) const {
   ModuleId at(0);
-  while (!name.empty()) {
-    const std::size_t dot = name.find('.');
-    const std::string_view part = name.substr(0, dot);
+  while (!path.empty()) {
+    const std::size_t dot = path.find('.');
+    const std::string_view part = path.substr(0, dot);
     const auto& children = modules[at.value].children;
     const auto it = std::find_if(children.begin(), children.end(), [&](const ChildModule& c) { return c.name == part; });
     if (it == children.end()) return {};
     at = it->id;
-    name = dot == std::string_view::npos ? std::string_view{} : name.substr(dot + 1);
+    path = dot == std::string_view::npos ? std::string_view{} : path.substr(dot + 1);
   }
   return at;
 }

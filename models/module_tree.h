@@ -170,7 +170,7 @@ struct Model {
   Elements parameter_count() const;
   Elements trainable_count() const;
   /// By fully qualified name, following aliases; invalid id if there is none.
-  ModuleId find_module(std::string_view name) const;
+  ModuleId find_module(std::string_view path) const;
 };
 
 /// Builds a Model module by module; the only place that assigns ids and fully qualified names.

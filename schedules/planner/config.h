@@ -1,0 +1,129 @@
+#pragma once
+
+// What a person chooses about a training job: everything that turns a model into a schedule except the hardware.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/units.h"
+
+namespace foreshard {
+
+enum class FrameworkKind : std::uint8_t { kUnsharded, kDdp, kFsdp2, kFsdp1, kZero1, kZero2, kZero3 };
+enum class OptimizerKind : std::uint8_t { kAdamWFused, kAdamWForeach, kAdamWForLoop, kSgd, kNone };
+enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer };
+enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath };
+/// How the loss is computed from the logits: cast to fp32 then cross-entropy (PyTorch recipes), in the logits' own dtype,
+/// in chunks of tokens, or one fused kernel that never stores the logits' gradient apart.
+enum class LossKind : std::uint8_t { kCrossEntropyFloat, kCrossEntropy, kChunked, kFused, kMeanSquare, kMeanSquareOutput };
+enum class CheckpointKind : std::uint8_t { kNone, kFull, kEveryK, kSelectiveOp, kModules };
+
+/// Resharding after forward: never, always, or to a smaller group of `group` ranks (F2-F-3).
+struct Reshard {
+  enum class Kind : std::uint8_t { kDefault, kNo, kYes, kGroup } kind = Kind::kDefault;
+  std::int64_t group = 0;
+  static Reshard no() { return {Kind::kNo, 0}; }
+  static Reshard yes() { return {Kind::kYes, 0}; }
+  static Reshard to_group(std::int64_t n) { return {Kind::kGroup, n}; }
+};
+
+/// Precision of one unit. Absent: the parameters' own dtype (reduce: the parameters' original dtype, F2-MP-1).
+struct MixedPrecision {
+  std::optional<DType> param, reduce, output, buffer;
+  bool cast_forward_inputs = true;
+};
+
+/// Which modules form a unit. The calls are made in the order a user would: inner modules first, the root last.
+struct WrapPolicy {
+  enum class Kind : std::uint8_t { kBlocks, kEveryK, kRootOnly, kSize, kModules, kCalls } kind = Kind::kBlocks;
+  std::int64_t every = 1;                   ///< kEveryK: consecutive blocks in one unit.
+  std::int64_t min_elements = 100'000'000;  ///< kSize: FSDP1's size-based policy (F1-G-4).
+  std::vector<std::string> modules;         ///< kModules: names, or class names.
+  bool root_split = true;                   ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
+};
+
+/// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.
+struct WrapCall {
+  std::vector<std::string> modules;
+  Reshard reshard;
+  std::optional<MixedPrecision> precision;  ///< Absent: the job's.
+  std::map<std::string, DType> param_dtype_override;
+  struct Placement { int dim = 0; std::int64_t mesh_size = 0; };   ///< mesh_size 0: the whole shard mesh.
+  std::map<std::string, Placement> placement;
+  std::vector<std::string> ignored_parameters;
+  bool offload = false;
+  bool as_list = false;
+};
+
+struct DdpOptions {
+  std::optional<double> bucket_cap_mib;     ///< Absent: 25 with a first bucket of 1 MiB (D-2, D-3).
+  bool gradient_as_bucket_view = false;
+  bool static_graph = false;
+  bool find_unused_parameters = false;
+  bool broadcast_buffers = true;
+};
+
+struct Fsdp1Options {
+  enum class Strategy : std::uint8_t { kFullShard, kShardGradOp, kNoShard, kHybrid, kHybridZero2 } strategy = Strategy::kFullShard;
+  enum class BackwardPrefetch : std::uint8_t { kPre, kPost, kNone } backward_prefetch = BackwardPrefetch::kPre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+  bool use_orig_params = false;
+};
+
+struct ZeroOptions {
+  std::int64_t reduce_bucket_size = 500'000'000, allgather_bucket_size = 500'000'000;
+  std::int64_t prefetch_bucket_size = 50'000'000, param_persistence_threshold = 100'000;
+  std::int64_t model_persistence_threshold = INT64_MAX, max_live_parameters = 1'000'000'000, max_reuse_distance = 1'000'000'000;
+  std::int64_t sub_group_size = 1'000'000'000;
+  std::optional<bool> overlap_comm;
+  bool contiguous_gradients = true, reduce_scatter = true, round_robin_gradients = false;
+};
+
+struct ParallelConfig {
+  FrameworkKind framework = FrameworkKind::kFsdp2;
+  std::int64_t shard = 1, replicate = 1;    ///< World size = shard * replicate (DDP: replicate).
+  std::int64_t micro_batch = 1, sequence = 2048;
+  std::int64_t accumulate = 1;
+  bool sync_each_micro_batch = true;
+
+  WrapPolicy wrap;
+  std::vector<WrapCall> calls;              ///< For WrapPolicy::Kind::kCalls.
+  Reshard reshard, root_reshard;
+  /// Explicit prefetch depth: absent = the framework's implicit rule; n = the next n units listed; 0 = an empty list.
+  std::optional<std::int64_t> prefetch_forward, prefetch_backward;
+  std::map<std::string, std::vector<std::string>> forward_prefetch_lists, backward_prefetch_lists;
+  MixedPrecision precision{DType::kBFloat16, DType::kFloat32, std::nullopt, std::nullopt, true};
+  DType model_dtype = DType::kFloat32;      ///< Dtype of the parameters as built (and of the optimizer states).
+  bool autocast = false;
+
+  CheckpointKind checkpoint = CheckpointKind::kNone;
+  std::int64_t checkpoint_every = 1;        ///< kEveryK: blocks with index % k == 0 (CK-4).
+  std::vector<std::string> checkpoint_modules;
+  bool checkpoint_early_stop = true;        ///< CK-3.
+
+  OptimizerKind optimizer = OptimizerKind::kAdamWForeach;
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01, momentum = 0.9;
+  bool clip = true;
+  double max_norm = 1.0;
+  OffloadKind offload = OffloadKind::kNone;
+  bool compile = false;
+  AttentionKind attention = AttentionKind::kFlash;
+  LossKind loss = LossKind::kCrossEntropyFloat;
+  std::int64_t loss_chunks = 8;
+
+  std::int64_t reduce_scatter_max_inputs = 1;   ///< F2-RS-4.
+  bool unshard_async = false;                   ///< F2-AG-10.
+
+  DdpOptions ddp;
+  Fsdp1Options fsdp1;
+  ZeroOptions zero;
+
+  std::int64_t world() const { return shard * replicate; }
+};
+
+}  // namespace foreshard

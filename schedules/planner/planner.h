@@ -1,0 +1,26 @@
+#pragma once
+
+// The planner: model + configuration -> schedule. A pure function without a clock: it runs the model symbolically, as
+// eager PyTorch's host would, with the framework's hooks, and writes down what the host issues.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/module_tree.h"
+#include "schedules/planner/config.h"
+#include "schedules/schedule.h"
+
+namespace foreshard {
+
+struct PlanOptions {
+  std::int64_t steps = 2;                  ///< Optimizer steps written out; the last is the steady state.
+  std::vector<std::int64_t> ranks;         ///< Empty: one program for each class of ranks. Else: only the classes of these.
+  /// Write tensors, operands and initialisation (what an executor needs). Off: only what a simulation needs.
+  bool executable = true;
+};
+
+/// Plans a job. InputError, with every problem at once, if the configuration is impossible for the model.
+Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options = {});
+
+}  // namespace foreshard
