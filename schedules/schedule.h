@@ -192,6 +192,8 @@ struct ParameterView {
   TensorId local;                         ///< Flat or shaped view of this rank's elements; invalid if it holds none.
   std::int64_t first_element = 0;         ///< Flat index in the whole parameter of local's first element (shard_dim 0 or flat shards).
   std::int64_t elements = 0;              ///< Number of real (unpadded) elements held.
+  GroupId group;                          ///< Group of first_element_per_rank; invalid where that is zero.
+  std::int64_t first_element_per_rank = 0;  ///< Added to first_element once per index of the rank in group.
   int shard_dim = 0;                      ///< -1: not sharded (whole).
 };
 
