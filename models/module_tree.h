@@ -73,7 +73,41 @@ using ValueSlot = std::int32_t;
   X(kRoutedExperts, "routed_experts")  /* x, weights, indices; ints: experts, top_k; parameters */  \
   X(kTopK, "topk")                     /* ints: k; outputs values, indices */                       \
   X(kConv2d, "conv2d")                 /* ints: stride, padding; parameters: weight, bias? */       \
-  X(kRepeatKv, "repeat_kv")            /* expand + reshape copy; ints: repeats */
+  X(kRepeatKv, "repeat_kv")            /* expand + reshape copy; ints: repeats */                   \
+  /* Needed by the Hugging Face families; conventions below. */                                     \
+  X(kSelect, "select")                 /* one index of a dimension, which disappears; ints: dim, index */ \
+  X(kCausalMask, "causal_mask")        /* x [b, s, .] -> [b, 1, s, s]; ints: window, always; dtype; see below */ \
+  X(kGather, "gather")                 /* x, index; ints: dim */                                    \
+  X(kIndex, "index")                   /* x[index] over the first dimension; saves the index */     \
+  X(kClamp, "clamp")                   /* floats: low, high; saves x */                             \
+  X(kExp, "exp")                                                                                    \
+  X(kSoftplus, "softplus")                                                                          \
+  X(kVectorNorm, "vector_norm")        /* over the last dimension, kept; floats: p; saves x and the result */ \
+  X(kDivInPlace, "div_")               /* x /= y; outputs x again; saves as div does */             \
+  X(kMaskedFill, "masked_fill")        /* x, mask; saves the mask */                                \
+  X(kMaskedScatter, "masked_scatter")  /* x, token ids, rows: rows of x at image tokens replaced; saves the boolean mask */ \
+  X(kAvgPool2d, "avg_pool2d")          /* ints: kernel = stride; saves x */                         \
+  X(kConv1dDepthwise, "conv1d_depthwise") /* x [b, c, s]; parameters: weight [c, 1, k]; ints: padding */ \
+  X(kLoopedExperts, "looped_experts")  /* x [T, h], weights, indices; parameters w1, v1, w2 [E * f, h]; ints: experts, top_k, activation */ \
+  X(kRelativeBias, "relative_bias")    /* x [b, s, .] -> [1, heads, s, s]; parameters: table [buckets, heads]; ints: bidirectional, buckets, distance */ \
+  X(kGatedDeltaRule, "gated_delta_rule") /* q, k, v, decay, beta: Qwen3-Next's chunked fallback; ints: chunk */
+
+// Conventions of the functions above.
+//   view, reshape: 0 keeps the input's size of that dimension, -1 (once) is what remains. Negative dims count from the
+//     end everywhere. slice: ints dim, start, end (-1 = to the end), step (1 if absent).
+//   A value may be absent (Python's None): causal_mask makes none where SDPA needs none, attention takes it as no mask.
+//   causal_mask: window 0 = plain causal. dtype bool (SDPA): absent unless `always` is 1 or 0 < window <= s. A floating
+//     dtype (eager attention): always made, additive, in that dtype.
+//   attention: flash where there is no mask, q, k and v have equal head sizes up to 256, in 16 bit; kv heads stay
+//     grouped and the output has q's strides. Else memory-efficient: k and v are repeated to q's heads first, a boolean
+//     mask becomes an additive one in q's dtype (saved, last dimension padded to a multiple of 8), the output is laid out
+//     [b, s, heads, d]. ints[0]: causal (ignored with a mask). floats: dropout, scale.
+//   routed_experts (grouped_mm of the library): inputs x [T, h], weights [T, k], indices [T, k]; parameters gate_up
+//     [E, 2 f, h], down [E, h, f]; ints: experts, top_k, activation (Activation below).
+//   softmax, cast: dtype is that of the result; softmax of a 16-bit input in fp32 converts inside the kernel.
+
+/// Activation codes in ints of experts.
+enum class Activation : std::uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kGeluNew, kTanh, kSigmoid };
 
 enum class Function : std::uint8_t {
 #define FORESHARD_X(enumerator, text) enumerator,
