@@ -1,0 +1,292 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "core/json.h"
+#include "hwprofiles/embedded_catalogue.h"
+#include "hwprofiles/profile.h"
+#include "hwprofiles/profile_reader.h"
+#include "hwprofiles/yaml_json.h"
+
+namespace foreshard {
+namespace {
+
+/// Depth of "base" chains; the catalogue needs three, a longer one is a loop.
+constexpr int kLongestBaseChain = 8;
+
+/// The file of a folder by canonical name or alias.
+const EmbeddedFile* find_file(std::string_view folder, const std::string& name) {
+  const auto files = embedded_catalogue();
+  for (const auto& file : files) {
+    if (file.folder == folder && file.name == name) return &file;
+  }
+  const auto quoted = "\"" + name + "\"";
+  for (const auto& file : files) {
+    if (file.folder != folder || file.text.find(quoted) == std::string_view::npos) continue;
+    const Json json = parse_json(file.text, std::string(file.name));
+    const auto aliases = json.find("aliases");
+    if (aliases == json.end()) continue;
+    for (const auto& alias : *aliases) {
+      if (alias == name) return &file;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> names_in(std::string_view folder) {
+  std::vector<std::string> names;
+  for (const auto& file : embedded_catalogue()) {
+    if (file.folder == folder) names.emplace_back(file.name);
+  }
+  return names;
+}
+
+class Catalogue final : public BaseFinder {
+ public:
+  bool gpu(const std::string& name, GpuProfile& into) override {
+    const auto* file = find_file("gpus", name);
+    if (file == nullptr) return false;
+    into = GpuProfile{};
+    read(*file, [&](const Json& json, IssueList& issues) { read_gpu(json, "", {}, *this, issues, into); });
+    return true;
+  }
+  bool machine(const std::string& name, HardwareProfile& into) override {
+    const auto* file = find_file("nodes", name);
+    if (file == nullptr || ++depth_ > kLongestBaseChain) return false;
+    into = HardwareProfile{};
+    into.file = "catalogue";
+    read(*file, [&](const Json& json, IssueList& issues) { read_machine(json, *this, issues, into); });
+    --depth_;
+    return true;
+  }
+  bool network(const std::string& name, NetworkProfile& into) override {
+    const auto* file = find_file("networks", name);
+    if (file == nullptr) return false;
+    into = NetworkProfile{};
+    read(*file, [&](const Json& json, IssueList& issues) { read_network(json, "", {}, *this, issues, into); });
+    return true;
+  }
+  std::vector<std::string> known_gpus() override { return names_in("gpus"); }
+  std::vector<std::string> known_machines() override { return names_in("nodes"); }
+
+ private:
+  template <typename Read>
+  void read(const EmbeddedFile& file, Read reader) {
+    const auto name = fmt::format("catalogue {}/{}", file.folder, file.name);
+    IssueList issues(name);
+    reader(parse_json(file.text, name), issues);
+    issues.throw_if_any();
+  }
+  int depth_ = 0;
+};
+
+/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue name.
+struct ShortName {
+  int multiplier = 0;           ///< "2x-"
+  std::string base;             ///< catalogue name of a GPU or a machine
+  std::optional<double> rate;   ///< Gb/s of each NIC
+  int nics = 0;                 ///< 0: as the base has
+  std::string network_kind;     ///< "" as the base has
+  bool rate_by_dash = false;    ///< "-200g" rather than "@200g"
+};
+
+std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+std::optional<int> parse_count(std::string_view text) {
+  int value = 0;
+  const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || value < 1) return std::nullopt;
+  return value;
+}
+
+[[noreturn]] void bad_name(const std::string& typed, std::string message, std::string hint) {
+  throw InputError({"--on " + typed, "", std::move(message), std::move(hint)});
+}
+
+/// "400g", "4x100g", "400g-roce" into `name`.
+void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
+  const std::string hint = "such as @400g, @4x100g, @400g-roce (kinds: ib, roce, efa, tcpx, tcpxo, tcp, slingshot)";
+  if (const auto dash = text.find('-'); dash != std::string_view::npos) {
+    name.network_kind = text.substr(dash + 1);
+    text = text.substr(0, dash);
+  }
+  if (const auto x = text.find('x'); x != std::string_view::npos) {
+    const auto nics = parse_count(text.substr(0, x));
+    if (!nics || *nics > 4096) bad_name(typed, fmt::format("\"{}\" is no network", text), hint);
+    name.nics = *nics;
+    text = text.substr(x + 1);
+  }
+  if (!text.ends_with('g')) bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text), hint);
+  name.rate = parse_number(text.substr(0, text.size() - 1));
+  if (!name.rate || !(*name.rate > 0 && *name.rate <= 100'000)) {
+    bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text), hint);
+  }
+}
+
+ShortName parse_short_name(const std::string& typed) {
+  ShortName name;
+  std::string_view text = typed;
+  if (const auto at = text.find('@'); at != std::string_view::npos) {
+    parse_network_suffix(typed, text.substr(at + 1), name);
+    text = text.substr(0, at);
+  }
+  if (const auto x = text.find("x-"); x != std::string_view::npos && x > 0) {
+    if (const auto n = parse_count(text.substr(0, x))) {
+      name.multiplier = *n;
+      text = text.substr(x + 2);
+    }
+  }
+  if (const auto dash = text.rfind('-'); dash != std::string_view::npos && text.ends_with('g') && !name.rate) {
+    if (const auto rate = parse_number(text.substr(dash + 1, text.size() - dash - 2))) {
+      name.rate = rate;
+      name.rate_by_dash = true;
+      text = text.substr(0, dash);
+    }
+  }
+  name.base = text;
+  return name;
+}
+
+/// Keeps the first `gpus` GPUs of a node; NICs shrink in proportion, at least one.
+void keep_gpus(HardwareProfile& machine, int gpus) {
+  const int had = machine.gpus_per_node();
+  if (gpus == had) return;
+  const auto source = fmt::format("{} of the {} GPUs of {}", gpus, had, machine.name);
+  machine.node.gpus = Fact{static_cast<double>(gpus), Dimension::kCount, FactKind::kAssumed, source};
+  if (machine.network.nics.known() && machine.network.nics.value > 1) {
+    const double nics = std::max(1.0, std::floor(machine.network.nics.value * gpus / had));
+    machine.network.nics = Fact{nics, Dimension::kCount, FactKind::kAssumed, source};
+  }
+  std::erase_if(machine.node.mesh, [&](const MeshEdge& e) { return std::max(e.a, e.b) >= gpus; });
+  if (machine.node.fabric == FabricKind::kNvLinkMesh && machine.node.mesh.empty()) {
+    machine.node.fabric = FabricKind::kPcie;
+  }
+}
+
+void replace_network(Catalogue& catalogue, const std::string& typed, const ShortName& name, HardwareProfile& machine) {
+  if (!name.rate) return;
+  const auto source = "the name " + typed;
+  auto kind = name.network_kind;
+  if (kind.empty() && machine.network.kind == NetworkKind::kNone) kind = "ib";
+  const auto nics = machine.network.nics.known() ? machine.network.nics.value : 1.0;
+  if (!kind.empty()) {
+    const Fact rails = machine.network.rails;
+    if (!catalogue.network(kind, machine.network)) {
+      const auto kinds = names_in("networks");
+      bad_name(typed, "there is no network kind \"" + kind + "\"", fmt::format("{}", fmt::join(kinds, ", ")));
+    }
+    if (rails.known()) machine.network.rails = rails;
+  }
+  const auto fact = [&](double value, Dimension dimension) {
+    return Fact{value, dimension, FactKind::kAssumed, source};
+  };
+  machine.network.nics = fact(name.nics > 0 ? name.nics : nics, Dimension::kCount);
+  machine.network.nic_rate = fact(*name.rate * 1e9 / 8, Dimension::kBytesPerSecond);
+}
+
+std::string usual_node(const EmbeddedFile& gpu) {
+  return parse_json(gpu.text, std::string(gpu.name)).value("usual_node", std::string());
+}
+
+/// The machine that the multiplier and base of a short name mean; nothing if the base is unknown.
+std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::string& typed, const ShortName& name) {
+  HardwareProfile machine;
+  if (catalogue.machine(name.base, machine)) {
+    machine.nodes = name.multiplier;
+    return machine;
+  }
+  const auto* gpu = find_file("gpus", name.base);
+  if (gpu == nullptr) return std::nullopt;
+  if (!catalogue.machine(usual_node(*gpu), machine)) {
+    throw InternalError(fmt::format("GPU {} names no usual node", gpu->name));
+  }
+  const int box = machine.gpus_per_node();
+  const int n = name.multiplier;
+  if (name.rate_by_dash) {
+    machine.nodes = n;
+  } else if (n > 0 && n <= box) {
+    keep_gpus(machine, n);
+  } else if (n > box && n % box == 0) {
+    machine.nodes = n / box;
+  } else if (n > box) {
+    bad_name(typed, fmt::format("{} GPUs do not fill nodes of {}", n, box), fmt::format("a multiple of {}", box));
+  }
+  return machine;
+}
+
+[[noreturn]] void unknown_name(const std::string& typed, const std::string& base) {
+  auto candidates = names_in("nodes");
+  const auto gpus = names_in("gpus");
+  candidates.insert(candidates.end(), gpus.begin(), gpus.end());
+  const auto nearest = nearest_name(base, candidates);
+  bad_name(typed, "there is no hardware \"" + base + "\"",
+           (nearest.empty() ? std::string() : "nearest: " + nearest + "; ") +
+               "`foreshard hw` lists all, FILE.json or FILE.yaml reads your own");
+}
+
+bool looks_like_file(const std::string& text) {
+  return text.ends_with(".json") || text.ends_with(".yaml") || text.ends_with(".yml") ||
+         text.find('/') != std::string::npos;
+}
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
+
+HardwareProfile parse_hardware(std::string_view text, const std::string& file) {
+  Catalogue catalogue;
+  HardwareProfile machine;
+  IssueList issues(file);
+  read_machine(parse_json_or_yaml(text, file), catalogue, issues, machine);
+  machine.file = file;
+  if (machine.name.empty()) machine.name = std::filesystem::path(file).stem().string();
+  if (issues.empty()) check_machine(machine, issues);
+  issues.throw_if_any();
+  return machine;
+}
+
+HardwareProfile load_hardware(const std::string& name_or_file) {
+  if (looks_like_file(name_or_file)) return parse_hardware(read_text_file(name_or_file), name_or_file);
+  Catalogue catalogue;
+  const auto typed = lower_case(name_or_file);
+  ShortName whole;
+  whole.base = typed;
+  std::optional<HardwareProfile> machine = machine_of(catalogue, typed, whole);
+  if (!machine) {
+    const auto name = parse_short_name(typed);
+    machine = machine_of(catalogue, typed, name);
+    if (!machine) unknown_name(typed, name.base);
+    replace_network(catalogue, typed, name, *machine);
+  }
+  machine->name = typed;
+  IssueList issues("catalogue");
+  check_machine(*machine, issues);
+  issues.throw_if_any();
+  return *machine;
+}
+
+std::vector<std::string> hardware_names() { return names_in("nodes"); }
+std::vector<std::string> gpu_names() { return names_in("gpus"); }
+
+GpuProfile load_gpu(const std::string& name) {
+  Catalogue catalogue;
+  GpuProfile gpu;
+  if (!catalogue.gpu(lower_case(name), gpu)) {
+    const auto nearest = nearest_name(lower_case(name), gpu_names());
+    throw InputError({"", "", "there is no GPU type \"" + name + "\"",
+                      nearest.empty() ? "`foreshard hw` lists all" : "nearest: " + nearest});
+  }
+  return gpu;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,89 @@
+#include "hwprofiles/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "hwprofiles/profile_fields.h"
+
+namespace foreshard {
+
+std::string_view name_of(GpuGeneration generation) {
+  constexpr std::string_view names[] = {"volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna"};
+  return names[static_cast<int>(generation)];
+}
+
+std::string_view name_of(FabricKind kind) {
+  constexpr std::string_view names[] = {"nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie"};
+  return names[static_cast<int>(kind)];
+}
+
+std::string_view name_of(NetworkKind kind) {
+  constexpr std::string_view names[] = {"none", "ib", "roce", "efa", "tcpx", "tcpxo", "tcp", "slingshot"};
+  return names[static_cast<int>(kind)];
+}
+
+const Fact& GpuProfile::peak(DType dtype, Float32Math math) const {
+  static const Fact unknown;
+  switch (dtype) {
+    case DType::kFloat32: return math == Float32Math::kTf32 && peak_tf32.known() ? peak_tf32 : peak_fp32;
+    case DType::kBFloat16: return peak_bf16;
+    case DType::kFloat16: return peak_fp16;
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2: return peak_fp8;
+    default: return unknown;
+  }
+}
+
+const Fact* GpuProfile::find_efficiency(std::string_view key) const {
+  const auto found = efficiency.find(std::string(key));
+  return found == efficiency.end() ? nullptr : &found->second;
+}
+
+double GpuProfile::efficiency_or(std::string_view key, double fallback) const {
+  const Fact* fact = find_efficiency(key);
+  return fact == nullptr ? fallback : fact->value_or(fallback);
+}
+
+Bytes GpuProfile::allocatable_memory() const {
+  return Bytes(static_cast<std::int64_t>(usable_memory.value_or(memory.value_or(0)) - context_memory.value_or(0)));
+}
+
+Cluster make_cluster(const HardwareProfile& profile, int gpus) {
+  const auto refuse = [&](std::string message, std::string hint) {
+    throw InputError({"--gpus", "", std::move(message), std::move(hint)});
+  };
+  if (gpus < 1) refuse(fmt::format("{} GPUs", gpus), "one or more");
+  const int per_node = profile.gpus_per_node();
+  const int nodes = (gpus + per_node - 1) / per_node;
+  if (profile.nodes > 0 && nodes > profile.nodes) {
+    refuse(fmt::format("{} GPUs need {} nodes of {}, {} has {}", gpus, nodes, per_node, profile.name, profile.nodes),
+           fmt::format("at most {}", profile.nodes * per_node));
+  }
+  if (nodes > 1 && profile.network.kind == NetworkKind::kNone) {
+    refuse(fmt::format("{} GPUs need {} nodes, but {} has no network", gpus, nodes, profile.name),
+           "add one, such as " + profile.name + "@400g");
+  }
+  Cluster cluster;
+  cluster.profile = profile;
+  cluster.gpus = gpus;
+  cluster.nodes = nodes;
+  cluster.gpus_per_node = std::min(per_node, gpus);
+  return cluster;
+}
+
+std::vector<NamedFact> all_facts(const HardwareProfile& profile) {
+  std::vector<NamedFact> facts;
+  const auto add = [&](std::string path, const Fact& fact) {
+    if (fact.known()) facts.push_back({std::move(path), &fact});
+  };
+  for (const auto& f : gpu_fields()) add("gpu." + std::string(f.key), profile.gpu.*f.member);
+  for (const auto& [key, fact] : profile.gpu.efficiency) add("gpu.efficiency." + key, fact);
+  for (const auto& f : node_fields()) add("node." + std::string(f.key), profile.node.*f.member);
+  for (const auto& f : network_fields()) add("network." + std::string(f.key), profile.network.*f.member);
+  for (const auto& [key, fact] : profile.collectives) add("collectives." + key, fact);
+  return facts;
+}
+
+}  // namespace foreshard
