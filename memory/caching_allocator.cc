@@ -1,0 +1,242 @@
+#include "memory/caching_allocator.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace foreshard {
+
+CachingAllocator::CachingAllocator(const AllocatorOptions& options, SegmentSource& source,
+                                   StreamProgress& progress, SegmentListener* listener)
+    : options_(options),
+      source_(source),
+      progress_(progress),
+      listener_(listener),
+      max_split_(options.max_split_size.value),
+      allowed_(INT64_MAX),
+      power2_rounding_(options.roundup_power2_divisions != decltype(options.roundup_power2_divisions){}),
+      gc_enabled_(options.memory_fraction && options.garbage_collection_threshold > 0) {
+  options.validate();
+  if (options.memory_fraction) {
+    allowed_ = static_cast<std::int64_t>(*options.memory_fraction *
+                                         static_cast<double>(source.capacity().value));
+  }
+}
+
+const CachingAllocator::Block& CachingAllocator::checked(BlockHandle handle) const {
+  if (handle.index >= blocks_.size() || blocks_[handle.index].serial != handle.serial ||
+      blocks_[handle.index].state != State::kAllocated) {
+    throw InternalError("allocator: handle of a block that is not allocated (freed twice, or of another allocator)");
+  }
+  return blocks_[handle.index];
+}
+
+CachingAllocator::Index CachingAllocator::new_block(DeviceAddress address, std::int64_t size,
+                                                    Index pool, State state) {
+  Index i = unused_blocks_;
+  if (i != kNone) {
+    unused_blocks_ = blocks_[i].next;
+  } else {
+    i = static_cast<Index>(blocks_.size());
+    blocks_.emplace_back();
+  }
+  Block& b = blocks_[i];
+  const std::uint32_t serial = b.serial;
+  b = Block{};
+  b.serial = serial;
+  b.address = address;
+  b.size = size;
+  b.pool = pool;
+  b.state = state;
+  return i;
+}
+
+void CachingAllocator::recycle(Index i) {
+  blocks_[i].state = State::kUnused;
+  blocks_[i].next = unused_blocks_;
+  unused_blocks_ = i;
+}
+
+CachingAllocator::Index CachingAllocator::pool_for(std::int64_t rounded, std::uint32_t stream) {
+  const Index pool = 2 * stream + (rounded <= kSmallRequestBytes.value ? 0 : 1);
+  if (pool >= pools_.size()) {
+    if (stream >= kMaxStreams) throw InternalError("allocator: stream indices must be dense, from 0");
+    pools_.resize(2 * static_cast<std::size_t>(stream) + 2);
+  }
+  return pool;
+}
+
+Allocation CachingAllocator::allocate(Bytes bytes, std::uint32_t stream) {
+  const Allocation a = try_allocate(bytes, stream);
+  if (a) [[likely]] return a;
+  return retry_allocate(bytes, stream);
+}
+
+Allocation CachingAllocator::try_allocate(Bytes bytes, std::uint32_t stream) {
+  if (bytes.value <= 0) [[unlikely]] {
+    if (bytes.value < 0) throw InternalError("allocator: request of a negative number of bytes");
+    return Allocation{{}, 0, true};
+  }
+  if (!waiting_streams_.empty()) process_events();
+  const std::int64_t size =
+      power2_rounding_ ? round_request(bytes, options_).value
+                       : std::min((bytes.value + 511) & ~std::int64_t{511}, kNoByteLimit.value);
+  const Index pool = pool_for(size, stream);
+  Index block = take_cached(pool, size);
+  if (block == kNone) [[unlikely]] {
+    if (gc_enabled_) collect_garbage();
+    block = new_segment(pool, size);
+    if (block == kNone && release_oversize(pool, size)) block = new_segment(pool, size);
+    if (block == kNone) return {};
+  }
+  return hand_out(block, size, bytes.value);
+}
+
+Allocation CachingAllocator::retry_allocate(Bytes bytes, std::uint32_t stream) {
+  const std::int64_t size = round_request(bytes, options_).value;
+  const Index pool = pool_for(size, stream);
+  release_cached();
+  ++stats_.retries;
+  const Index block = new_segment(pool, size);
+  if (block == kNone) return out_of_memory(bytes, size, stream);
+  return hand_out(block, size, bytes.value);
+}
+
+// best fit in the pool of this stream; kNone if no cached block may serve the request.
+CachingAllocator::Index CachingAllocator::take_cached(Index pool, std::int64_t size) {
+  if (gc_enabled_) ++gc_calls_[pool & 1];
+  FreeBlocks& cached = pools_[pool].cached;
+  std::size_t at = cached.lower_bound(size);
+  while (at < cached.size() && blocks_[cached[at]].size < size) ++at;  // only past the cap of FreeBlocks
+  if (at == cached.size()) return kNone;
+  if (options_.expandable_segments) {
+    // best fit by what a block can grow to.
+    while (at + 1 < cached.size() && reach(blocks_[cached[at + 1]]) < reach(blocks_[cached[at]])) ++at;
+  }
+  const Index i = cached[at];
+  const std::int64_t found = blocks_[i].size;
+  if (size < max_split_ ? found >= max_split_
+                        : found >= size + options_.max_non_split_rounding.value) {
+    return kNone;
+  }
+  cached.erase_at(at);
+  return i;
+}
+
+//
+bool CachingAllocator::should_split(std::int64_t block_size, std::int64_t size, Index pool) const {
+  const std::int64_t rest = block_size - size;
+  if (is_small(pool) || options_.expandable_segments) return rest >= kMinBlockBytes.value;
+  return size < max_split_ && rest > kSmallRequestBytes.value;
+}
+
+// Hands out the front of a block that is in no pool; the rest goes back to the pool if it may be split off.
+Allocation CachingAllocator::hand_out(Index block, std::int64_t size, std::int64_t requested) {
+  const bool was_split = is_split(blocks_[block]);
+  const bool counts_split = blocks_[block].range == kNone;
+  Index front = block;
+  if (should_split(blocks_[block].size, size, blocks_[block].pool)) {
+    front = new_block(blocks_[block].address, size, blocks_[block].pool, State::kAllocated);
+    Block& rest = blocks_[block];
+    Block& b = blocks_[front];
+    b.range = rest.range;
+    b.prev = rest.prev;
+    b.next = block;
+    if (b.prev != kNone) blocks_[b.prev].next = front;
+    rest.prev = front;
+    rest.address += static_cast<DeviceAddress>(size);
+    rest.size -= size;
+    insert_cached(block);
+    if (counts_split && was_split) {
+      stats_.inactive_split.subtract(size);
+    } else if (counts_split) {
+      stats_.inactive_split.add(rest.size);
+      stats_.inactive_split_blocks.add(1);
+    }
+  } else if (was_split && counts_split) {
+    stats_.inactive_split.subtract(blocks_[block].size);
+    stats_.inactive_split_blocks.subtract(1);
+  }
+  Block& b = blocks_[front];
+  b.state = State::kAllocated;
+  b.requested = requested;
+  stats_.allocations.add(1);
+  stats_.allocated.add(b.size);
+  stats_.active.add(b.size);
+  stats_.requested.add(requested);
+  if (b.size >= max_split_) stats_.oversize_allocations.add(1);
+  return Allocation{{front, b.serial}, b.address, true};
+}
+
+void CachingAllocator::free(BlockHandle handle) {
+  if (!handle.valid()) return;
+  checked(handle);
+  Block& b = blocks_[handle.index];
+  ++b.serial;
+  stats_.allocations.subtract(1);
+  stats_.allocated.subtract(b.size);
+  if (b.size >= max_split_) stats_.oversize_allocations.subtract(1);
+  if (b.uses != kNone) [[unlikely]] {
+    record_events(handle.index);
+  } else {
+    make_cached(handle.index);
+  }
+}
+
+// the block is no longer active; it merges with free neighbours and enters its pool.
+void CachingAllocator::make_cached(Index i) {
+  stats_.active.subtract(blocks_[i].size);
+  stats_.requested.subtract(blocks_[i].requested);
+  std::int64_t split_bytes = 0;
+  std::int64_t split_blocks = 0;
+  for (const Index neighbour : {blocks_[i].prev, blocks_[i].next}) {
+    if (neighbour == kNone || blocks_[neighbour].state != State::kCached) continue;
+    split_bytes -= blocks_[neighbour].size;
+    --split_blocks;
+    merge(i, neighbour);
+  }
+  insert_cached(i);
+  const Block& b = blocks_[i];
+  if (b.range != kNone) return;
+  if (is_split(b)) {
+    split_bytes += b.size;
+    ++split_blocks;
+  }
+  stats_.inactive_split.add(split_bytes);
+  stats_.inactive_split_blocks.add(split_blocks);
+}
+
+void CachingAllocator::insert_cached(Index i) {
+  Block& b = blocks_[i];
+  b.state = State::kCached;
+  b.requested = 0;
+  b.gc_base = gc_calls_[b.pool & 1];
+  const auto order = [this](Index k) { return std::pair(blocks_[k].size, blocks_[k].address); };
+  FreeBlocks& cached = pools_[b.pool].cached;
+  cached.insert_at(cached.position(i, b.size, order), i, b.size);
+}
+
+// `neighbour`, a cached or unmapped block next to `into`, becomes part of it and leaves its pool.
+void CachingAllocator::merge(Index into, Index neighbour) {
+  const auto order = [this](Index k) { return std::pair(blocks_[k].size, blocks_[k].address); };
+  Block& n = blocks_[neighbour];
+  Block& b = blocks_[into];
+  if (n.state == State::kCached) {
+    FreeBlocks& cached = pools_[n.pool].cached;
+    cached.erase_at(cached.position(neighbour, n.size, order));
+  } else {
+    remove_unmapped(neighbour);
+  }
+  if (b.prev == neighbour) {
+    b.address = n.address;
+    b.prev = n.prev;
+    if (b.prev != kNone) blocks_[b.prev].next = into;
+  } else {
+    b.next = n.next;
+    if (b.next != kNone) blocks_[b.next].prev = into;
+  }
+  b.size += n.size;
+  recycle(neighbour);
+}
+
+}  // namespace foreshard
