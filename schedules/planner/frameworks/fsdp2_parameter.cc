@@ -1,0 +1,54 @@
+#include "schedules/planner/frameworks/fsdp2_parameter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "schedules/planner/frameworks/fsdp2_error.h"
+
+namespace foreshard::fsdp2 {
+
+std::int64_t product(const std::vector<std::int64_t>& shape) {
+  std::int64_t n = 1;
+  for (const std::int64_t d : shape) n *= d;
+  return n;
+}
+
+std::int64_t ShardedParameter::numel() const { return product(shape); }
+std::int64_t ShardedParameter::local_numel() const { return product(local_shape); }
+std::int64_t ShardedParameter::padded_local_numel() const { return product(padded_shape); }
+
+std::optional<DType> ShardedParameter::unsharded_grad_dtype() const {
+  if (policy.reduce) return policy.reduce;
+  if (grad_policy.set) return grad_policy.dtype;
+  return original;
+}
+
+void ShardedParameter::resolve_dtypes() {
+  gather = policy.param;
+  if (gather == original || !is_floating(original)) gather.reset();
+}
+
+void cut(ShardedParameter& p, Mesh& mesh, int dim) {
+  const int rank = static_cast<int>(p.shape.size());
+  if (dim < 0) dim += rank;
+  if (dim < 0 || dim >= rank) {
+    throw Fsdp2Error(Refusal::kAssertionError, p.name,
+                     fmt::format("cannot be sharded along dimension {}: it has {} dimensions", dim, rank));
+  }
+  const auto d = static_cast<std::size_t>(dim);
+  const std::int64_t size = p.shape[d];
+  if (dim > 0 && size % mesh.shard != 0) {
+    throw Fsdp2Error(Refusal::kNotImplementedError, p.name,
+                     fmt::format("dimension {} has {} rows, which {} ranks cannot share evenly", dim, size, mesh.shard),
+                     "only dimension 0 may be sharded unevenly");
+  }
+  const std::int64_t chunk = (size + mesh.shard - 1) / mesh.shard;
+  p.mesh = &mesh;
+  p.shard_dim = dim;
+  p.padded_shape = p.local_shape = p.shape;
+  p.padded_shape[d] = chunk;
+  p.local_shape[d] = std::clamp<std::int64_t>(size - chunk * mesh.shard_rank, 0, chunk);
+}
+
+}  // namespace foreshard::fsdp2

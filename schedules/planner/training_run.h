@@ -1,0 +1,59 @@
+#pragma once
+
+// A training script on the symbolic host: init, then steps of micro-batches, clipping, optimizer. plan() runs whole steps;
+// the conformance program calls the pieces in the order of its case.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/host.h"
+
+namespace foreshard {
+
+class Optimizer;
+
+class TrainingRun {
+ public:
+  TrainingRun(const Model& model, const ParallelConfig& config, const HostOptions& options);
+  TrainingRun(const Model& model, const ParallelConfig& config, const HostOptions& options,
+              std::unique_ptr<Framework> framework);
+  ~TrainingRun();
+
+  Host& host() { return host_; }
+  Framework& framework() { return *framework_; }
+
+  /// Wraps and materialises the model, makes the optimizer.
+  void initialize();
+  /// One optimizer step with config.accumulate micro-batches, as a user's loop does it.
+  void step();
+
+  // Pieces of a step.
+  void begin_step();
+  /// Copies of one micro-batch's inputs to the device.
+  void load_inputs(std::int64_t micro_batch);
+  /// The root's call on the loaded inputs.
+  std::vector<SymTensor> forward();
+  /// Scalar loss of the outputs (config.loss); `outputs` are taken and dropped as the script drops them.
+  SymTensor loss(std::vector<SymTensor>&& outputs);
+  void backward(std::span<const SymTensor> losses);
+  void clip();
+  void optimizer_step();
+  void zero_grad();
+  /// One forward under no_grad; the outputs are dropped.
+  void evaluate();
+
+  /// Hands the program over; the run is over.
+  RankProgram take();
+
+ private:
+  Host host_;
+  std::unique_ptr<Framework> framework_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<SymTensor> inputs_, targets_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace foreshard
