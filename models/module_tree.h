@@ -89,6 +89,7 @@ using ValueSlot = std::int32_t;
   X(kAvgPool2d, "avg_pool2d")          /* ints: kernel = stride; saves x */                         \
   X(kConv1dDepthwise, "conv1d_depthwise") /* x [b, c, s]; parameters: weight [c, 1, k]; ints: padding */ \
   X(kLoopedExperts, "looped_experts")  /* x [T, h], weights, indices; parameters w1, v1, w2 [E * f, h]; ints: experts, top_k, activation */ \
+  X(kAssign, "assign")                 /* outputs are the inputs: Python's a, b = c, d; no tensor work */ \
   X(kRelativeBias, "relative_bias")    /* x [b, s, .] -> [1, heads, s, s]; parameters: table [buckets, heads]; ints: bidirectional, buckets, distance */ \
   X(kGatedDeltaRule, "gated_delta_rule") /* q, k, v, decay, beta: Qwen3-Next's chunked fallback; ints: chunk */
 
@@ -96,15 +97,19 @@ using ValueSlot = std::int32_t;
 //   view, reshape: 0 keeps the input's size of that dimension, -1 (once) is what remains. Negative dims count from the
 //     end everywhere. slice: ints dim, start, end (-1 = to the end), step (1 if absent).
 //   A value may be absent (Python's None): causal_mask makes none where SDPA needs none, attention takes it as no mask.
-//   causal_mask: window 0 = plain causal. dtype bool (SDPA): absent unless `always` is 1 or 0 < window <= s. A floating
-//     dtype (eager attention): always made, additive, in that dtype.
+//   causal_mask: window 0 = plain causal. dtype bool (SDPA): absent unless `always` is 1 or 0 < window <= s. Any
+//     other dtype (eager attention): always made, additive, in x's dtype.
 //   attention: flash where there is no mask, q, k and v have equal head sizes up to 256, in 16 bit; kv heads stay
 //     grouped and the output has q's strides. Else memory-efficient: k and v are repeated to q's heads first, a boolean
 //     mask becomes an additive one in q's dtype (saved, last dimension padded to a multiple of 8), the output is laid out
 //     [b, s, heads, d]. ints[0]: causal (ignored with a mask). floats: dropout, scale.
 //   routed_experts (grouped_mm of the library): inputs x [T, h], weights [T, k], indices [T, k]; parameters gate_up
 //     [E, 2 f, h], down [E, h, f]; ints: experts, top_k, activation (Activation below).
-//   softmax, cast: dtype is that of the result; softmax of a 16-bit input in fp32 converts inside the kernel.
+//   cast: dtype is that of the result; with a second input, that value's dtype instead. softmax: dtype of the result (a
+//     16-bit input is converted inside the kernel), or with ints[0] = 1 the input's own. dropout: p 0 hands x on.
+//   add, mul, div and so on promote as PyTorch does (bfloat16 * float32 -> float32) and broadcast.
+//   A value whose name starts with '%' is a temporary: its reference goes with its last use. Other values are Python
+//     locals: they live until the module returns or the name is assigned again.
 
 /// Activation codes in ints of experts.
 enum class Activation : std::uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kGeluNew, kTanh, kSigmoid };
@@ -185,6 +190,8 @@ struct ModelRoles {
   std::vector<ModuleId> blocks;            ///< Repeated transformer blocks, in order, over all towers.
   std::vector<ModuleId> embeddings;
   std::vector<ModuleId> tail;              ///< Final norm and head.
+  /// Further modules that libraries wrap as units of their own beside the blocks (BertEmbeddings, ViTEmbeddings, ...).
+  std::vector<ModuleId> extra_units;
 };
 
 struct Model {
