@@ -17,6 +17,19 @@ std::int64_t CachingAllocator::reach(const Block& b) const {
   return b.size + (grows ? blocks_[b.next].size : 0);
 }
 
+// Best fit by what a block can grow to: goes on from the best fit as long as the next block reaches less far.
+FreeBlocks::Cursor CachingAllocator::least_reach(const FreeBlocks& cached, FreeBlocks::Cursor at) const {
+  std::int64_t best = reach(blocks_[cached.block(at)]);
+  for (;;) {
+    const FreeBlocks::Cursor next = cached.next(at);
+    if (cached.at_end(next)) return at;
+    const std::int64_t other = reach(blocks_[cached.block(next)]);
+    if (other >= best) return at;
+    best = other;
+    at = next;
+  }
+}
+
 // Whether free and unmapped blocks from `i` on hold `size` bytes together.
 bool CachingAllocator::has_room(Index i, std::int64_t size) const {
   std::int64_t room = 0;
@@ -66,9 +79,7 @@ CachingAllocator::Index CachingAllocator::expand(Index pool, std::int64_t size) 
     if (!map_block(next, std::min(size - blocks_[i].size, blocks_[next].size))) return kNone;
     i = next;
   }
-  FreeBlocks& cached = pools_[pool].cached;
-  const auto order = [this](Index k) { return std::pair(blocks_[k].size, blocks_[k].address); };
-  cached.erase_at(cached.position(i, blocks_[i].size, order));
+  remove_cached(blocks_[i]);
   return i;
 }
 
@@ -112,9 +123,7 @@ void CachingAllocator::unmap_block(Index i) {
   const std::int64_t low = (begin + page - 1) / page * page;
   const std::int64_t high = (begin + b.size) / page * page;
   if (low >= high) return;
-  const auto order = [this](Index k) { return std::pair(blocks_[k].size, blocks_[k].address); };
-  FreeBlocks& cached = pools_[b.pool].cached;
-  cached.erase_at(cached.position(i, b.size, order));
+  remove_cached(b);
   const DeviceAddress address = base + static_cast<DeviceAddress>(low);
   if (low > begin) {
     const Index before = new_block(b.address, low - begin, b.pool, State::kCached);

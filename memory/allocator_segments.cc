@@ -47,9 +47,7 @@ CachingAllocator::Index CachingAllocator::new_segment(Index pool, std::int64_t s
 // Returns a cached block that is a whole segment to the device.
 void CachingAllocator::release_segment(Index i) {
   const Block b = blocks_[i];
-  FreeBlocks& cached = pools_[b.pool].cached;
-  const auto order = [this](Index k) { return std::pair(blocks_[k].size, blocks_[k].address); };
-  cached.erase_at(cached.position(i, b.size, order));
+  remove_cached(b);
   recycle(i);
   source_.release(b.address, Bytes(b.size));
   stats_.reserved.subtract(b.size);
@@ -65,14 +63,14 @@ bool CachingAllocator::release_oversize(Index pool, std::int64_t size) {
   if (max_split_ == kNoByteLimit.value || options_.expandable_segments) return false;
   const std::int64_t wanted = std::max(size, max_split_);
   const FreeBlocks& cached = pools_[pool].cached;
-  const std::size_t at = cached.lower_bound(wanted);
-  if (at < cached.size()) {
-    release_segment(cached[at]);
+  const FreeBlocks::Cursor at = cached.best_fit(wanted);
+  if (!cached.at_end(at)) {
+    release_segment(cached.block(at));
     return true;
   }
   std::int64_t released = 0;
   while (released < wanted && !cached.empty()) {
-    const Index largest = cached[cached.size() - 1];
+    const Index largest = cached.largest();
     if (blocks_[largest].size < max_split_) break;
     released += blocks_[largest].size;
     release_segment(largest);
@@ -87,7 +85,7 @@ void CachingAllocator::release_cached() {
   for (const Index kind : {Index{1}, Index{0}}) {
     for (Index pool = kind; pool < pools_.size(); pool += 2) {
       scratch_.clear();
-      for (std::size_t k = 0; k < pools_[pool].cached.size(); ++k) scratch_.push_back(pools_[pool].cached[k]);
+      pools_[pool].cached.append_to(scratch_);
       for (const Index i : scratch_) {
         if (blocks_[i].range != kNone) {
           unmap_block(i);
@@ -110,14 +108,9 @@ void CachingAllocator::collect_garbage() {
   const std::int64_t target = stats_.reserved.current - threshold;
   std::int64_t total_age = 0;
   std::vector<Index> candidates;
-  for (Index pool = 1; pool < pools_.size(); pool += 2) {
-    for (std::size_t k = 0; k < pools_[pool].cached.size(); ++k) {
-      const Index i = pools_[pool].cached[k];
-      if (is_split(blocks_[i]) || blocks_[i].range != kNone) continue;
-      total_age += gc_calls_[1] - blocks_[i].gc_base;
-      candidates.push_back(i);
-    }
-  }
+  for (Index pool = 1; pool < pools_.size(); pool += 2) pools_[pool].cached.append_to(candidates);
+  std::erase_if(candidates, [this](Index i) { return is_split(blocks_[i]) || blocks_[i].range != kNone; });
+  for (const Index i : candidates) total_age += gc_calls_[1] - blocks_[i].gc_base;
   std::int64_t reclaimed = 0;
   bool progress = true;
   while (reclaimed < target && progress && !candidates.empty()) {

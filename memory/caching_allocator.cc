@@ -106,21 +106,15 @@ Allocation CachingAllocator::retry_allocate(Bytes bytes, std::uint32_t stream) {
 CachingAllocator::Index CachingAllocator::take_cached(Index pool, std::int64_t size) {
   if (gc_enabled_) ++gc_calls_[pool & 1];
   FreeBlocks& cached = pools_[pool].cached;
-  std::size_t at = cached.lower_bound(size);
-  while (at < cached.size() && blocks_[cached[at]].size < size) ++at;  // only past the cap of FreeBlocks
-  if (at == cached.size()) return kNone;
-  if (options_.expandable_segments) {
-    // best fit by what a block can grow to.
-    while (at + 1 < cached.size() && reach(blocks_[cached[at + 1]]) < reach(blocks_[cached[at]])) ++at;
-  }
-  const Index i = cached[at];
-  const std::int64_t found = blocks_[i].size;
+  FreeBlocks::Cursor at = cached.best_fit(size);
+  if (cached.at_end(at)) return kNone;
+  if (options_.expandable_segments) at = least_reach(cached, at);
+  const std::int64_t found = cached.bytes(at);
   if (size < max_split_ ? found >= max_split_
                         : found >= size + options_.max_non_split_rounding.value) {
     return kNone;
   }
-  cached.erase_at(at);
-  return i;
+  return cached.take(at);
 }
 
 //
@@ -211,19 +205,15 @@ void CachingAllocator::insert_cached(Index i) {
   b.state = State::kCached;
   b.requested = 0;
   b.gc_base = gc_calls_[b.pool & 1];
-  const auto order = [this](Index k) { return std::pair(blocks_[k].size, blocks_[k].address); };
-  FreeBlocks& cached = pools_[b.pool].cached;
-  cached.insert_at(cached.position(i, b.size, order), i, b.size);
+  pools_[b.pool].cached.insert(i, b.size, b.address);
 }
 
 // `neighbour`, a cached or unmapped block next to `into`, becomes part of it and leaves its pool.
 void CachingAllocator::merge(Index into, Index neighbour) {
-  const auto order = [this](Index k) { return std::pair(blocks_[k].size, blocks_[k].address); };
   Block& n = blocks_[neighbour];
   Block& b = blocks_[into];
   if (n.state == State::kCached) {
-    FreeBlocks& cached = pools_[n.pool].cached;
-    cached.erase_at(cached.position(neighbour, n.size, order));
+    remove_cached(n);
   } else {
     remove_unmapped(neighbour);
   }

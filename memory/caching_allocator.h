@@ -177,6 +177,7 @@ class CachingAllocator {
   Allocation hand_out(Index block, std::int64_t size, std::int64_t requested);
   void make_cached(Index i);
   void insert_cached(Index i);
+  void remove_cached(const Block& b) { pools_[b.pool].cached.remove(b.size, b.address); }
   void merge(Index into, Index neighbour);
 
   // Pending events (caching_allocator.cc).
@@ -195,6 +196,7 @@ class CachingAllocator {
   // Expandable segments (allocator_expandable.cc).
   std::int64_t page_bytes(Index pool) const;
   std::int64_t reach(const Block& b) const;
+  FreeBlocks::Cursor least_reach(const FreeBlocks& cached, FreeBlocks::Cursor at) const;
   Index expand(Index pool, std::int64_t size);
   Index find_expandable(Index pool, std::int64_t size);
   bool has_room(Index i, std::int64_t size) const;
