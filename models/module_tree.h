@@ -68,7 +68,7 @@ using ValueSlot = std::int32_t;
   X(kBuffer, "buffer")                 /* a buffer as a value; ints: index into Module::buffers */   \
   X(kAddBuffer, "add_buffer")                                                                       \
   X(kRotaryTable, "rotary_table")      /* positions -> cos, sin; ints: width; dtype */              \
-  X(kArange, "arange")                 /* ints: length */                                           \
+  X(kArange, "arange")                 /* ints: length; or of an input x [., s]: positions [1, s] */                                           \
   X(kExperts, "experts")               /* every expert on every token, parameters w1, w2, w3 [E, ., .] */ \
   X(kRoutedExperts, "routed_experts")  /* x, weights, indices; ints: experts, top_k; parameters */  \
   X(kTopK, "topk")                     /* ints: k; outputs values, indices */                       \
@@ -89,6 +89,8 @@ using ValueSlot = std::int32_t;
   X(kAvgPool2d, "avg_pool2d")          /* ints: kernel = stride; saves x */                         \
   X(kConv1dDepthwise, "conv1d_depthwise") /* x [b, c, s]; parameters: weight [c, 1, k]; ints: padding */ \
   X(kLoopedExperts, "looped_experts")  /* x [T, h], weights, indices; parameters w1, v1, w2 [E * f, h]; ints: experts, top_k, activation */ \
+  X(kSliceLike, "slice_like")          /* x cut to y's size along a dimension; ints: dim of x and y */ \
+  X(kExpandLike, "expand_like")        /* x expanded to y's size along a dimension; ints: dim */    \
   X(kAssign, "assign")                 /* outputs are the inputs: Python's a, b = c, d; no tensor work */ \
   X(kRelativeBias, "relative_bias")    /* x [b, s, .] -> [1, heads, s, s]; parameters: table [buckets, heads]; ints: bidirectional, buckets, distance */ \
   X(kGatedDeltaRule, "gated_delta_rule") /* q, k, v, decay, beta: Qwen3-Next's chunked fallback; ints: chunk */
@@ -179,7 +181,7 @@ struct Module {
 struct ModelArgument {
   std::string name;
   bool tokens = true;                      ///< int64 indices below `vocabulary`; otherwise floating.
-  std::vector<std::int64_t> shape;         ///< Empty: [micro-batch, sequence] chosen when planning.
+  std::vector<std::int64_t> shape;         ///< Empty: [micro-batch, sequence] chosen when planning; -1: the micro-batch.
   std::int64_t vocabulary = 0;
   DType dtype = DType::kInt64;
   bool requires_grad = false;
@@ -201,6 +203,7 @@ struct Model {
   std::vector<ParameterDef> parameters;
   std::vector<ModelArgument> arguments;
   ModelRoles roles;
+  std::int64_t longest_sequence = 0;       ///< Learned positions allow no more tokens; 0: no such limit.
   std::vector<std::string> not_modelled;
 
   const Module& root() const { return modules[0]; }

@@ -1,0 +1,195 @@
+#include "models/import/decoder.h"
+
+#include <algorithm>
+
+namespace foreshard {
+namespace {
+
+std::int64_t window_of(const DecoderSpec& spec, std::int64_t layer) {
+  return spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
+}
+
+// Which mask values the model makes: none, one for all layers, or one for each kind of layer.
+struct Masks {
+  bool full = false, sliding = false;
+  std::int64_t window = 0;
+};
+Masks masks_of(const DecoderSpec& spec) {
+  Masks m;
+  const bool always = spec.masks_always || spec.attention.call.eager;
+  for (std::int64_t i = 0; i < spec.layers; ++i) {
+    const std::int64_t w = window_of(spec, i);
+    if (w > 0) {
+      m.sliding = true;
+      m.window = w;
+    } else if (always) {
+      m.full = true;
+    }
+  }
+  return m;
+}
+
+bool has_mask(const Masks& masks, std::int64_t window) { return window > 0 ? masks.sliding : masks.full; }
+
+ModuleId add_attention(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, bool mask) {
+  AttentionSpec attention = spec.attention;
+  attention.class_name = spec.prefix + "Attention";
+  attention.hidden = spec.hidden;
+  attention.norm_class = spec.prefix + "RMSNorm";
+  attention.norm_eps = spec.norm_eps;
+  attention.norm_style = spec.norm_style;
+  attention.takes_mask = mask;
+  attention.call.repeats = attention.heads / attention.kv_heads;
+  return attention_module(b, block, "self_attn", attention);
+}
+
+struct BlockParts {
+  DecoderSpec::Mixer mixer;
+  ModuleId mlp, input_norm, attention_norm, ffn_norm, post_norm;
+};
+
+BlockParts add_parts(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, std::int64_t layer, bool mask) {
+  BlockParts parts;
+  if (spec.mixer) parts.mixer = spec.mixer(b, block, layer);
+  if (!parts.mixer.module.valid()) parts.mixer = {"self_attn", add_attention(b, block, spec, mask), true};
+  parts.mlp = spec.mlp ? spec.mlp(b, block, layer)
+                       : gated_mlp(b, block, "mlp", spec.prefix + "MLP", spec.hidden, spec.ffn, spec.mlp_bias, spec.activation);
+  const auto norm = [&](const char* name) {
+    return rms_norm_module(b, block, name, spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps, spec.norm_style);
+  };
+  parts.input_norm = norm("input_layernorm");
+  parts.attention_norm = norm("post_attention_layernorm");
+  if (spec.four_norms) {
+    parts.ffn_norm = norm("pre_feedforward_layernorm");
+    parts.post_norm = norm("post_feedforward_layernorm");
+  }
+  return parts;
+}
+
+ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std::int64_t layer, const Masks& masks) {
+  const bool mask = has_mask(masks, window_of(spec, layer));
+  const ModuleId block = b.add_module(list, std::to_string(layer), spec.prefix + "DecoderLayer");
+  const BlockParts parts = add_parts(b, block, spec, layer, mask);
+
+  std::vector<std::string> inputs{"hidden_states"}, extra;
+  if (parts.mixer.positional) extra = {"cos", "sin"};
+  if (mask && parts.mixer.positional) extra.push_back("attention_mask");
+  inputs.insert(inputs.end(), extra.begin(), extra.end());
+  Program p(b, block, inputs);
+  p.op(Function::kAssign, {"hidden_states"}, "residual");
+  p.call(parts.input_norm, {"hidden_states"}, "hidden_states");
+  p.call(parts.mixer.module, inputs, "hidden_states");
+  if (spec.four_norms) p.call(parts.attention_norm, {"hidden_states"}, "hidden_states");
+  p.add("residual", p.dropout("hidden_states", spec.residual_dropout), "hidden_states");
+  p.op(Function::kAssign, {"hidden_states"}, "residual");
+  p.call(spec.four_norms ? parts.ffn_norm : parts.attention_norm, {"hidden_states"}, "hidden_states");
+  p.call(parts.mlp, {"hidden_states"}, "hidden_states");
+  if (spec.four_norms) p.call(parts.post_norm, {"hidden_states"}, "hidden_states");
+  p.add("residual", p.dropout("hidden_states", spec.residual_dropout), "hidden_states");
+  p.returns({"hidden_states"});
+  return block;
+}
+
+void make_mask(Program& p, const DecoderSpec& spec, std::int64_t window, const std::string& name) {
+  p.op(Function::kCausalMask, {"hidden_states"}, {window, spec.masks_always ? 1 : 0}, name);
+  p.last().dtype = spec.attention.call.eager ? DType::kFloat32 : DType::kBool;
+}
+
+ModuleId add_embedding(ModelBuilder& b, ModuleId parent, const DecoderSpec& spec) {
+  const ModuleId id = b.embedding(parent, "embed_tokens", spec.vocabulary, spec.hidden);
+  Module& module = b.model().at(id);
+  module.class_name = spec.embedding_class;
+  if (!spec.embedding_scale) return id;
+  module.buffers.push_back({"embed_scale", {}, DType::kBFloat16, false});
+  b.add_statement(id, Function::kMulScalar, {"y"}, {"y"}).floats = {*spec.embedding_scale};
+  return id;
+}
+
+ModuleId add_rotary(ModelBuilder& b, ModuleId model, const DecoderSpec& spec) {
+  const ModuleId id = rotary_module(b, model, "rotary_emb", spec.prefix + "RotaryEmbedding", spec.attention.rotary);
+  if (spec.second_rotary) {
+    auto& buffers = b.model().at(id).buffers;
+    buffers.clear();
+    for (const char* kind : {"full_attention", "sliding_attention"}) {
+      for (const char* name : {"_inv_freq", "_original_inv_freq"}) {
+        buffers.push_back({kind + std::string(name), {spec.attention.rotary / 2}, DType::kFloat32, false});
+      }
+    }
+  }
+  return id;
+}
+
+void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const DecoderSpec& spec, const Masks& masks,
+                   bool from_embeddings) {
+  Program p(b, d.model, {from_embeddings ? "inputs_embeds" : "input_ids"});
+  if (!from_embeddings) p.call(d.embedding, {"input_ids"}, "inputs_embeds");
+  p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
+  if (masks.full) make_mask(p, spec, 0, "causal_mask");
+  if (masks.sliding) make_mask(p, spec, masks.window, "sliding_mask");
+  p.call_all(rotary, {"hidden_states"}, {"cos", "sin"});
+  const bool two_tables = spec.second_rotary && masks.sliding;
+  if (two_tables) p.call_all(rotary, {"hidden_states"}, {"sliding_cos", "sliding_sin"});
+  for (std::int64_t i = 0; i < spec.layers; ++i) {
+    const ModuleId block = d.blocks[static_cast<std::size_t>(i)];
+    const bool sliding = window_of(spec, i) > 0;
+    std::vector<std::string> arguments;
+    for (const ValueSlot slot : b.model().at(block).inputs) {
+      const std::string& name = b.model().at(block).value_names[static_cast<std::size_t>(slot)];
+      if (name == "attention_mask") {
+        arguments.push_back(sliding ? "sliding_mask" : "causal_mask");
+      } else if (name != "hidden_states" && sliding && two_tables) {
+        arguments.push_back("sliding_" + name);
+      } else {
+        arguments.push_back(name);
+      }
+    }
+    p.call(block, arguments, "hidden_states");
+  }
+  p.call(d.norm, {"hidden_states"}, "hidden_states");
+  p.returns({"hidden_states"});
+}
+
+}  // namespace
+
+ModelArgument token_argument(const std::string& name, std::int64_t vocabulary) {
+  ModelArgument argument;
+  argument.name = name;
+  argument.vocabulary = vocabulary;
+  return argument;
+}
+
+Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name, const DecoderSpec& spec, bool from_embeddings) {
+  Decoder d;
+  const Masks masks = masks_of(spec);
+  d.model = b.add_module(parent, name, spec.prefix + (from_embeddings ? "TextModel" : "Model"));
+  d.embedding = add_embedding(b, d.model, spec);
+  const ModuleId list = b.add_module(d.model, "layers", "ModuleList");
+  b.model().at(list).has_forward = false;
+  for (std::int64_t i = 0; i < spec.layers; ++i) d.blocks.push_back(add_block(b, list, spec, i, masks));
+  d.norm = rms_norm_module(b, d.model, "norm", spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps, spec.norm_style);
+  const ModuleId rotary = add_rotary(b, d.model, spec);
+  write_forward(b, d, rotary, spec, masks, from_embeddings);
+  return d;
+}
+
+Model causal_model(const std::string& class_name, const std::string& base, const DecoderSpec& spec, const CausalHead& head) {
+  ModelBuilder b(class_name);
+  const Decoder d = add_decoder(b, b.root(), base, spec);
+  const ModuleId lm_head = b.linear(b.root(), "lm_head", spec.hidden, spec.vocabulary, false);
+  if (head.tied) b.tie_parameter(lm_head, "weight", b.model().at(d.embedding).parameters[0].id);
+  Program p(b, b.root(), {"input_ids"});
+  p.call(d.model, {"input_ids"}, "hidden_states");
+  p.call(lm_head, {"hidden_states"}, "logits");
+  if (head.softcap) {
+    p.mul_scalar("logits", 1.0 / *head.softcap, "logits");
+    p.op(Function::kTanh, {"logits"}, "logits");
+    p.mul_scalar("logits", *head.softcap, "logits");
+  }
+  p.returns({"logits"});
+  b.model().architecture = class_name;
+  b.model().arguments = {token_argument("input_ids", spec.vocabulary)};
+  b.model().roles = {d.blocks, {d.embedding}, {d.norm, lm_head}, {}};
+  return b.take();
+}
+
+}  // namespace foreshard
