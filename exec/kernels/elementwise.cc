@@ -1,0 +1,140 @@
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exec/kernels/kernel_functions.h"
+#include "exec/kernels/kernels.h"
+#include "exec/kernels/map.h"
+#include "exec/kernels/scalar_math.h"
+
+namespace foreshard::kernels {
+namespace {
+
+/// A well-mixed 64-bit hash (splitmix64).
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void unary(const KernelCall& c) {
+  const TensorView& y = output(c, 0);
+  const TensorView& x = input(c, 0);
+  const auto v = static_cast<float>(c.attribute(0, 0));
+  switch (c.op) {
+    case OpKind::kNeg: return map(y, x, [](float a) { return -a; });
+    case OpKind::kAddScalar: return map(y, x, [v](float a) { return a + v; });
+    case OpKind::kMulScalar: return map(y, x, [v](float a) { return a * v; });
+    case OpKind::kSilu: return map(y, x, scalar::silu);
+    case OpKind::kGelu: return v != 0 ? map(y, x, scalar::gelu_tanh) : map(y, x, scalar::gelu_erf);
+    case OpKind::kRelu: return map(y, x, [](float a) { return a > 0 || std::isnan(a) ? a : 0.0f; });
+    case OpKind::kSigmoid: return map(y, x, scalar::sigmoid);
+    case OpKind::kTanh: return map(y, x, [](float a) { return std::tanh(a); });
+    case OpKind::kPow:
+      if (v == 2.0f) return map(y, x, [](float a) { return a * a; });
+      return map(y, x, [v](float a) { return std::pow(a, v); });
+    case OpKind::kSqrt: return map(y, x, [](float a) { return std::sqrt(a); });
+    case OpKind::kRsqrt: return map(y, x, [](float a) { return 1.0f / std::sqrt(a); });
+    case OpKind::kCos: return map(y, x, [](float a) { return std::cos(a); });
+    case OpKind::kSin: return map(y, x, [](float a) { return std::sin(a); });
+    default: kernel_error("not a unary op");
+  }
+}
+
+void binary(const KernelCall& c) {
+  const TensorView& y = output(c, 0);
+  const TensorView& a = input(c, 0);
+  const TensorView& b = input(c, 1);
+  const auto alpha = static_cast<float>(c.attribute(0, 1));
+  switch (c.op) {
+    case OpKind::kAdd: return map(y, a, b, [alpha](float p, float q) { return p + alpha * q; });
+    case OpKind::kSub: return map(y, a, b, [alpha](float p, float q) { return p - alpha * q; });
+    case OpKind::kMul: return map(y, a, b, [](float p, float q) { return p * q; });
+    case OpKind::kDiv: return map(y, a, b, [](float p, float q) { return p / q; });
+    default: kernel_error("not a binary op");
+  }
+}
+
+void add_in_place(const KernelCall& c) {
+  const auto alpha = static_cast<float>(c.attribute(0, 1));
+  map(output(c, 0), input(c, 0), input(c, 1), [alpha](float p, float q) { return p + alpha * q; });
+}
+
+void mul_in_place(const KernelCall& c) {
+  if (c.has_input(1)) return map(output(c, 0), input(c, 0), input(c, 1), [](float p, float q) { return p * q; });
+  const auto v = static_cast<float>(c.attribute(0, 1));
+  map(output(c, 0), input(c, 0), [v](float p) { return p * v; });
+}
+
+void activation_backward(const KernelCall& c) {
+  const TensorView& gx = output(c, 0);
+  const TensorView& grad = input(c, 0);
+  const TensorView& x = input(c, 1);
+  switch (c.op) {
+    case OpKind::kSiluBackward: return map(gx, grad, x, scalar::silu_backward);
+    case OpKind::kGeluBackward:
+      return c.attribute(0, 0) != 0 ? map(gx, grad, x, scalar::gelu_tanh_backward)
+                                    : map(gx, grad, x, scalar::gelu_erf_backward);
+    case OpKind::kReluBackward: return map(gx, grad, x, [](float g, float a) { return a > 0 ? g : 0.0f; });
+    case OpKind::kSigmoidBackward: return map(gx, grad, x, [](float g, float s) { return g * s * (1 - s); });
+    case OpKind::kTanhBackward: return map(gx, grad, x, [](float g, float t) { return g * (1 - t * t); });
+    default: kernel_error("not an activation's gradient");
+  }
+}
+
+void where(const KernelCall& c) {
+  const TensorView& y = output(c, 0);
+  const TensorView& condition = input(c, 0);
+  const auto v = static_cast<float>(c.attribute(0, 0));
+  const bool has_a = c.has_input(1), has_b = c.has_input(2);
+  const TensorView& a = has_a ? c.inputs[1] : condition;
+  const TensorView& b = has_b ? c.inputs[2] : condition;
+  map(y, condition, a, b, [=](float p, float q, float r) { return p != 0 ? (has_a ? q : v) : (has_b ? r : v); });
+}
+
+void compare(const KernelCall& c) {
+  const auto v = static_cast<float>(c.attribute(1, 0));
+  const auto relation = integer_attribute(c, 0, 0);
+  const bool has_b = c.has_input(1);
+  map(output(c, 0), input(c, 0), has_b ? c.inputs[1] : c.inputs[0], [=](float p, float r) {
+    const float q = has_b ? r : v;
+    switch (relation) {
+      case 0: return p < q ? 1.0f : 0.0f;
+      case 1: return p <= q ? 1.0f : 0.0f;
+      case 2: return p > q ? 1.0f : 0.0f;
+      case 3: return p >= q ? 1.0f : 0.0f;
+      case 4: return p == q ? 1.0f : 0.0f;
+      default: return p != q ? 1.0f : 0.0f;
+    }
+  });
+}
+
+void dropout(const KernelCall& c) {
+  const double p = c.attribute(0, 0.5);
+  std::uint64_t state = mix(static_cast<std::uint64_t>(integer_attribute(c, 1, 0)));
+  state = mix(state ^ static_cast<std::uint64_t>(c.origin.rank));
+  state = mix(state ^ static_cast<std::uint64_t>(c.origin.step + 1));
+  state = mix(state ^ c.origin.instruction);
+  const TensorView& x = input(c, 0);
+  std::vector<float> values = to_floats(x), mask(values.size());
+  const auto keep_scale = static_cast<float>(p < 1 ? 1.0 / (1.0 - p) : 0.0);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double u = static_cast<double>(mix(state ^ i) >> 11) * 0x1p-53;
+    mask[i] = u < p ? 0.0f : 1.0f;
+    values[i] *= mask[i] * keep_scale;
+  }
+  from_floats(output(c, 0), values.data());
+  if (c.has_output(1)) from_floats(c.outputs[1], mask.data());
+}
+
+void dropout_backward(const KernelCall& c) {
+  const double p = c.attribute(0, 0.5);
+  const auto scale = static_cast<float>(p < 1 ? 1.0 / (1.0 - p) : 0.0);
+  map(output(c, 0), input(c, 0), input(c, 1), [scale](float g, float m) { return g * m * scale; });
+}
+
+}  // namespace foreshard::kernels

@@ -1,0 +1,254 @@
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "exec/run_control.h"
+#include "exec/transport/reduce.h"
+#include "exec/transport/transport.h"
+
+namespace foreshard {
+namespace {
+
+/// One collective in flight: its members meet here, work on each other's buffers and leave together.
+struct Meeting {
+  explicit Meeting(std::int64_t size) : members(static_cast<std::size_t>(size)) {}
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::optional<CollectiveCall>> members;  ///< Copies: a member that failed may be gone. Its buffers are not.
+  std::size_t arrived = 0;
+  std::array<std::size_t, 2> passed{};  ///< Members past the middle and at the end.
+  Time ready;
+  std::vector<std::byte> scratch;       ///< All-reduce: the result before it is copied out.
+};
+
+/// Group, first rank, stride; channel (0, or direction of a send); number of the call.
+using MeetingKey = std::tuple<std::uint32_t, std::int64_t, std::int64_t, std::int64_t, std::uint64_t>;
+
+std::string describe(const CollectiveCall& c) {
+  return fmt::format("rank {} instruction {} ({} of {} B {}, group {})", c.origin.rank, c.origin.instruction,
+                     name_of(c.kind), std::max(c.input.bytes(), c.output.bytes()), name_of(c.dtype), c.group.value);
+}
+
+/// Elements of the whole buffer, which every member must agree on.
+std::int64_t whole_elements(const CollectiveCall& c) {
+  switch (c.kind) {
+    case CollectiveKind::kAllGather: return c.output.numel();
+    case CollectiveKind::kBroadcast: return c.output.present ? c.output.numel() : c.input.numel();
+    default: return c.input.numel();
+  }
+}
+
+void require(bool ok, const CollectiveCall& c, const char* what) {
+  if (!ok) throw RunError(fmt::format("{}: {}", describe(c), what));
+}
+
+void check_shapes(const CollectiveCall& c) {
+  require(!c.input.present || c.input.contiguous(), c, "the input is not contiguous");
+  require(!c.output.present || c.output.contiguous(), c, "the output is not contiguous");
+  const std::int64_t in = c.input.present ? c.input.numel() : 0, out = c.output.present ? c.output.numel() : 0;
+  switch (c.kind) {
+    case CollectiveKind::kAllGather: return require(out == in * c.size, c, "the output is not as long as all inputs");
+    case CollectiveKind::kReduceScatter:
+      return require(in == out * c.size, c, "the input is not as long as all outputs");
+    case CollectiveKind::kAllReduce: return require(in == out, c, "input and output differ in length");
+    case CollectiveKind::kAllToAll:
+      return require(in == out && in % c.size == 0, c, "the buffers cannot be cut into equal parts");
+    case CollectiveKind::kBroadcast:
+      return require((c.index != c.root || c.input.present) && c.output.present, c, "a buffer is missing");
+    case CollectiveKind::kReduce:
+      return require(c.input.present && (c.index != c.root || out == in), c, "a buffer is missing");
+    case CollectiveKind::kSendReceive: return;
+  }
+}
+
+void check_agreement(const std::vector<std::optional<CollectiveCall>>& members) {
+  const CollectiveCall& a = *members[0];
+  for (const std::optional<CollectiveCall>& b : members) {
+    if (b->kind != a.kind || b->op != a.op || b->dtype != a.dtype || b->root != a.root || b->factor != a.factor ||
+        whole_elements(*b) != whole_elements(a)) {
+      throw RunError(fmt::format("collectives do not match: {} met {}", describe(a), describe(*b)));
+    }
+  }
+}
+
+class SharedMemoryTransport final : public Transport {
+ public:
+  explicit SharedMemoryTransport(RunControl& control) : control_(control) {}
+
+  Time collective(const CollectiveCall& call, Time ready) override {
+    if (call.kind == CollectiveKind::kSendReceive) return send_receive(call, ready);
+    check_shapes(call);
+    const MeetingKey key = key_of(call, 0, call.sequence);
+    const std::shared_ptr<Meeting> meeting = arrive(key, call.size, call.index, call, ready);
+    wait_for_all(*meeting, call, key);
+    move_data(*meeting, call);
+    leave(*meeting, key, call);
+    return meeting->ready;
+  }
+
+ private:
+  static MeetingKey key_of(const CollectiveCall& c, std::int64_t channel, std::uint64_t sequence) {
+    return {c.group.value, c.first_rank, c.stride, channel, sequence};
+  }
+
+  std::shared_ptr<Meeting> arrive(const MeetingKey& key, std::int64_t size, std::int64_t index,
+                                  const CollectiveCall& call, Time ready) {
+    std::shared_ptr<Meeting> meeting;
+    {
+      const std::scoped_lock lock(mutex_);
+      std::shared_ptr<Meeting>& slot = meetings_[key];
+      if (!slot) slot = std::make_shared<Meeting>(size);
+      meeting = slot;
+    }
+    const std::scoped_lock lock(meeting->mutex);
+    std::optional<CollectiveCall>& place = meeting->members[static_cast<std::size_t>(index)];
+    if (place) throw InternalError("two calls of one rank meet: " + describe(call));
+    place = call;
+    meeting->ready = std::max(meeting->ready, ready);
+    if (++meeting->arrived == meeting->members.size()) meeting->changed.notify_all();
+    return meeting;
+  }
+
+  void wait_for_all(Meeting& m, const CollectiveCall& call, const MeetingKey&) {
+    std::unique_lock lock(m.mutex);
+    const bool all = control_.wait(lock, m.changed, [&] { return m.arrived == m.members.size(); }, control_.watchdog());
+    if (!all) throw RunError(stuck(m, call));
+    if (call.kind != CollectiveKind::kSendReceive) check_agreement(m.members);
+  }
+
+  std::string stuck(const Meeting& m, const CollectiveCall& call) const {
+    std::string missing;
+    for (std::size_t i = 0; i < m.members.size(); ++i) {
+      if (m.members[i]) continue;
+      const std::int64_t member =
+          call.kind == CollectiveKind::kSendReceive ? call.root : static_cast<std::int64_t>(i);
+      missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", call.first_rank + member * call.stride);
+    }
+    return fmt::format("{} waited {:.3g} s for {}", describe(call),
+                       std::chrono::duration<double>(control_.watchdog()).count(), missing);
+  }
+
+  /// All members have passed phase `p`.
+  void barrier(Meeting& m, std::size_t p) {
+    std::unique_lock lock(m.mutex);
+    if (++m.passed[p] == m.members.size()) m.changed.notify_all();
+    control_.wait(lock, m.changed, [&] { return m.passed[p] == m.members.size(); });
+  }
+
+  void leave(Meeting& m, const MeetingKey& key, const CollectiveCall&) {
+    barrier(m, 1);
+    const std::scoped_lock lock(mutex_);
+    meetings_.erase(key);
+  }
+
+  void move_data(Meeting& m, const CollectiveCall& call) {
+    switch (call.kind) {
+      case CollectiveKind::kAllGather: return all_gather(m, call);
+      case CollectiveKind::kReduceScatter: return reduce_scatter(m, call);
+      case CollectiveKind::kAllReduce:
+      case CollectiveKind::kReduce: return all_reduce(m, call);
+      case CollectiveKind::kBroadcast:
+        return copy(call.output.data, m.members[static_cast<std::size_t>(call.root)]->input.data, call.output.bytes());
+      case CollectiveKind::kAllToAll: return all_to_all(m, call);
+      case CollectiveKind::kSendReceive: return;
+    }
+  }
+
+  static void copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
+    if (to != from && bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+
+  /// Pulls every member's shard. The own place may be the input itself.
+  static void all_gather(const Meeting& m, const CollectiveCall& call) {
+    const std::int64_t shard = call.input.bytes();
+    for (std::size_t i = 0; i < m.members.size(); ++i) {
+      copy(call.output.data + static_cast<std::int64_t>(i) * shard, m.members[i]->input.data, shard);
+    }
+  }
+
+  /// Reduces the own slice of all inputs; nobody else reads that slice, so it may be overwritten in place.
+  static void reduce_scatter(const Meeting& m, const CollectiveCall& call) {
+    const std::int64_t count = call.output.numel();
+    reduce_slice(m, call, call.index * count, count, call.output.data);
+  }
+
+  static void reduce_slice(const Meeting& m, const CollectiveCall& call, std::int64_t first, std::int64_t count,
+                           std::byte* out) {
+    if (count == 0) return;
+    std::vector<const std::byte*> sources;
+    for (const auto& member : m.members) sources.push_back(member->input.data + first * size_of(call.dtype));
+    reduce_elements(call.dtype, call.op, call.factor, sources, count, out);
+  }
+
+  /// Each member reduces its part of the whole into shared scratch; then those who want it copy the whole.
+  void all_reduce(Meeting& m, const CollectiveCall& call) {
+    const std::int64_t n = call.input.numel(), width = size_of(call.dtype);
+    {
+      const std::scoped_lock lock(m.mutex);
+      m.scratch.resize(static_cast<std::size_t>(n * width));
+    }
+    const std::int64_t first = n * call.index / call.size, last = n * (call.index + 1) / call.size;
+    reduce_slice(m, call, first, last - first, m.scratch.data() + first * width);
+    barrier(m, 0);
+    if (call.kind == CollectiveKind::kAllReduce || call.index == call.root) {
+      copy(call.output.data, m.scratch.data(), n * width);
+    }
+  }
+
+  static void all_to_all(const Meeting& m, const CollectiveCall& call) {
+    require(call.input.data != call.output.data || call.size == 1, call, "an all-to-all cannot be in place");
+    const std::int64_t part = call.input.bytes() / call.size;
+    for (std::size_t i = 0; i < m.members.size(); ++i) {
+      copy(call.output.data + static_cast<std::int64_t>(i) * part, m.members[i]->input.data + call.index * part, part);
+    }
+  }
+
+  /// Sending and receiving halves meet separately, each in its direction: member 0 sends, member 1 receives.
+  Time send_receive(const CollectiveCall& call, Time ready) {
+    Time start = ready;
+    std::shared_ptr<Meeting> sending;
+    const MeetingKey send_key = key_of(call, 1 + call.index * call.size + call.root, call.sequence);
+    if (call.input.present) sending = arrive(send_key, 2, 0, call, ready);
+    if (call.output.present) {
+      const MeetingKey key = key_of(call, 1 + call.root * call.size + call.index, call.receive_sequence);
+      const std::shared_ptr<Meeting> receiving = arrive(key, 2, 1, call, ready);
+      wait_for_all(*receiving, call, key);
+      const TensorView& source = receiving->members[0]->input;
+      require(source.numel() == call.output.numel() && source.dtype == call.output.dtype, call,
+              "sender and receiver differ in length or type");
+      copy(call.output.data, source.data, source.bytes());
+      leave(*receiving, key, call);
+      start = std::max(start, receiving->ready);
+    }
+    if (sending) {
+      wait_for_all(*sending, call, send_key);
+      leave(*sending, send_key, call);
+      start = std::max(start, sending->ready);
+    }
+    return start;
+  }
+
+  RunControl& control_;
+  std::mutex mutex_;
+  std::map<MeetingKey, std::shared_ptr<Meeting>> meetings_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_shared_memory_transport(RunControl& control) {
+  return std::make_unique<SharedMemoryTransport>(control);
+}
+
+}  // namespace foreshard
