@@ -89,6 +89,7 @@ using ValueSlot = std::int32_t;
   X(kAvgPool2d, "avg_pool2d")          /* ints: kernel = stride; saves x */                         \
   X(kConv1dDepthwise, "conv1d_depthwise") /* x [b, c, s]; parameters: weight [c, 1, k]; ints: padding */ \
   X(kLoopedExperts, "looped_experts")  /* x [T, h], weights, indices; parameters w1, v1, w2 [E * f, h]; ints: experts, top_k, activation */ \
+  X(kViewLike, "view_like")            /* x viewed with y's shape */                                \
   X(kSliceLike, "slice_like")          /* x cut to y's size along a dimension; ints: dim of x and y */ \
   X(kExpandLike, "expand_like")        /* x expanded to y's size along a dimension; ints: dim */    \
   X(kAssign, "assign")                 /* outputs are the inputs: Python's a, b = c, d; no tensor work */ \
@@ -203,6 +204,7 @@ struct Model {
   std::vector<ParameterDef> parameters;
   std::vector<ModelArgument> arguments;
   ModelRoles roles;
+  std::optional<DType> stated_dtype;       ///< What the file says the weights are kept in.
   std::int64_t longest_sequence = 0;       ///< Learned positions allow no more tokens; 0: no such limit.
   std::vector<std::string> not_modelled;
 

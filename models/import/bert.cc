@@ -23,10 +23,10 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId model, const Bert& c) {
                               {"token_type_ids", {1, c.positions}, DType::kInt64, false}};
   Program p(b, id, {"input_ids"});
   // Positions are the first s entries of a buffer; token types are gathered into a tensor of their own.
-  p.op(Function::kBuffer, {}, {0}, "all_positions");
-  p.op(Function::kSliceLike, {"all_positions", "input_ids"}, {1}, "position_ids");
-  p.op(Function::kBuffer, {}, {1}, "buffered_token_type_ids");
-  p.op(Function::kGather, {"buffered_token_type_ids", "position_ids"}, {1}, "token_type_ids");
+  p.op_ints(Function::kBuffer, {}, {0}, "all_positions");
+  p.op_ints(Function::kSliceLike, {"all_positions", "input_ids"}, {1}, "position_ids");
+  p.op_ints(Function::kBuffer, {}, {1}, "buffered_token_type_ids");
+  p.op_ints(Function::kGather, {"buffered_token_type_ids", "position_ids"}, {1}, "token_type_ids");
   p.call(words, {"input_ids"}, "inputs_embeds");
   p.call(types, {"token_type_ids"}, "token_type_embeddings");
   p.add("inputs_embeds", "token_type_embeddings", "embeddings");

@@ -91,7 +91,7 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
 }
 
 void make_mask(Program& p, const DecoderSpec& spec, std::int64_t window, const std::string& name) {
-  p.op(Function::kCausalMask, {"hidden_states"}, {window, spec.masks_always ? 1 : 0}, name);
+  p.op_ints(Function::kCausalMask, {"hidden_states"}, {window, spec.masks_always ? 1 : 0}, name);
   p.last().dtype = spec.attention.call.eager ? DType::kFloat32 : DType::kBool;
 }
 

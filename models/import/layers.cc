@@ -49,8 +49,8 @@ Program::Value rotate(Program& p, const Program::Value& x, const Program::Value&
 void eager_attention(Program& p, const AttentionCall& call) {
   std::string key = "key_states", value = "value_states";
   if (call.repeats > 1) {
-    key = p.op(Function::kRepeatKv, {key}, {call.repeats}, "repeated_key");
-    value = p.op(Function::kRepeatKv, {value}, {call.repeats}, "repeated_value");
+    key = p.op_ints(Function::kRepeatKv, {key}, {call.repeats}, "repeated_key");
+    value = p.op_ints(Function::kRepeatKv, {value}, {call.repeats}, "repeated_value");
   }
   const std::string w = "attn_weights";
   p.mul_scalar(p.op(Function::kMatmul, {"query_states", p.transpose(key, 2, 3)}), call.scale, w);
@@ -83,8 +83,8 @@ Activation read_activation(HfConfig& config, std::string_view key, const std::st
 Program::Value activate(Program& p, Activation activation, const Program::Value& x, const Program::Value& out) {
   switch (activation) {
     case Activation::kSilu: return p.op(Function::kSilu, {x}, out);
-    case Activation::kGelu: return p.op(Function::kGelu, {x}, std::vector<std::int64_t>{0}, out);
-    case Activation::kGeluTanh: return p.op(Function::kGelu, {x}, std::vector<std::int64_t>{1}, out);
+    case Activation::kGelu: return p.op_ints(Function::kGelu, {x}, {0}, out);
+    case Activation::kGeluTanh: return p.op_ints(Function::kGelu, {x}, {1}, out);
     case Activation::kRelu: return p.op(Function::kRelu, {x}, out);
     case Activation::kTanh: return p.op(Function::kTanh, {x}, out);
     case Activation::kSigmoid: return p.op(Function::kSigmoid, {x}, out);
@@ -163,8 +163,8 @@ ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name
 
 void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k, const Program::Value& cos,
                   const Program::Value& sin, std::int64_t rotated, RotaryCat cat) {
-  const Program::Value c = p.op(Function::kUnsqueeze, {cos}, {1}, "unsqueezed_cos");
-  const Program::Value s = p.op(Function::kUnsqueeze, {sin}, {1}, "unsqueezed_sin");
+  const Program::Value c = p.op_ints(Function::kUnsqueeze, {cos}, {1}, "unsqueezed_cos");
+  const Program::Value s = p.op_ints(Function::kUnsqueeze, {sin}, {1}, "unsqueezed_sin");
   const Program::Value q_embed = rotate(p, q, c, s, rotated, cat);
   const Program::Value k_embed = rotate(p, k, c, s, rotated, cat);
   p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
@@ -176,7 +176,7 @@ void attend(Program& p, const AttentionCall& call) {
   } else {
     std::vector<std::string> inputs{"query_states", "key_states", "value_states"};
     if (!call.mask.empty()) inputs.push_back(call.mask);
-    p.op(Function::kAttention, inputs, {call.causal ? 1 : 0}, "attn_output");
+    p.op_ints(Function::kAttention, inputs, {call.causal ? 1 : 0}, "attn_output");
     p.last().floats = {call.dropout, call.scale};
   }
   p.op(Function::kContiguous, {p.transpose("attn_output", 1, 2)}, "attn_output");

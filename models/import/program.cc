@@ -17,7 +17,7 @@ Program::Value Program::op(Function f, const std::vector<Value>& inputs, const V
   return name;
 }
 
-Program::Value Program::op(Function f, const std::vector<Value>& inputs, std::vector<std::int64_t> ints, const Value& out) {
+Program::Value Program::op_ints(Function f, const std::vector<Value>& inputs, std::vector<std::int64_t> ints, const Value& out) {
   const Value name = name_or_temporary(out);
   builder_.add_statement(module_, f, inputs, {name}).ints = std::move(ints);
   return name;

@@ -22,7 +22,7 @@ class Program {
   Program(ModelBuilder& builder, ModuleId module, const std::vector<std::string>& inputs);
 
   Value op(Function f, const std::vector<Value>& inputs, const Value& out = {});
-  Value op(Function f, const std::vector<Value>& inputs, std::vector<std::int64_t> ints, const Value& out = {});
+  Value op_ints(Function f, const std::vector<Value>& inputs, std::vector<std::int64_t> ints, const Value& out = {});
   std::vector<Value> ops(Function f, const std::vector<Value>& inputs, std::vector<std::int64_t> ints,
                          const std::vector<Value>& outs);
   /// Call of a child with one result, or with several.
@@ -41,12 +41,12 @@ class Program {
   Value softmax(const Value& a, DType dtype, const Value& out = {});
   /// Nothing at all where p is 0, as in the library.
   Value dropout(const Value& a, double p, const Value& out = {});
-  Value view(const Value& a, std::vector<std::int64_t> shape, const Value& out = {}) { return op(Function::kView, {a}, std::move(shape), out); }
-  Value reshape(const Value& a, std::vector<std::int64_t> shape, const Value& out = {}) { return op(Function::kReshape, {a}, std::move(shape), out); }
-  Value transpose(const Value& a, std::int64_t i, std::int64_t j, const Value& out = {}) { return op(Function::kTranspose, {a}, {i, j}, out); }
-  Value slice(const Value& a, std::int64_t dim, std::int64_t start, std::int64_t end, const Value& out = {}) { return op(Function::kSlice, {a}, {dim, start, end}, out); }
-  Value select(const Value& a, std::int64_t dim, std::int64_t index, const Value& out = {}) { return op(Function::kSelect, {a}, {dim, index}, out); }
-  Value cat(const std::vector<Value>& parts, std::int64_t dim, const Value& out = {}) { return op(Function::kCat, parts, std::vector<std::int64_t>{dim}, out); }
+  Value view(const Value& a, std::vector<std::int64_t> shape, const Value& out = {}) { return op_ints(Function::kView, {a}, std::move(shape), out); }
+  Value reshape(const Value& a, std::vector<std::int64_t> shape, const Value& out = {}) { return op_ints(Function::kReshape, {a}, std::move(shape), out); }
+  Value transpose(const Value& a, std::int64_t i, std::int64_t j, const Value& out = {}) { return op_ints(Function::kTranspose, {a}, {i, j}, out); }
+  Value slice(const Value& a, std::int64_t dim, std::int64_t start, std::int64_t end, const Value& out = {}) { return op_ints(Function::kSlice, {a}, {dim, start, end}, out); }
+  Value select(const Value& a, std::int64_t dim, std::int64_t index, const Value& out = {}) { return op_ints(Function::kSelect, {a}, {dim, index}, out); }
+  Value cat(const std::vector<Value>& parts, std::int64_t dim, const Value& out = {}) { return op_ints(Function::kCat, parts, {dim}, out); }
   /// A parameter of this module as a value.
   Value parameter(ParameterId id, const Value& out = {});
   /// The last statement, for what the helpers do not set.

@@ -26,7 +26,7 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId model, const Vit& v) {
   const ParameterId weight = b.add_parameter(projection, "weight", {v.hidden, v.channels, v.patch, v.patch});
   const ParameterId bias = b.add_parameter(projection, "bias", {v.hidden});
   Program c(b, projection, {"input"});
-  c.op(Function::kConv2d, {"input"}, {v.patch, 0}, "output");
+  c.op_ints(Function::kConv2d, {"input"}, {v.patch, 0}, "output");
   c.last().parameters = {weight, bias};
   c.returns({"output"});
   Program f(b, patches, {"pixel_values"});
@@ -35,7 +35,7 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId model, const Vit& v) {
   Program p(b, id, {"pixel_values"});
   p.call(patches, {"pixel_values"}, "embeddings");
   // One class token for each image.
-  p.op(Function::kExpandLike, {p.parameter(token), "embeddings"}, {0}, "cls_tokens");
+  p.op_ints(Function::kExpandLike, {p.parameter(token), "embeddings"}, {0}, "cls_tokens");
   p.cat({"cls_tokens", "embeddings"}, 1, "embeddings");
   p.add("embeddings", p.parameter(positions), "embeddings");
   p.returns({p.dropout("embeddings", v.dropout)});

@@ -1,0 +1,129 @@
+#include "models/import/moe.h"
+
+#include <algorithm>
+
+#include "models/import/families.h"
+
+namespace foreshard {
+namespace {
+
+void check_top_k(HfConfig& config, const MoeSpec& spec, const char* key) {
+  if (spec.top_k > spec.experts) {
+    config.problem(key, "is " + std::to_string(spec.top_k) + " of " + std::to_string(spec.experts) + " experts",
+                   "at most the number of experts");
+  }
+}
+
+ModuleId mixtral_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec) {
+  const ModuleId id = b.add_module(parent, "mlp", "MixtralSparseMoeBlock");
+  const ModuleId gate = softmax_router(b, id, "gate", "MixtralTopKRouter", spec, {true, false, true});
+  const ModuleId experts = experts_module(b, id, "experts", spec);
+  Program p(b, id, {"x"});
+  p.view("x", {-1, spec.hidden}, "hidden_states");
+  p.call_all(gate, {"hidden_states"}, {"top_k_weights", "top_k_index"});
+  p.call(experts, {"hidden_states", "top_k_index", "top_k_weights"}, "hidden_states");
+  p.returns({p.op(Function::kViewLike, {"hidden_states", "x"})});
+  return id;
+}
+
+}  // namespace
+
+ModuleId experts_module(ModelBuilder& b, ModuleId parent, const std::string& name, const MoeSpec& spec) {
+  const ModuleId id = b.add_module(parent, name, spec.prefix + "Experts");
+  const ParameterId gate_up = b.add_parameter(id, "gate_up_proj", {spec.experts, 2 * spec.ffn, spec.hidden});
+  const ParameterId down = b.add_parameter(id, "down_proj", {spec.experts, spec.hidden, spec.ffn});
+  Program p(b, id, {"hidden_states", "top_k_index", "top_k_weights"});
+  p.op_ints(Function::kRoutedExperts, {"hidden_states", "top_k_weights", "top_k_index"},
+       {spec.experts, spec.top_k, static_cast<std::int64_t>(spec.activation)}, "final_hidden_states");
+  p.last().parameters = {gate_up, down};
+  p.returns({"final_hidden_states"});
+  return id;
+}
+
+ModuleId softmax_router(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
+                        const MoeSpec& spec, const RouterOptions& options) {
+  const ModuleId id = b.add_module(parent, name, class_name);
+  const ParameterId weight = b.add_parameter(id, "weight", {spec.experts, spec.hidden});
+  Program p(b, id, {"hidden_states"});
+  p.op(Function::kLinear, {"hidden_states"}, "router_logits");
+  p.last().parameters = {weight};
+  const Program::Value logits = options.cast_before_softmax ? p.cast("router_logits", DType::kFloat32) : "router_logits";
+  p.softmax(logits, DType::kFloat32, "router_probs");
+  p.ops(Function::kTopK, {"router_probs"}, {spec.top_k}, {"router_top_value", "router_indices"});
+  if (options.normalise) {
+    p.op(Function::kDiv, {"router_top_value", p.op_ints(Function::kSumDim, {"router_top_value"}, {-1, 1})}, "router_top_value");
+  }
+  if (options.back_to_input_dtype) p.cast_like("router_top_value", "router_logits", "router_top_value");
+  p.returns({"router_top_value", "router_indices"});
+  return id;
+}
+
+ModuleId qwen_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, std::int64_t shared_ffn, bool normalise) {
+  const ModuleId id = b.add_module(parent, "mlp", spec.prefix + "SparseMoeBlock");
+  const ModuleId gate = softmax_router(b, id, "gate", spec.prefix + "TopKRouter", spec, {normalise, true, false});
+  const ModuleId experts = experts_module(b, id, "experts", spec);
+  const ModuleId shared = gated_mlp(b, id, "shared_expert", spec.prefix + "MLP", spec.hidden, shared_ffn, false, spec.activation);
+  const ModuleId shared_gate = b.linear(id, "shared_expert_gate", spec.hidden, 1, false);
+  Program p(b, id, {"hidden_states"});
+  p.view("hidden_states", {-1, spec.hidden}, "reshaped");
+  p.call(shared, {"reshaped"}, "shared_expert_output");
+  p.call_all(gate, {"reshaped"}, {"routing_weights", "selected_experts"});
+  p.call(experts, {"reshaped", "selected_experts", "routing_weights"}, "expert_output");
+  p.mul(p.op(Function::kSigmoid, {p.call(shared_gate, {"reshaped"})}), "shared_expert_output", "shared_expert_output");
+  p.add("expert_output", "shared_expert_output", "expert_output");
+  p.returns({p.op(Function::kViewLike, {"expert_output", "hidden_states"})});
+  return id;
+}
+
+Model import_mixtral(HfConfig& config) {
+  DecoderDefaults defaults{32000, 4096, 14336, 32, 32, 8, false, {}, 1e-5, false};
+  DecoderSpec spec = read_decoder(config, "Mixtral", defaults);
+  if (const auto window = config.optional_size("sliding_window", std::nullopt, INT32_MAX)) {
+    spec.windows.assign(static_cast<std::size_t>(spec.layers), *window);
+  }
+  MoeSpec moe{"Mixtral", spec.hidden, spec.ffn, 0, 0, spec.activation};
+  moe.experts = config.size_or("num_local_experts", "num_experts", 8, kLargestExperts);
+  moe.top_k = config.size("num_experts_per_tok", 2, kLargestExperts);
+  check_top_k(config, moe, "num_experts_per_tok");
+  if (config.number("router_jitter_noise", 0.0, 0.0, 1.0) > 0) {
+    config.problem("router_jitter_noise", "is above 0: input noise is not modelled", "0");
+  }
+  config.ignore({"output_router_logits", "router_aux_loss_coef"});
+  const bool tied = read_tied(config, false);
+  config.finish();
+  if (!config.usable()) return {};
+  spec.mlp = [&](ModelBuilder& b, ModuleId block, std::int64_t) { return mixtral_block(b, block, moe); };
+  return causal_model("MixtralForCausalLM", "model", spec, {tied, std::nullopt});
+}
+
+Model import_qwen2_moe(HfConfig& config) {
+  DecoderDefaults defaults{151936, 2048, 5632, 24, 16, 16, true, {}, 1e-6, false};
+  DecoderSpec spec = read_decoder(config, "Qwen2Moe", defaults);
+  spec.attention.qkv_bias = config.flag("qkv_bias", true);
+  const bool used = config.flag("use_sliding_window", false);
+  const auto window = config.optional_size("sliding_window", 4096, INT32_MAX);
+  const std::int64_t last = config.size("max_window_layers", 28, kLargestLayers, 0);
+  spec.windows = read_windows(config, spec.layers, used ? window.value_or(0) : 0,
+                              [&](std::int64_t i) { return used && i % 2 == 0 && i < last; });
+  MoeSpec moe{"Qwen2Moe", spec.hidden, 0, 0, 0, spec.activation};
+  moe.ffn = config.size("moe_intermediate_size", 1408);
+  moe.experts = config.size("num_experts", 60, kLargestExperts, 0);
+  moe.top_k = config.size("num_experts_per_tok", 4, kLargestExperts);
+  const std::int64_t shared = config.size("shared_expert_intermediate_size", 5632);
+  const std::int64_t step = config.size("decoder_sparse_step", 1, kLargestLayers);
+  const auto dense = config.integers("mlp_only_layers", 0, kLargestLayers).value_or(std::vector<std::int64_t>{});
+  const bool normalise = config.flag("norm_topk_prob", false);
+  if (moe.experts > 0) check_top_k(config, moe, "num_experts_per_tok");
+  config.ignore({"output_router_logits", "router_aux_loss_coef"});
+  const bool tied = read_tied(config, false);
+  config.finish();
+  if (!config.usable()) return {};
+  spec.mlp = [&](ModelBuilder& b, ModuleId block, std::int64_t i) {
+    const bool sparse = std::find(dense.begin(), dense.end(), i) == dense.end() && moe.experts > 0 && (i + 1) % step == 0;
+    return sparse ? qwen_moe_block(b, block, moe, shared, normalise)
+                  : gated_mlp(b, block, "mlp", "Qwen2MoeMLP", spec.hidden, spec.ffn, false, spec.activation);
+  };
+  return causal_model("Qwen2MoeForCausalLM", "model", spec, {tied, std::nullopt});
+}
+
+}  // namespace foreshard

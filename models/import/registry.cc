@@ -1,0 +1,160 @@
+#include "models/import/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "models/import/families.h"
+
+namespace foreshard {
+namespace {
+
+struct Row {
+  const char* model_type;
+  const char* class_name;
+  Model (*build)(HfConfig&);
+};
+
+// The first row of a model type is what a file without "architectures" means.
+constexpr std::array kRows = {
+    Row{"llama", "LlamaForCausalLM", import_llama},
+    Row{"mistral", "MistralForCausalLM", import_mistral},
+    Row{"mixtral", "MixtralForCausalLM", import_mixtral},
+    Row{"qwen2", "Qwen2ForCausalLM", import_qwen2},
+    Row{"qwen3", "Qwen3ForCausalLM", import_qwen3},
+    Row{"qwen2_moe", "Qwen2MoeForCausalLM", import_qwen2_moe},
+    Row{"gemma2", "Gemma2ForCausalLM", import_gemma2},
+    Row{"gemma3_text", "Gemma3ForCausalLM", import_gemma3_text},
+    Row{"phi3", "Phi3ForCausalLM", import_phi3},
+    Row{"gpt2", "GPT2LMHeadModel", import_gpt2},
+    Row{"gpt_neox", "GPTNeoXForCausalLM", import_gpt_neox},
+    Row{"bert", "BertForSequenceClassification", import_bert_classifier},
+    Row{"vit", "ViTForImageClassification", import_vit_classifier},
+    Row{"mpt", "MPTForCausalLM", import_mpt},
+};
+
+// Well-known types we do not build, and the supported one that is most like them.
+const std::map<std::string, std::string>& relatives() {
+  static const std::map<std::string, std::string> m = {
+      {"baichuan", "llama"},   {"bloom", "gpt2"},          {"chatglm", "llama"},      {"cohere", "llama"},
+      {"deepseek_v2", "deepseek_v3"}, {"distilbert", "bert"}, {"electra", "bert"},    {"falcon", "gpt_neox"},
+      {"gemma", "gemma2"},     {"glm", "llama"},           {"gpt_bigcode", "gpt2"},   {"gpt_neo", "gpt2"},
+      {"gpt_oss", "mixtral"},  {"gptj", "gpt_neox"},       {"granite", "llama"},      {"internlm", "llama"},
+      {"internlm2", "llama"},  {"jamba", "mixtral"},       {"llama4", "mixtral"},     {"minicpm", "llama"},
+      {"minicpm_moe", "mixtral"}, {"olmo", "llama"},       {"olmo2", "llama"},        {"olmoe", "qwen2_moe"},
+      {"opt", "gpt2"},         {"phi", "phi3"},            {"phimoe", "mixtral"},     {"qwen", "qwen2"},
+      {"qwen2_vl", "qwen2_5_vl"}, {"qwen3_moe", "qwen2_moe"}, {"roberta", "bert"},    {"stablelm", "llama"},
+      {"starcoder2", "llama"}, {"xlm-roberta", "bert"},    {"mt5", "t5"},             {"deit", "vit"},
+      {"siglip", "vit"},       {"clip", "vit"},            {"whisper", "t5"}};
+  return m;
+}
+
+std::string nearest_type(const std::string& type) {
+  if (const auto it = relatives().find(type); it != relatives().end()) {
+    for (const Row& r : kRows) {
+      if (it->second == r.model_type) return it->second;
+    }
+  }
+  std::vector<std::string> types;
+  for (const Row& r : kRows) types.emplace_back(r.model_type);
+  if (const std::string nearest = nearest_name(type, types); !nearest.empty()) return nearest;
+  // Else the one with the longest common beginning.
+  std::size_t best = 0;
+  std::string found = "llama";
+  for (const std::string& candidate : types) {
+    const auto common = static_cast<std::size_t>(
+        std::mismatch(type.begin(), type.end(), candidate.begin(), candidate.end()).first - type.begin());
+    if (common > best) {
+      best = common;
+      found = candidate;
+    }
+  }
+  return found;
+}
+
+std::string all_types() {
+  std::vector<std::string> types;
+  for (const Row& r : kRows) {
+    if (types.empty() || types.back() != r.model_type) types.emplace_back(r.model_type);
+  }
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
+const Row* find_row(ObjectReader& top) {
+  const std::string type = top.string("model_type", "");
+  if (type.empty()) {
+    top.report("model_type", "is missing: nothing says which architecture this is", "one of " + all_types());
+    return nullptr;
+  }
+  const auto first = std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return type == r.model_type; });
+  const auto classes = top.has("architectures") ? top.string_list("architectures") : std::nullopt;
+  if (first == kRows.end()) {
+    const std::string named = classes && !classes->empty() ? fmt::format(" ({})", classes->front()) : "";
+    top.report("model_type", fmt::format("\"{}\"{} is not supported", type, named),
+               fmt::format("the nearest supported one is {}; all: {}", nearest_type(type), all_types()));
+    return nullptr;
+  }
+  if (!classes || classes->empty()) return &*first;
+  const auto row = std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) {
+    return type == r.model_type && classes->front() == r.class_name;
+  });
+  if (row != kRows.end()) return &*row;
+  top.report("architectures", fmt::format("\"{}\" is not supported for model type {}", classes->front(), type),
+             fmt::format("the nearest supported one is {}", first->class_name));
+  return nullptr;
+}
+
+// No tensor and no sum of tensors may leave the range of exact arithmetic.
+void check_sizes(const Model& model, IssueList& issues) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;
+  __int128 total = 0;
+  for (const ParameterDef& p : model.parameters) {
+    __int128 numel = 1;
+    for (const std::int64_t d : p.shape) numel *= d;
+    total += numel;
+    if (numel > kMost || total > kMost) {
+      issues.add(p.name, "the model has more than 2^50 parameters", "smaller sizes");
+      return;
+    }
+  }
+}
+
+void read_stated_dtype(ObjectReader& top, Model& model) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const Json* value = top.get(key);
+    if (!value || !value->is_string()) continue;
+    model.stated_dtype = parse_dtype(value->get<std::string>());
+    if (model.stated_dtype) return;
+  }
+}
+
+}  // namespace
+
+std::vector<SupportedArchitecture> supported_architectures() {
+  std::vector<SupportedArchitecture> all;
+  for (const Row& r : kRows) all.push_back({r.model_type, r.class_name});
+  return all;
+}
+
+Model import_hf_config(const Json& json, const std::string& file, std::vector<std::string>& warnings) {
+  IssueList issues(file);
+  ObjectReader top(json, "", issues);
+  issues.throw_if_any();
+  const Row* row = find_row(top);
+  issues.throw_if_any();
+  HfConfig config(json, "", issues, warnings);
+  Model model = row->build(config);
+  issues.throw_if_any();
+  check_sizes(model, issues);
+  issues.throw_if_any();
+  read_stated_dtype(top, model);
+  if (top.has("quantization_config")) {
+    model.not_modelled.push_back("quantization_config: the plain model is described");
+  }
+  return model;
+}
+
+}  // namespace foreshard
