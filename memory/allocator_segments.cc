@@ -8,21 +8,33 @@
 namespace foreshard {
 
 CachingAllocator::~CachingAllocator() {
-  // The heads of segments own them; expandable ranges are unmapped piece by piece first.
   for (Index i = 0; i < blocks_.size(); ++i) {
-    const Block& b = blocks_[i];
-    if (b.state == State::kUnused) continue;
-    if (b.range != kNone) {
-      if (b.state != State::kUnmapped) source_.unmap(b.address, Bytes(b.size));
-    } else if (b.prev == kNone) {
-      std::int64_t size = 0;
-      for (Index k = i; k != kNone; k = blocks_[k].next) size += blocks_[k].size;
-      source_.release(b.address, Bytes(size));
+    if (!begins_segment(i)) continue;
+    const Bytes size = segment_size(i);
+    if (blocks_[i].range != kNone) {
+      source_.unmap(blocks_[i].address, size);
+    } else {
+      source_.release(blocks_[i].address, size);
     }
   }
   for (const Range& range : ranges_) {
     if (range.span > 0) source_.unreserve(range.base, Bytes(range.span));
   }
+}
+
+// Whether a block is the first of a segment, or of a mapped part of an expandable segment.
+bool CachingAllocator::begins_segment(Index i) const {
+  const Block& b = blocks_[i];
+  if (b.state == State::kUnused || b.state == State::kUnmapped) return false;
+  return b.prev == kNone || blocks_[b.prev].state == State::kUnmapped;
+}
+
+Bytes CachingAllocator::segment_size(Index first) const {
+  std::int64_t size = 0;
+  for (Index k = first; k != kNone && blocks_[k].state != State::kUnmapped; k = blocks_[k].next) {
+    size += blocks_[k].size;
+  }
+  return Bytes(size);
 }
 
 void CachingAllocator::notify(SegmentEvent::Kind kind, DeviceAddress address, std::int64_t bytes, Index pool) {
@@ -149,17 +161,15 @@ Allocation CachingAllocator::out_of_memory(Bytes requested, std::int64_t size, s
 std::vector<SegmentInfo> CachingAllocator::snapshot() const {
   std::vector<SegmentInfo> segments;
   for (Index i = 0; i < blocks_.size(); ++i) {
+    if (!begins_segment(i)) continue;
     const Block& head = blocks_[i];
-    if (head.state == State::kUnused || head.state == State::kUnmapped) continue;
-    if (head.prev != kNone && blocks_[head.prev].state != State::kUnmapped) continue;
-    SegmentInfo segment{head.address, Bytes(0), stream_of(head.pool), is_small(head.pool), {}};
+    SegmentInfo segment{head.address, segment_size(i), stream_of(head.pool), is_small(head.pool), {}};
     for (Index k = i; k != kNone && blocks_[k].state != State::kUnmapped; k = blocks_[k].next) {
       const Block& b = blocks_[k];
       const auto state = b.state == State::kCached    ? BlockInfo::State::kCached
                          : b.state == State::kPending ? BlockInfo::State::kPending
                                                       : BlockInfo::State::kAllocated;
       segment.blocks.push_back({b.address, Bytes(b.size), Bytes(b.requested), state});
-      segment.size += Bytes(b.size);
     }
     segments.push_back(std::move(segment));
   }

@@ -78,9 +78,8 @@ Allocation CachingAllocator::try_allocate(Bytes bytes, std::uint32_t stream) {
     return Allocation{{}, 0, true};
   }
   if (!waiting_streams_.empty()) process_events();
-  const std::int64_t size =
-      power2_rounding_ ? round_request(bytes, options_).value
-                       : std::min((bytes.value + 511) & ~std::int64_t{511}, kNoByteLimit.value);
+  const std::int64_t size = power2_rounding_ || bytes > kNoByteLimit ? round_request(bytes, options_).value
+                                                                     : (bytes.value + 511) & ~std::int64_t{511};
   const Index pool = pool_for(size, stream);
   Index block = take_cached(pool, size);
   if (block == kNone) [[unlikely]] {

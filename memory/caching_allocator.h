@@ -186,6 +186,8 @@ class CachingAllocator {
   void synchronize_all();
 
   // Segments (allocator_segments.cc).
+  bool begins_segment(Index i) const;
+  Bytes segment_size(Index first) const;
   Index new_segment(Index pool, std::int64_t size);
   void release_segment(Index i);
   bool release_oversize(Index pool, std::int64_t size);

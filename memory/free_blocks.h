@@ -21,11 +21,11 @@ class FreeBlocks {
     std::size_t place = 0;      ///< Place among the blocks of that size.
   };
 
-  bool empty() const { return sizes_.empty(); }
+  bool empty() const { return count_ == 0; }
 
   /// The smallest block of at least `bytes`.
   Cursor best_fit(std::int64_t bytes) const { return at_rank(rank(bytes)); }
-  bool at_end(Cursor c) const { return c.size_rank == sizes_.size(); }
+  bool at_end(Cursor c) const { return c.size_rank == count_; }
   Cursor next(Cursor c) const {
     if (c.place > 0) return {c.size_rank, c.place - 1};
     return at_rank(c.size_rank + 1);
@@ -34,7 +34,7 @@ class FreeBlocks {
   std::int64_t bytes(Cursor c) const { return sizes_[c.size_rank]; }
 
   /// The last block of the order; there must be one.
-  Index largest() const { return members(sizes_.size() - 1).front().block; }
+  Index largest() const { return members(count_ - 1).front().block; }
 
   Index take(Cursor c) {
     std::vector<Member>& m = members(c.size_rank);
@@ -45,7 +45,7 @@ class FreeBlocks {
 
   void insert(Index block, std::int64_t bytes, std::uint64_t address) {
     const std::size_t r = rank(bytes);
-    if (r == sizes_.size() || sizes_[r] != bytes) open(r, bytes);
+    if (r == count_ || sizes_[r] != bytes) open(r, bytes);
     std::vector<Member>& m = members(r);
     if (m.empty() || address < m.back().address) {
       m.push_back({address, block});
@@ -63,7 +63,7 @@ class FreeBlocks {
 
   /// Appends all blocks in order.
   void append_to(std::vector<Index>& out) const {
-    for (std::size_t r = 0; r < sizes_.size(); ++r) {
+    for (std::size_t r = 0; r < count_; ++r) {
       for (auto it = members(r).rbegin(); it != members(r).rend(); ++it) out.push_back(it->block);
     }
   }
@@ -77,19 +77,21 @@ class FreeBlocks {
   std::vector<Member>& members(std::size_t r) { return members_[slots_[r]]; }
   const std::vector<Member>& members(std::size_t r) const { return members_[slots_[r]]; }
 
-  Cursor at_rank(std::size_t r) const { return {r, r < sizes_.size() ? members(r).size() - 1 : 0}; }
+  Cursor at_rank(std::size_t r) const { return {r, r < count_ ? members(r).size() - 1 : 0}; }
 
-  // Number of sizes below `bytes`.
+  // Number of sizes below `bytes`. Counts instead of searching where the sizes are few: nothing to mispredict.
   std::size_t rank(std::int64_t bytes) const {
-    const std::int64_t* base = sizes_.data();
-    std::size_t n = sizes_.size();
-    if (n == 0) return 0;
-    while (n > 1) {
-      const std::size_t half = n / 2;
-      base += base[half - 1] < bytes ? half : 0;
-      n -= half;
+    constexpr std::size_t kCounted = 64;
+    if (count_ > kCounted) [[unlikely]] {
+      return static_cast<std::size_t>(
+          std::lower_bound(sizes_.begin(), sizes_.begin() + static_cast<std::ptrdiff_t>(count_), bytes) -
+          sizes_.begin());
     }
-    return static_cast<std::size_t>(base - sizes_.data()) + (*base < bytes ? 1 : 0);
+    std::size_t below = 0;
+    for (std::size_t k = 0; k < count_; k += kStride) {
+      for (std::size_t j = 0; j < kStride; ++j) below += sizes_[k + j] < bytes ? 1 : 0;
+    }
+    return below;
   }
 
   static std::size_t place_of(const std::vector<Member>& m, std::uint64_t address) {
@@ -98,14 +100,33 @@ class FreeBlocks {
   }
 
   void open(std::size_t r, std::int64_t bytes) {
-    if (unused_slots_.empty()) {
-      unused_slots_.push_back(static_cast<std::uint32_t>(members_.size()));
-      members_.emplace_back();
+    if (count_ == slots_.size()) grow();
+    const std::uint32_t slot = slots_[count_];
+    for (std::size_t k = count_; k > r; --k) {
+      sizes_[k] = sizes_[k - 1];
+      slots_[k] = slots_[k - 1];
     }
-    const auto offset = static_cast<std::ptrdiff_t>(r);
-    sizes_.insert(sizes_.begin() + offset, bytes);
-    slots_.insert(slots_.begin() + offset, unused_slots_.back());
-    unused_slots_.pop_back();
+    sizes_[r] = bytes;
+    slots_[r] = slot;
+    ++count_;
+  }
+
+  void close(std::size_t r) {
+    --count_;
+    const std::uint32_t slot = slots_[r];
+    for (std::size_t k = r; k < count_; ++k) {
+      sizes_[k] = sizes_[k + 1];
+      slots_[k] = slots_[k + 1];
+    }
+    sizes_[count_] = INT64_MAX;
+    slots_[count_] = slot;
+  }
+
+  void grow() {
+    const std::size_t n = slots_.size() + kStride;
+    sizes_.resize(n, INT64_MAX);
+    members_.resize(n);
+    for (std::size_t k = slots_.size(); k < n; ++k) slots_.push_back(static_cast<std::uint32_t>(k));
   }
 
   void erase(std::vector<Member>& m, std::size_t r, std::size_t place) {
@@ -114,17 +135,15 @@ class FreeBlocks {
     } else {
       m.erase(m.begin() + static_cast<std::ptrdiff_t>(place));
     }
-    if (!m.empty()) return;
-    const auto offset = static_cast<std::ptrdiff_t>(r);
-    unused_slots_.push_back(slots_[r]);
-    sizes_.erase(sizes_.begin() + offset);
-    slots_.erase(slots_.begin() + offset);
+    if (m.empty()) close(r);
   }
 
-  std::vector<std::int64_t> sizes_;           ///< Sizes in use, ascending.
-  std::vector<std::uint32_t> slots_;          ///< For each, its entry of members_.
+  static constexpr std::size_t kStride = 8;
+
+  std::size_t count_ = 0;                     ///< Sizes in use.
+  std::vector<std::int64_t> sizes_;           ///< Ascending; padded to whole strides by INT64_MAX.
+  std::vector<std::uint32_t> slots_;          ///< For each size its entry of members_; then the unused entries.
   std::vector<std::vector<Member>> members_;  ///< Blocks of one size, by descending address.
-  std::vector<std::uint32_t> unused_slots_;
 };
 
 }  // namespace foreshard
