@@ -1,0 +1,88 @@
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "cli/command.h"
+
+namespace foreshard::cli {
+
+const Arguments::Value* Arguments::find(const std::string& name) const {
+  const auto it = values_.find(name);
+  return it == values_.end() ? nullptr : &it->second;
+}
+
+std::string Arguments::positional(std::size_t i, std::string fallback) const {
+  return i < positionals_.size() ? positionals_[i] : fallback;
+}
+
+std::string Arguments::text(const std::string& name, std::string fallback) const {
+  const Value* v = find(name);
+  return v == nullptr ? fallback : v->text;
+}
+
+std::int64_t Arguments::integer(const std::string& name, std::int64_t fallback, std::int64_t min, std::int64_t max) {
+  const Value* v = find(name);
+  if (v == nullptr) return fallback;
+  std::int64_t n = 0;
+  const auto [end, error] = std::from_chars(v->text.data(), v->text.data() + v->text.size(), n);
+  const std::string allowed = fmt::format("allowed: whole numbers from {} to {}", min, max);
+  if (error != std::errc() || end != v->text.data() + v->text.size()) {
+    report(name, fmt::format("\"{}\" is not a whole number", v->text), allowed);
+    return fallback;
+  }
+  if (n < min || n > max) {
+    report(name, fmt::format("{} is out of range", n), allowed);
+    return fallback;
+  }
+  return n;
+}
+
+double Arguments::number(const std::string& name, double fallback, double min, double max) {
+  const Value* v = find(name);
+  if (v == nullptr) return fallback;
+  double x = 0;
+  const auto [end, error] = std::from_chars(v->text.data(), v->text.data() + v->text.size(), x);
+  if (error != std::errc() || end != v->text.data() + v->text.size() || !std::isfinite(x) || x < min || x > max) {
+    report(name, fmt::format("\"{}\" is not a number in range", v->text), fmt::format("allowed: {} to {}", min, max));
+    return fallback;
+  }
+  return x;
+}
+
+bool Arguments::yes_no(const std::string& name, bool fallback) {
+  const Value* v = find(name);
+  if (v == nullptr) return fallback;
+  if (v->text == "yes" || v->text == "true") return true;
+  if (v->text == "no" || v->text == "false") return false;
+  report(name, fmt::format("found \"{}\"", v->text), "allowed: yes, no");
+  return fallback;
+}
+
+std::vector<std::string> Arguments::list(const std::string& name) const {
+  std::vector<std::string> out;
+  const std::string all = text(name);
+  std::size_t at = 0;
+  while (at < all.size()) {
+    const std::size_t comma = std::min(all.find(',', at), all.size());
+    if (comma > at) out.push_back(all.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return out;
+}
+
+void Arguments::report(const std::string& option, std::string message, std::string hint) {
+  const Value* v = find(option);
+  const bool from_file = v != nullptr && v->where.rfind("--", 0) != 0;
+  issues_.push_back({from_file ? v->where : "--" + option, from_file ? option : "", std::move(message), std::move(hint)});
+}
+
+void Arguments::report(const InputError& error) {
+  issues_.insert(issues_.end(), error.issues().begin(), error.issues().end());
+}
+
+void Arguments::check() const {
+  if (!issues_.empty()) throw InputError(issues_);
+}
+
+}  // namespace foreshard::cli

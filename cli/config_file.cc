@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "cli/parse.h"
+#include "core/json.h"
+
+namespace foreshard::cli {
+namespace {
+
+constexpr std::uintmax_t kLargestConfig = 1 << 20;
+
+std::string location(const std::string& file, const YAML::Mark& mark) {
+  return mark.is_null() ? file : fmt::format("{}: line {}", file, mark.line + 1);
+}
+
+/// A scalar, or a list of scalars joined by commas.
+std::string value_text(const YAML::Node& node, const std::string& where, std::vector<Issue>& issues) {
+  if (node.IsScalar()) return node.Scalar();
+  if (!node.IsSequence()) {
+    issues.push_back({where, "", node.IsMap() ? "a value is wanted here, found a map" : "the value is missing", ""});
+    return "";
+  }
+  std::string out;
+  for (const YAML::Node& item : node) {
+    if (!item.IsScalar()) {
+      issues.push_back({where, "", "a list of plain values is wanted here", ""});
+      return "";
+    }
+    out += (out.empty() ? "" : ",") + item.Scalar();
+  }
+  return out;
+}
+
+/// Adds one "key: value" of the file.
+class ConfigReader {
+ public:
+  ConfigReader(const CommandSpec& command, const std::string& file, Arguments& arguments)
+      : file_(file), arguments_(arguments) {
+    for (const OptionGroup& g : command.groups)
+      for (const OptionSpec& o : g.options)
+        if (o.in_config_file) known_.push_back(o.name);
+    takes_model_ = !command.positionals.empty() && command.positionals[0].name == "MODEL";
+    if (takes_model_) known_.push_back("model");
+  }
+
+  void read(const YAML::Node& root) {
+    if (root.IsNull()) return;
+    if (!root.IsMap()) return issues_.push_back({file_, "", "options are wanted, one \"name: value\" per line", ""});
+    for (const auto& entry : root) read_entry(entry.first, entry.second);
+  }
+  void finish() {
+    if (!issues_.empty()) throw InputError(issues_);
+  }
+
+ private:
+  void read_entry(const YAML::Node& key_node, const YAML::Node& value) {
+    const std::string where = location(file_, key_node.Mark());
+    if (!key_node.IsScalar()) return issues_.push_back({where, "", "the name of an option is wanted here", ""});
+    const std::string key = key_node.Scalar();
+    if (const auto [seen, fresh] = seen_.emplace(key, where); !fresh)
+      return issues_.push_back({where, key, "stands here a second time", "first at " + seen->second});
+    if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+      const std::string near = nearest_name(key, known_);
+      return issues_.push_back({where, key, "no such option", near.empty() ? "" : "nearest is \"" + near + "\""});
+    }
+    const std::string text = value_text(value, where, issues_);
+    if (key != "model") return arguments_.set(key, {text, where});
+    if (arguments_.positionals().empty()) arguments_.add_positional(text);
+  }
+
+  const std::string& file_;
+  Arguments& arguments_;
+  std::vector<std::string> known_;
+  bool takes_model_ = false;
+  std::map<std::string, std::string> seen_;
+  std::vector<Issue> issues_;
+};
+
+}  // namespace
+
+void read_config_file(const CommandSpec& command, const std::string& file, Arguments& arguments) {
+  const std::string text = read_text_file(file);
+  if (text.size() > kLargestConfig)
+    throw InputError(Issue{file, "", fmt::format("{} bytes; a file of options has at most {}", text.size(), kLargestConfig), ""});
+  if (text.find('\0') != std::string::npos) throw InputError(Issue{file, "", "not a text but binary data", ""});
+  ConfigReader reader(command, file, arguments);
+  try {
+    reader.read(YAML::Load(text));
+  } catch (const YAML::Exception& e) {
+    throw InputError(Issue{location(file, e.mark), "", "not valid YAML: " + e.msg, ""});
+  }
+  reader.finish();
+}
+
+}  // namespace foreshard::cli

@@ -1,0 +1,23 @@
+#pragma once
+
+// The options that describe a training job; shared by simulate, plan, tune, size and run.
+
+#include "cli/command.h"
+#include "study/job.h"
+
+namespace foreshard::cli {
+
+/// Option groups "Job", "Sharding", "Training", and one for the knobs of each framework.
+std::vector<OptionGroup> job_options();
+/// The positional argument MODEL.
+PositionalSpec model_argument();
+
+/// Which parts of a job a command needs.
+struct JobNeeds {
+  bool hardware = true;      ///< --on is required.
+  bool gpus = true;          ///< --gpus is required.
+};
+/// Reads the job. Problems are reported to `arguments` (which the caller checks); the job is then incomplete.
+Job read_job(Arguments& arguments, const JobNeeds& needs = {});
+
+}  // namespace foreshard::cli

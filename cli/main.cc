@@ -1,0 +1,61 @@
+// The program: finds the command, runs it, and turns every failure into a message and an exit code.
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/parse.h"
+#include "core/error.h"
+
+namespace foreshard::cli {
+namespace {
+
+int run(std::vector<std::string> words) {
+  if (words.empty()) return std::fputs(welcome().c_str(), stdout), kOk;
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    if (words.size() == 1 || words[0] != "help") return std::fputs(help_of_program().c_str(), stdout), kOk;
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  if (words[0] == "--version") return std::puts("foreshard 0.1.0"), kOk;
+  if (words[0] == "completion") return std::fputs(bash_completion().c_str(), stdout), kOk;
+  const CommandSpec& command = find_command(words);
+  for (const std::string& w : words)
+    if (w == "--help" || w == "-h") return std::fputs(help_of(command).c_str(), stdout), kOk;
+  Arguments arguments = parse_arguments(command, words);
+  return command.run(arguments);
+}
+
+void print_issues(const InputError& e) {
+  const std::size_t n = e.issues().size();
+  std::fprintf(stderr, n == 1 ? "foreshard: wrong input\n" : "foreshard: wrong input (%zu problems)\n", n);
+  constexpr std::size_t kMost = 40;
+  for (std::size_t i = 0; i < n && i < kMost; ++i) std::fprintf(stderr, "  %s\n", e.issues()[i].text().c_str());
+  if (n > kMost) std::fprintf(stderr, "  ... and %zu more\n", n - kMost);
+}
+
+int guarded(std::vector<std::string> words) {
+  try {
+    return run(std::move(words));
+  } catch (const InputError& e) {
+    print_issues(e);
+    return kWrongInput;
+  } catch (const RunError& e) {
+    std::fprintf(stderr, "foreshard: run failed\n  %s\n", e.what());
+    return kRunFailed;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "foreshard: run failed\n  this machine's memory is used up\n");
+    return kRunFailed;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "foreshard: a bug of ours, please report it\n  %s\n", e.what());
+    return kBug;
+  }
+}
+
+}  // namespace
+}  // namespace foreshard::cli
+
+int main(int argc, char** argv) { return foreshard::cli::guarded({argv + 1, argv + argc}); }

@@ -1,0 +1,117 @@
+#include "cli/parse.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+
+namespace foreshard::cli {
+namespace {
+
+std::vector<OptionSpec> all_options(const CommandSpec& command) {
+  std::vector<OptionSpec> out;
+  for (const OptionGroup& g : command.groups) out.insert(out.end(), g.options.begin(), g.options.end());
+  return out;
+}
+
+/// Options that do not exist and options without their value: CLI11 would stop at the first.
+void check_words(const CommandSpec& command, const std::vector<std::string>& words) {
+  std::vector<std::string> known{"help"};
+  for (const OptionSpec& o : all_options(command)) known.push_back(o.name);
+  std::vector<Issue> issues;
+  for (const std::string& w : words) {
+    if (w == "--") break;
+    if (w.rfind("--", 0) != 0) continue;
+    const std::string name = w.substr(2, w.find('=') == std::string::npos ? std::string::npos : w.find('=') - 2);
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::string folded = name;
+    std::replace(folded.begin(), folded.end(), '_', '-');
+    const std::string near = nearest_name(folded, known);
+    issues.push_back({"--" + name, "", "no such option of \"" + command.name + "\"",
+                      near.empty() ? "see foreshard " + command.name + " --help" : "did you mean --" + near + "?"});
+  }
+  if (!issues.empty()) throw InputError(std::move(issues));
+}
+
+void check_choices(const CommandSpec& command, Arguments& arguments) {
+  for (const OptionSpec& o : all_options(command)) {
+    const Arguments::Value* v = arguments.find(o.name);
+    if (v == nullptr || o.choices.empty()) continue;
+    if (std::find(o.choices.begin(), o.choices.end(), v->text) != o.choices.end()) continue;
+    const std::string near = nearest_name(v->text, o.choices);
+    arguments.report(o.name, fmt::format("found \"{}\"{}", v->text, near.empty() ? "" : ", nearest is \"" + near + "\""),
+                     "allowed: " + fmt::format("{}", fmt::join(o.choices, ", ")));
+  }
+}
+
+}  // namespace
+
+const CommandSpec& find_command(std::vector<std::string>& words) {
+  const auto named = [](const std::string& name) -> const CommandSpec* {
+    for (const CommandSpec& c : commands())
+      if (c.name == name) return &c;
+    return nullptr;
+  };
+  if (words.size() >= 2) {
+    if (const CommandSpec* c = named(words[0] + " " + words[1])) {
+      words.erase(words.begin(), words.begin() + 2);
+      return *c;
+    }
+  }
+  if (const CommandSpec* c = named(words[0])) {
+    words.erase(words.begin());
+    return *c;
+  }
+  std::vector<std::string> names;
+  bool first_word = false;
+  for (const CommandSpec& c : commands()) {
+    names.push_back(c.name);
+    first_word = first_word || c.name.rfind(words[0] + " ", 0) == 0;
+  }
+  const std::string given = first_word && words.size() >= 2 ? words[0] + " " + words[1] : words[0];
+  const std::string near = nearest_name(given, names);
+  throw InputError(Issue{given, "", "no such command", near.empty() ? "see foreshard --help" : "did you mean \"" + near + "\"?"});
+}
+
+Arguments parse_arguments(const CommandSpec& command, const std::vector<std::string>& words) {
+  check_words(command, words);
+  CLI::App app;
+  app.set_help_flag();
+  const std::vector<OptionSpec> options = all_options(command);
+  std::map<std::string, std::string> values;
+  std::map<std::string, bool> flags;
+  std::vector<std::string> positionals;
+  for (const OptionSpec& o : options) {
+    const std::string name = (o.name == "output" ? "-o,--" : "--") + o.name;
+    if (o.value.empty()) app.add_flag(name, flags[o.name]);
+    else app.add_option(name, values[o.name])->take_last();
+  }
+  app.add_option("arguments", positionals);
+  try {
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const CLI::ParseError& e) {
+    throw InputError(Issue{command.name, "", e.what(), "see foreshard " + command.name + " --help"});
+  }
+  Arguments arguments;
+  for (const OptionSpec& o : options) {
+    if (app.count("--" + o.name) == 0) continue;
+    arguments.set(o.name, {o.value.empty() ? "yes" : values[o.name], "--" + o.name});
+  }
+  for (std::string& p : positionals) arguments.add_positional(std::move(p));
+  if (arguments.has("config")) read_config_file(command, arguments.text("config"), arguments);
+  check_choices(command, arguments);
+  const std::size_t given = arguments.positionals().size();
+  for (std::size_t i = given; i < command.positionals.size(); ++i) {
+    if (command.positionals[i].required)
+      arguments.report(InputError(Issue{command.positionals[i].name, "", "is missing", "usage: foreshard " + command.name + " " +
+                                        command.positionals[i].name + " ...; foreshard " + command.name + " --help"}));
+  }
+  for (std::size_t i = command.positionals.size(); i < given; ++i)
+    arguments.report(InputError(Issue{arguments.positional(i), "", "one argument too many",
+                                      fmt::format("\"{}\" takes {}", command.name, command.positionals.size())}));
+  return arguments;
+}
+
+}  // namespace foreshard::cli

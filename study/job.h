@@ -1,0 +1,31 @@
+#pragma once
+
+// One question to the tool: a model, how it is trained, and the machines. Every study varies one of these.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "hwprofiles/profile.h"
+#include "models/module_tree.h"
+#include "schedules/planner/config.h"
+
+namespace foreshard {
+
+struct Job {
+  std::shared_ptr<const Model> model;   ///< Shared: studies copy jobs by the hundred.
+  ParallelConfig config;
+  HardwareProfile hardware;
+  std::int64_t gpus = 1;                ///< = config.world().
+};
+
+/// "FSDP2", "ZeRO-3", ... as people write them.
+std::string title_of(FrameworkKind framework);
+/// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
+std::string describe_precision(const ParallelConfig& config);
+/// Wrapping and resharding in a few words: "every 2 blocks, root split, reshard after forward".
+std::string describe_wrapping(const ParallelConfig& config);
+/// "8 x H100 80 GB (1 node)".
+std::string describe_machines(const HardwareProfile& hardware, std::int64_t gpus);
+
+}  // namespace foreshard
