@@ -11,6 +11,7 @@
 
 #include "core/units.h"
 #include "exec/calls.h"
+#include "exec/run.h"
 #include "exec/run_control.h"
 #include "exec/wall_clock.h"
 #include "schedules/trace.h"
