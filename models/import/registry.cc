@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "models/import/families.h"
+#include "models/model_checks.h"
 
 namespace foreshard {
 namespace {
@@ -107,21 +108,6 @@ const Row* find_row(ObjectReader& top) {
   return nullptr;
 }
 
-// No tensor and no sum of tensors may leave the range of exact arithmetic.
-void check_sizes(const Model& model, IssueList& issues) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 50;
-  __int128 total = 0;
-  for (const ParameterDef& p : model.parameters) {
-    __int128 numel = 1;
-    for (const std::int64_t d : p.shape) numel *= d;
-    total += numel;
-    if (numel > kMost || total > kMost) {
-      issues.add(p.name, "the model has more than 2^50 parameters", "smaller sizes");
-      return;
-    }
-  }
-}
-
 void read_stated_dtype(ObjectReader& top, Model& model) {
   for (const char* key : {"dtype", "torch_dtype"}) {
     const Json* value = top.get(key);
@@ -148,7 +134,7 @@ Model import_hf_config(const Json& json, const std::string& file, std::vector<st
   HfConfig config(json, "", issues, warnings);
   Model model = row->build(config);
   issues.throw_if_any();
-  check_sizes(model, issues);
+  check_parameter_count(model, issues);
   issues.throw_if_any();
   read_stated_dtype(top, model);
   if (top.has("quantization_config")) {

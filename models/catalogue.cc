@@ -1,0 +1,98 @@
+#include "models/catalogue.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace foreshard {
+namespace {
+
+// "Llama_3 8B" and "llama-3-8b" are one spelling.
+std::string plain(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '_' || c == ' ') {
+      out += '-';
+    } else {
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  return out;
+}
+
+std::vector<CatalogueModel> read_catalogue() {
+  std::vector<CatalogueModel> models;
+  int count = 0;
+  const EmbeddedModelFile* files = embedded_model_files(count);
+  for (int i = 0; i < count; ++i) {
+    const std::string file = "models/catalogue/" + std::string(files[i].name) + ".json";
+    IssueList issues(file);
+    const Json json = parse_json(files[i].text, file);
+    ObjectReader reader(json, "", issues);
+    CatalogueModel model;
+    model.name = reader.required_string("name");
+    model.source = reader.required_string("source");
+    model.aliases = reader.string_list("aliases").value_or(std::vector<std::string>{});
+    if (const Json* config = reader.get("config"); config && config->is_object()) {
+      model.config = config->dump();
+    } else {
+      reader.report("config", "is missing or not an object");
+    }
+    reader.finish();
+    issues.throw_if_any();
+    models.push_back(std::move(model));
+  }
+  std::sort(models.begin(), models.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return models;
+}
+
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+const std::vector<CatalogueModel>& model_catalogue() {
+  static const std::vector<CatalogueModel> models = read_catalogue();
+  return models;
+}
+
+const CatalogueModel* find_catalogue_model(std::string_view name) {
+  const std::string wanted = plain(name);
+  for (const CatalogueModel& m : model_catalogue()) {
+    if (plain(m.name) == wanted) return &m;
+    for (const std::string& alias : m.aliases) {
+      if (plain(alias) == wanted) return &m;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> nearest_catalogue_names(std::string_view name, int count) {
+  const std::string wanted = plain(name.substr(0, 64));
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (const CatalogueModel& m : model_catalogue()) {
+    std::size_t best = edit_distance(wanted, plain(m.name));
+    for (const std::string& alias : m.aliases) best = std::min(best, edit_distance(wanted, plain(alias)));
+    ranked.emplace_back(best, m.name);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < ranked.size() && static_cast<int>(i) < count; ++i) names.push_back(ranked[i].second);
+  return names;
+}
+
+}  // namespace foreshard
