@@ -89,9 +89,10 @@ constexpr EfficiencyName kEfficiency[] = {
 };
 
 constexpr EfficiencyName kCollectiveParameters[] = {
-    {"base_latency_scale", kCount},
-    {"hop_latency_scale", kCount},
-    {"call_overhead", kSeconds},
+    {"latency_scale", kCount},         {"small_message_rate_scale", kCount},
+    {"simple_latency_scale", kCount},  {"link_rate_scale", kCount},
+    {"nvls_rate_scale", kCount},       {"network_latency_scale", kCount},
+    {"network_rate_scale", kCount},
 };
 
 }  // namespace
