@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <map>
+
+#include "sim/analysis.h"
+
+namespace foreshard::sim {
+namespace {
+
+/// Calls `visit(instruction index)` for everything that ran up to and including `end`, and `carry()` before each
+/// repetition of the last step.
+template <typename Visit, typename CarryOver>
+void replay(const RankProgram& program, Moment end, Visit&& visit, CarryOver&& carry) {
+  const auto run = [&](const Segment& segment, bool last) {
+    for (std::uint32_t i = segment.begin; i < segment.end; ++i) {
+      visit(i);
+      if (last && i == end.instruction) return;
+    }
+  };
+  run(program.init, end.step < 0);
+  const auto written = static_cast<std::int32_t>(program.steps.size());
+  for (std::int32_t step = 0; step <= end.step; ++step) {
+    if (step >= written) carry();
+    run(program.steps[static_cast<std::size_t>(std::min(step, written - 1))], step == end.step);
+  }
+}
+
+Place place_of(const RankProgram& program, std::int64_t rank, Moment moment) {
+  Place place;
+  place.rank = rank;
+  place.step = moment.step;
+  place.instruction = moment.instruction;
+  if (moment.instruction == UINT32_MAX) return place;
+  const auto written = static_cast<std::int32_t>(program.steps.size());
+  const Segment segment = moment.step < 0 ? program.init
+                                          : program.steps[static_cast<std::size_t>(std::min(moment.step, written - 1))];
+  if (moment.step < 0) place.phase = Phase::kInit;
+  std::vector<const Mark*> open;
+  for (std::uint32_t i = segment.begin; i < segment.end && i <= moment.instruction; ++i) {
+    const Instruction& in = program.instructions[i];
+    if (in.kind != InstructionKind::kMark) continue;
+    const Mark& mark = program.marks[in.id];
+    if (mark.begin) {
+      open.push_back(&mark);
+    } else {
+      for (std::size_t k = open.size(); k > 0; --k) {
+        if (open[k - 1]->kind == mark.kind) {
+          open.erase(open.begin() + static_cast<std::ptrdiff_t>(k - 1));
+          break;
+        }
+      }
+    }
+  }
+  for (const Mark* mark : open) {
+    if (mark->kind == MarkKind::kPhase) place.phase = mark->phase;
+    if (mark->kind == MarkKind::kRecompute) place.phase = Phase::kRecompute;
+    if (mark->scope.value < program.scopes.size()) place.module = program.scopes[mark->scope.value];
+    if (mark->unit.value < program.units.size()) place.unit = program.units[mark->unit.value].name;
+  }
+  return place;
+}
+
+std::vector<Owner> owners_at(const RankProgram& program, const MemoryLedger& ledger, Moment moment) {
+  std::vector<bool> live(program.buffers.size(), false);
+  replay(
+      program, moment,
+      [&](std::uint32_t i) {
+        const Instruction& in = program.instructions[i];
+        if (in.kind == InstructionKind::kAlloc) live[in.id] = true;
+        if (in.kind == InstructionKind::kFree) live[in.id] = false;
+      },
+      [&] {
+        std::vector<bool> carried;
+        for (const Carry& c : program.carries) carried.push_back(live[c.now.value]);
+        for (const Carry& c : program.carries) live[c.now.value] = false;
+        for (std::size_t k = 0; k < carried.size(); ++k) live[program.carries[k].before.value] = carried[k];
+      });
+  std::map<std::pair<int, std::uint32_t>, std::int64_t> bytes;
+  for (std::uint32_t b = 0; b < live.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (!live[b] || buffer.space != MemorySpace::kDevice) continue;
+    bytes[{static_cast<int>(buffer.category), buffer.unit.value}] += ledger.block_bytes(b).value;
+  }
+  std::vector<Owner> owners;
+  for (const auto& [key, n] : bytes) {
+    Owner owner;
+    owner.category = static_cast<BufferCategory>(key.first);
+    if (key.second < program.units.size()) owner.unit = program.units[key.second].name;
+    owner.bytes = Bytes(n);
+    owners.push_back(owner);
+  }
+  std::stable_sort(owners.begin(), owners.end(), [](const Owner& a, const Owner& b) { return a.bytes > b.bytes; });
+  return owners;
+}
+
+std::optional<OutOfMemoryReport> failure_of(const RankProgram& program, const MemoryLedger& ledger, std::int64_t rank) {
+  if (ledger.failures().empty()) return std::nullopt;
+  const MemoryLedger::Failure& f = ledger.failures().front();
+  OutOfMemoryReport report;
+  report.text = f.report.text();
+  report.requested = f.report.requested;
+  report.allocated = f.report.allocated;
+  report.reserved = f.report.reserved;
+  report.capacity = f.report.capacity;
+  report.category = program.buffers[f.buffer].category;
+  report.at = place_of(program, rank, f.at);
+  return report;
+}
+
+}  // namespace
+
+void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult& result) {
+  std::uint32_t worst = kNone;
+  const auto worse = [&](std::uint32_t a, std::uint32_t b) {
+    const MemoryLedger &x = *run.output.ranks[a].ledger, &y = *run.output.ranks[b].ledger;
+    if (x.failures().empty() != y.failures().empty()) return y.failures().empty();
+    return std::pair(x.reserved_peak(), x.allocated_peak()) > std::pair(y.reserved_peak(), y.allocated_peak());
+  };
+  for (std::uint32_t c = 0; c < run.output.ranks.size(); ++c) {
+    const RankRecord& rank = run.output.ranks[c];
+    result.step_memory.insert(result.step_memory.end(), rank.step_memory.begin(), rank.step_memory.end());
+    if (rank.ledger && (worst == kNone || worse(c, worst))) worst = c;
+  }
+  if (worst == kNone) return;
+  const RankRecord& rank = run.output.ranks[worst];
+  const MemoryLedger& ledger = *rank.ledger;
+  const RankProgram& program = *run.timing(worst).program;
+  MemoryResult& m = result.memory;
+  m.simulated = true;
+  m.rank = run.layout.classes[worst].rank;
+  m.allocated_peak = ledger.allocated_peak();
+  m.reserved_peak = ledger.reserved_peak();
+  m.context = device.context;
+  m.communicators = Bytes(0);
+  for (std::uint32_t g = 0; g < run.schedule.groups.size(); ++g) {
+    const bool used = std::any_of(program.collectives.begin(), program.collectives.end(),
+                                  [&](const Collective& x) { return x.group.value == g; });
+    if (used) m.communicators += device.communicator;
+  }
+  m.device_peak = m.reserved_peak + m.context + m.communicators;
+  m.capacity = run.options.device_memory.value_or(device.capacity);
+  m.host_peak = ledger.host_peak();
+  m.retries_total = ledger.retries();
+  if (!rank.step_memory.empty()) m.retries = rank.step_memory.back().retries;
+  m.fits = ledger.failures().empty();
+  m.out_of_memory = failure_of(program, ledger, m.rank);
+  m.peak_at = place_of(program, m.rank, ledger.peak_at());
+  if (run.options.detail != Detail::kTimesOnly) m.owners = owners_at(program, ledger, ledger.peak_at());
+}
+
+}  // namespace foreshard::sim

@@ -1,0 +1,228 @@
+#pragma once
+
+// The state of the event loop. engine_host.cc issues, engine_streams.cc runs streams, engine_transfers.cc runs
+// collectives and copies, engine.cc sets up, loops and reports.
+
+#include <cmath>
+#include <string>
+
+#include "sim/engine.h"
+
+namespace foreshard::sim {
+
+class Engine {
+ public:
+  explicit Engine(EngineInput input);
+  EngineOutput run();
+
+ private:
+  enum class ItemKind : std::uint8_t { kLaunch, kCollective, kCopy, kRecord, kStepEnd, kWait };
+
+  /// One entry of a stream's queue.
+  struct Item {
+    std::int64_t issued = 0;         ///< Host time at which the device could first see it.
+    std::uint32_t instruction = 0;
+    ItemKind kind = ItemKind::kLaunch;
+    std::uint32_t value = 0;         ///< Launch, copy: index; record, wait: moment; collective: sequence number.
+  };
+
+  enum class StreamState : std::uint8_t { kEmpty, kRunning, kTransfer, kBlockedOnEvent, kBlockedOnRanks };
+
+  struct Stream {
+    std::vector<Item> queue;
+    std::uint32_t head = 0;
+    StreamState state = StreamState::kEmpty;
+    std::int16_t step = -1;
+    double scale = 1;                ///< Of kernel times: this rank in this step.
+    std::int64_t ready = 0;          ///< End of what it did last.
+    Cause cause;                     ///< What that was.
+    // The running kernel.
+    std::int64_t start = 0, updated = 0;
+    double left = 0;                 ///< Picoseconds at full speed.
+    Cause start_cause;
+  };
+
+  /// One recorded event, or any other point of a stream that something waits for.
+  struct Reached {
+    std::int64_t time = kNever;      ///< kNever: not yet known.
+    Cause cause;
+  };
+
+  enum class HostWait : std::uint8_t { kRunnable, kMoments, kQueueFull, kDevicePresent, kFinished };
+
+  struct Host {
+    std::int64_t time = 0;
+    std::uint32_t pc = 0, end = 0;
+    std::int32_t segment = -1;       ///< -1: nothing begun; 0: init; k: step k - 1.
+    std::int16_t step = -1;
+    HostWait wait = HostWait::kRunnable;
+    HostBlock::Kind wait_kind = HostBlock::Kind::kWait;
+    std::int64_t outstanding = 0;    ///< Issued device operations that have not ended.
+    std::int64_t wake = 0;
+    Cause wake_cause;
+    std::int64_t wait_start = 0;     ///< Of the present instruction, for the trace.
+    std::uint32_t waited = 0;        ///< Moments of `moments` seen so far.
+    std::vector<std::uint32_t> moments;
+    bool charged = false;            ///< The present instruction's host time is already counted.
+    bool retry = false;              ///< The device is at rest for the allocator's retry of the present instruction.
+    bool at_present = false;         ///< The device has been brought to the host's present time.
+  };
+
+  /// The moments at which one step's work is done, one for each stream; resolved at the end.
+  struct StepEnd {
+    std::int64_t begin = 0, host = 0;
+    std::uint32_t first_moment = 0;
+  };
+
+  struct Rank {
+    std::uint32_t index = 0;         ///< Class.
+    const ProgramTiming* timing = nullptr;
+    const CollectiveTable* collectives = nullptr;
+    Host host;
+    std::vector<Stream> streams;
+    std::uint64_t blocked = 0;       ///< Streams in kBlockedOnEvent.
+    std::vector<Reached> reached;    ///< By moment.
+    std::vector<std::uint32_t> latest;   ///< By event id: moment of its last record; kNone before.
+    std::vector<std::uint32_t> sequence; ///< By lane (groups, then peer pairs): next sequence number.
+    double transfers_cost = 0;       ///< Sum of the interference of active transfers.
+    std::uint32_t transfers = 0;
+    double stretch = 1;              ///< Of kernels: 1 + transfers_cost.
+    bool record = false;
+    std::vector<StepEnd> step_ends;
+    RankRecord kept;
+  };
+
+  /// Lets the allocator of one rank ask how far the streams are.
+  class Progress final : public StreamProgress {
+   public:
+    Progress(Engine& engine, Rank& rank) : engine_(engine), rank_(rank) {}
+    Event record(std::uint32_t stream) override { return engine_.record(rank_, stream); }
+    bool reached(Event event) override { return rank_.reached[event].time <= rank_.host.time; }
+    void synchronize(Event) override {}  // the device is at rest before the allocator retries
+
+   private:
+    Engine& engine_;
+    Rank& rank_;
+  };
+
+  /// A collective that some members have reached.
+  struct Rendezvous {
+    std::uint32_t sequence = kNone;  ///< kNone: unused.
+    std::uint32_t arrived = 0;
+    std::int64_t time = 0;           ///< Latest arrival.
+    Cause cause;                     ///< Of the latest arrival.
+    std::uint32_t first_rank = 0, first_instruction = 0;
+    std::vector<std::uint8_t> stream;    ///< By member, like the two below.
+    std::vector<std::int64_t> own_time;
+    std::vector<Cause> own_cause;
+  };
+
+  struct Comm {
+    const Communicator* layout = nullptr;
+    std::uint32_t next = 0;          ///< Sequence number that may run next.
+    bool running = false;
+    std::int64_t free_at = 0;        ///< End of the one before.
+    std::vector<std::uint32_t> last_op;  ///< By member: its record of the one before.
+    std::vector<Rendezvous> waiting;
+  };
+
+  struct Transfer {
+    const TransferCost* cost = nullptr;
+    std::uint32_t comm = kNone;      ///< kNone: a copy.
+    std::uint32_t rendezvous = 0;
+    std::uint32_t rank = 0, stream = 0;  ///< Copies.
+    std::int64_t start = 0, updated = 0;
+    double left = 0, speed = 1;
+    Cause cause;
+    bool active = false;
+    bool after_previous = false;     ///< It waited for the one before on its communicator, not for an arrival.
+  };
+
+  // Entities of the event tree.
+  std::uint32_t stream_entity(const Rank& r, std::uint32_t s) const { return first_stream_ + r.index * width_ + s; }
+  std::uint32_t host_entity(const Rank& r) const { return first_host_ + r.index; }
+
+  // engine.cc
+  void set_up_rank(std::uint32_t c);
+  void finish();
+  [[noreturn]] void report_deadlock() const;
+  std::string describe(const Rank& r, std::uint32_t instruction) const;
+  double scale_of(const Rank& r, std::int32_t step) const;
+
+  // engine_host.cc
+  void run_host(Rank& r);
+  bool next_segment(Rank& r);
+  void end_step(Rank& r);
+  void resume_host(Rank& r, std::int64_t t);
+  void check_host(Rank& r);
+  bool alloc(Rank& r, const Instruction& in);
+  bool issue(Rank& r, const Instruction& in);
+  void wait_for(Rank& r, std::uint32_t moment);
+  void wait_for_streams(Rank& r, std::uint32_t first, std::uint32_t end, ItemKind kind = ItemKind::kRecord);
+  std::uint32_t record(Rank& r, std::uint32_t stream, ItemKind kind = ItemKind::kRecord);
+  std::uint32_t recorded(const Rank& r, std::uint32_t event) const;
+  void span(Rank& r, std::uint32_t instruction, std::int64_t start);
+  void sample(Rank& r);
+
+  void push(Rank& r, std::uint32_t stream, const Item& item) {
+    Stream& s = r.streams[stream];
+    s.queue.push_back(item);
+    if (s.state == StreamState::kEmpty) advance(r, stream);
+  }
+
+  // engine_streams.cc
+  void advance(Rank& r, std::uint32_t stream);
+  void start_kernel(Rank& r, std::uint32_t stream, const Item& item);
+  void end_kernel(Rank& r, std::uint32_t stream, std::int64_t t);
+  void end_operation(Rank& r, std::uint32_t stream, const OpRecord& op);
+  void set_stretch(Rank& r, std::int64_t t);
+  void settle(Rank& r);
+
+  // engine_transfers.cc
+  struct LaneOf {
+    std::uint32_t slot, comm;        ///< Index into Rank::sequence; into comms_.
+  };
+  LaneOf lane_of(const Rank& r, const Collective& collective) const {
+    const Layout& layout = *in_.layout;
+    if (collective.kind == CollectiveKind::kSendReceive) return pair_lane(r, collective);
+    return {collective.group.value, layout.communicator_of[r.index * groups_ + collective.group.value]};
+  }
+  LaneOf pair_lane(const Rank& r, const Collective& collective) const;
+  void arrive(Rank& r, std::uint32_t stream, const Item& item);
+  void try_start(std::uint32_t comm, std::uint32_t rendezvous);
+  void start_copy(Rank& r, std::uint32_t stream, const Item& item);
+  std::uint32_t new_transfer();
+  void serve_transfer(std::uint32_t index, std::int64_t t);
+  void activate(std::uint32_t index, std::int64_t t);
+  void end_transfer(std::uint32_t index, std::int64_t t);
+  void demand(const Transfer& transfer, double sign);
+  bool overloaded(const Transfer& transfer) const;
+  void share(std::int64_t t);
+  void set_speed(std::uint32_t index, double speed, std::int64_t t);
+  void interfere(const Transfer& transfer, double speed_change, int count_change, std::int64_t t);
+  template <typename F>
+  void for_members(const Transfer& transfer, F&& f);
+
+  EngineInput in_;
+  std::vector<Rank> ranks_;
+  std::vector<Comm> comms_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::uint32_t> free_transfers_, active_;
+  std::vector<double> demand_, capacity_;   ///< By rank class and link.
+  std::uint32_t throttled_ = 0;             ///< Active transfers below full speed.
+  SharingSolver solver_;
+  std::vector<ResourceUse> uses_;
+  std::uint32_t groups_ = 0;
+  std::uint32_t width_ = 1, first_stream_ = 0, first_host_ = 0;
+  EventTree tree_{2};
+  std::int64_t now_ = 0;
+  std::int64_t instructions_ = 0;
+  bool trace_ = false;
+  bool serial_ = true;
+};
+
+/// A factor with median 1 from a counter: log-normal with standard deviation `sigma` of its logarithm. Depends on
+/// nothing but its arguments (SplitMix64, Box-Muller).
+double random_factor(double sigma, std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c);
+
+}  // namespace foreshard::sim

@@ -1,0 +1,286 @@
+#include "sim/prepare.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "core/error.h"
+
+namespace foreshard::sim {
+namespace {
+
+constexpr std::uint32_t kMaxStreams = 64;
+constexpr int kMaxIssues = 20;
+
+std::string place(std::uint32_t program, std::string_view table, std::size_t index) {
+  return "programs[" + std::to_string(program) + "]." + std::string(table) + "[" + std::to_string(index) + "]";
+}
+
+class ProgramCheck {
+ public:
+  ProgramCheck(const Schedule& schedule, std::uint32_t index)
+      : program_(schedule.programs[index]), index_(index), issues_("schedule") {}
+
+  void run() {
+    const std::size_t streams = program_.streams.size();
+    if (streams < 1 || streams > kMaxStreams) {
+      issues_.add(place(index_, "streams", 0), "has " + std::to_string(streams) + " streams", "1 to 64");
+      issues_.throw_if_any();
+    }
+    check_tables();
+    check_segments();
+    for (std::size_t i = 0; i < program_.instructions.size() && count_ < kMaxIssues; ++i) check_instruction(i);
+    issues_.throw_if_any();
+  }
+
+ private:
+  void add(std::string_view table, std::size_t i, std::string message) {
+    ++count_;
+    issues_.add(place(index_, table, i), std::move(message));
+  }
+
+  void check_tables() {
+    for (std::size_t i = 0; i < program_.launches.size() && count_ < kMaxIssues; ++i) {
+      const Launch& l = program_.launches[i];
+      if (l.stream >= program_.streams.size()) add("launches", i, "runs on a stream that does not exist");
+      if (l.flops.value < 0 || l.read.value < 0 || l.written.value < 0) add("launches", i, "has negative work");
+      if (std::uint64_t{l.first_attribute} + l.attributes > program_.attributes.size()) {
+        add("launches", i, "has attributes outside the table");
+      }
+      if (!program_.operands.empty() &&
+          std::uint64_t{l.first_operand} + l.inputs + l.outputs > program_.operands.size()) {
+        add("launches", i, "has operands outside the table");
+      }
+    }
+    for (std::size_t i = 0; i < program_.collectives.size() && count_ < kMaxIssues; ++i) {
+      const Collective& c = program_.collectives[i];
+      if (c.stream >= program_.streams.size()) add("collectives", i, "runs on a stream that does not exist");
+      if (c.bytes.value < 0) add("collectives", i, "has negative bytes");
+    }
+    for (std::size_t i = 0; i < program_.copies.size() && count_ < kMaxIssues; ++i) {
+      const Copy& c = program_.copies[i];
+      if (c.stream >= program_.streams.size()) add("copies", i, "runs on a stream that does not exist");
+      if (c.bytes.value < 0) add("copies", i, "has negative bytes");
+    }
+    for (std::size_t i = 0; i < program_.buffers.size() && count_ < kMaxIssues; ++i) {
+      const Buffer& b = program_.buffers[i];
+      if (b.pool >= program_.streams.size()) add("buffers", i, "belongs to the pool of a stream that does not exist");
+      if (b.bytes.value < 0) add("buffers", i, "has a negative size");
+    }
+    for (std::size_t i = 0; i < program_.host_work.size() && count_ < kMaxIssues; ++i) {
+      if (program_.host_work[i].reference_ns < 0) add("host_work", i, "has negative time");
+    }
+  }
+
+  void check_segments() {
+    const std::size_t n = program_.instructions.size();
+    const auto check = [&](const Segment& s, std::string_view table, std::size_t i) {
+      if (s.begin > s.end || s.end > n) add(table, i, "is not a range of instructions");
+    };
+    check(program_.init, "init", 0);
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) check(program_.steps[i], "steps", i);
+    for (std::size_t i = 0; i < program_.carries.size() && count_ < kMaxIssues; ++i) {
+      const Carry& c = program_.carries[i];
+      if (c.before.value >= program_.buffers.size() || c.now.value >= program_.buffers.size()) {
+        add("carries", i, "names a buffer that does not exist");
+      }
+    }
+  }
+
+  void check_instruction(std::size_t i) {
+    const Instruction& in = program_.instructions[i];
+    const auto limit = table_size(in.kind);
+    if (in.id >= limit) {
+      add("instructions", i, "id " + std::to_string(in.id) + " is outside its table of " + std::to_string(limit));
+    }
+    if (uses_stream(in.kind) && in.stream >= program_.streams.size()) {
+      add("instructions", i, "uses a stream that does not exist");
+    }
+  }
+
+  static bool uses_stream(InstructionKind kind) {
+    return kind == InstructionKind::kRecordStream || kind == InstructionKind::kRecordEvent ||
+           kind == InstructionKind::kWaitEvent || kind == InstructionKind::kSyncStream;
+  }
+
+  std::uint64_t table_size(InstructionKind kind) const {
+    switch (kind) {
+      case InstructionKind::kAlloc:
+      case InstructionKind::kFree:
+      case InstructionKind::kRecordStream: return program_.buffers.size();
+      case InstructionKind::kLaunch: return program_.launches.size();
+      case InstructionKind::kCollective: return program_.collectives.size();
+      case InstructionKind::kCopy: return program_.copies.size();
+      case InstructionKind::kRecordEvent:
+      case InstructionKind::kWaitEvent:
+      case InstructionKind::kSyncEvent: return program_.events;
+      case InstructionKind::kHost: return program_.host_work.size();
+      case InstructionKind::kMark: return program_.marks.size();
+      case InstructionKind::kSyncStream:
+      case InstructionKind::kSyncDevice: return UINT64_MAX;
+    }
+    return 0;
+  }
+
+  const RankProgram& program_;
+  std::uint32_t index_;
+  IssueList issues_;
+  int count_ = 0;
+};
+
+/// Open-addressing table from launch shape to the first launch that had it.
+class LaunchCache {
+ public:
+  LaunchCache(const RankProgram& program, std::size_t expected) : program_(program) {
+    slots_.assign(std::bit_ceil(std::max<std::size_t>(64, expected / 2)), kNone);
+  }
+
+  /// Index of an earlier launch of equal cost, or kNone; then `index` becomes the one for its shape.
+  std::uint32_t find_or_insert(std::uint32_t index) {
+    if (2 * ++used_ > slots_.size()) grow();
+    const Launch& launch = program_.launches[index];
+    std::size_t slot = hash(launch) & (slots_.size() - 1);
+    while (slots_[slot] != kNone) {
+      if (equal(program_.launches[slots_[slot]], launch)) {
+        --used_;
+        return slots_[slot];
+      }
+      slot = (slot + 1) & (slots_.size() - 1);
+    }
+    slots_[slot] = index;
+    return kNone;
+  }
+
+ private:
+  static std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15ull;
+    return h ^ (h >> 29);
+  }
+  static std::uint64_t hash(const Launch& l) {
+    std::uint64_t h = static_cast<std::uint64_t>(l.op) | static_cast<std::uint64_t>(l.dtype) << 8 |
+                      static_cast<std::uint64_t>(l.phase) << 16 | std::uint64_t{l.kernels} << 32;
+    for (const std::int64_t d : l.dims) h = mix(h, static_cast<std::uint64_t>(d));
+    h = mix(h, static_cast<std::uint64_t>(l.flops.value));
+    return mix(h, static_cast<std::uint64_t>(l.read.value) * 3 + static_cast<std::uint64_t>(l.written.value));
+  }
+  bool equal(const Launch& a, const Launch& b) const {
+    return a.op == b.op && a.dtype == b.dtype && a.phase == b.phase && a.kernels == b.kernels && a.dims == b.dims &&
+           a.flops == b.flops && a.read == b.read && a.written == b.written && a.inputs == b.inputs &&
+           a.outputs == b.outputs && a.attributes == b.attributes && equal_attributes(a, b);
+  }
+  bool equal_attributes(const Launch& a, const Launch& b) const {
+    const auto first = program_.attributes.begin();
+    return std::equal(first + a.first_attribute, first + a.first_attribute + a.attributes, first + b.first_attribute);
+  }
+  void grow() {
+    std::vector<std::uint32_t> old(slots_.size() * 2, kNone);
+    old.swap(slots_);
+    for (const std::uint32_t index : old) {
+      if (index == kNone) continue;
+      std::size_t slot = hash(program_.launches[index]) & (slots_.size() - 1);
+      while (slots_[slot] != kNone) slot = (slot + 1) & (slots_.size() - 1);
+      slots_[slot] = index;
+    }
+  }
+
+  const RankProgram& program_;
+  std::vector<std::uint32_t> slots_;
+  std::size_t used_ = 0;
+};
+
+bool equal_cost(const Collective& a, const Collective& b) {
+  return a.kind == b.kind && a.bytes == b.bytes && a.dtype == b.dtype && a.op == b.op && a.group == b.group &&
+         a.root == b.root;
+}
+
+void require_time(Time t, std::string_view what) {
+  if (t.value < 0) throw InternalError("cost model gives a negative time for " + std::string(what));
+}
+
+CollectiveTable collective_table(const RankProgram& program, std::uint32_t rank_class, const Layout& layout,
+                                 std::size_t groups, const CostModel& cost) {
+  CollectiveTable table;
+  std::vector<std::uint32_t> distinct;
+  table.reserve(program.collectives.size());
+  for (std::uint32_t i = 0; i < program.collectives.size(); ++i) {
+    const Collective& collective = program.collectives[i];
+    const auto known = std::find_if(distinct.begin(), distinct.end(), [&](std::uint32_t d) {
+      return equal_cost(program.collectives[d], collective);
+    });
+    if (known != distinct.end()) {
+      table.push_back(table[*known]);
+      continue;
+    }
+    const Communicator& communicator = layout.communicators[layout.find(rank_class, collective, groups)];
+    table.push_back(cost.collective(collective, communicator.ranks));
+    require_time(table.back().device, name_of(collective.kind));
+    distinct.push_back(i);
+  }
+  return table;
+}
+
+}  // namespace
+
+void check_program(const Schedule& schedule, std::uint32_t program) { ProgramCheck(schedule, program).run(); }
+
+ProgramTiming prepare_program(const RankProgram& program, const CostModel& cost) {
+  ProgramTiming t;
+  t.program = &program;
+  t.streams = static_cast<std::uint32_t>(program.streams.size());
+  t.host = cost.host();
+  const std::size_t n = program.launches.size();
+  t.launches.resize(n);
+  t.kernel_class.resize(n);
+  LaunchCache cache(program, std::min<std::size_t>(n, 4096));
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const std::uint32_t known = cache.find_or_insert(i);
+    if (known != kNone) {
+      t.launches[i] = t.launches[known];
+      t.kernel_class[i] = t.kernel_class[known];
+      continue;
+    }
+    const LaunchCost c = cost.launch(program, program.launches[i]);
+    require_time(c.device, name_of(program.launches[i].op));
+    require_time(c.host, name_of(program.launches[i].op));
+    t.launches[i] = {c.device.value, c.host.value};
+    t.kernel_class[i] = c.kernel_class;
+  }
+  t.copies.reserve(program.copies.size());
+  for (const Copy& c : program.copies) {
+    t.copies.push_back(cost.copy(program, c));
+    require_time(t.copies.back().device, "a copy");
+  }
+  t.host_work.reserve(program.host_work.size());
+  for (const HostWork& w : program.host_work) {
+    t.host_work.push_back(std::llround(static_cast<double>(w.reference_ns) * 1000 * t.host.cpu_factor));
+  }
+  return t;
+}
+
+std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Schedule& schedule, const Layout& layout,
+                                                                        const CostModel& cost) {
+  std::vector<std::shared_ptr<const CollectiveTable>> tables(layout.classes.size());
+  std::map<std::vector<std::uint32_t>, std::shared_ptr<const CollectiveTable>> known;
+  const std::size_t groups = schedule.groups.size();
+  for (std::uint32_t c = 0; c < layout.classes.size(); ++c) {
+    std::vector<std::uint32_t> key{layout.classes[c].program};
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::uint32_t comm = layout.communicator_of[c * groups + g];
+      key.push_back(comm == kNone ? kNone : layout.communicators[comm].shape);
+    }
+    for (const Layout::Pair& p : layout.pairs) {
+      if (p.rank_class == c) key.push_back(layout.communicators[p.communicator].shape);
+    }
+    std::shared_ptr<const CollectiveTable>& table = known[key];
+    if (!table) {
+      const RankProgram& program = schedule.programs[layout.classes[c].program];
+      table = std::make_shared<const CollectiveTable>(collective_table(program, c, layout, groups, cost));
+    }
+    tables[c] = table;
+  }
+  return tables;
+}
+
+}  // namespace foreshard::sim

@@ -1,0 +1,180 @@
+#include "sim/simulator.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "sim/analysis.h"
+#include "sim/engine.h"
+
+namespace foreshard {
+namespace sim {
+namespace {
+
+/// Up to this many simulated ranks are recorded together; beyond, only the one that is explained.
+constexpr std::size_t kRecordAll = 16;
+
+constexpr std::int32_t kMaxSteps = 30'000;
+
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options)
+      : schedule_(schedule), cost_(cost), options_(options) {}
+
+  SimulationResult run() {
+    layout_ = make_layout(schedule_, cost_, options_);
+    check_programs();
+    for (std::uint32_t p = 0; p < schedule_.programs.size(); ++p) {
+      programs_.push_back(used_[p] ? prepare_program(schedule_.programs[p], cost_) : ProgramTiming{});
+    }
+    collectives_ = prepare_collectives(schedule_, layout_, cost_);
+    steps_ = options_.steps > 0 ? options_.steps : written_;
+    if (options_.steps < 0 || steps_ > kMaxSteps) {
+      throw InputError(Issue{"options", "steps", "is " + std::to_string(steps_), "1 to " + std::to_string(kMaxSteps)});
+    }
+    const bool explain = options_.detail != Detail::kTimesOnly;
+    const bool all = layout_.classes.size() <= kRecordAll || options_.detail == Detail::kTrace;
+    std::vector<bool> record(layout_.classes.size(), explain && all);
+    EngineOutput output = run_with(record);
+    Window window = last_step(output);
+    if (explain && !all) {  // the same run again, now that the rank to explain is known
+      record[window.rank_class] = true;
+      output = run_with(record);
+    }
+    return answer(output, window);
+  }
+
+ private:
+  void check_programs() {
+    used_.assign(schedule_.programs.size(), false);
+    for (const RankClass& c : layout_.classes) used_[c.program] = true;
+    for (std::uint32_t p = 0; p < used_.size(); ++p) {
+      if (used_[p]) check_program(schedule_, p);
+    }
+    written_ = -1;
+    for (std::uint32_t p = 0; p < used_.size(); ++p) {
+      if (!used_[p]) continue;
+      const auto steps = static_cast<std::int32_t>(schedule_.programs[p].steps.size());
+      if (steps == 0 || (written_ >= 0 && steps != written_)) {
+        throw InputError(Issue{"schedule", "programs[" + std::to_string(p) + "].steps",
+                               "has " + std::to_string(steps) + " steps", "at least one, the same number in all programs"});
+      }
+      written_ = steps;
+    }
+  }
+
+  EngineOutput run_with(const std::vector<bool>& record) const {
+    EngineInput input;
+    input.schedule = &schedule_;
+    input.layout = &layout_;
+    input.cost = &cost_;
+    input.options = &options_;
+    input.programs = &programs_;
+    input.collectives = &collectives_;
+    input.record = record;
+    input.steps = steps_;
+    return run_engine(std::move(input));
+  }
+
+  /// From the end of the last step but one to the end of the last one, on the slowest rank.
+  Window last_step(const EngineOutput& output) const {
+    Window w;
+    w.step = steps_ - 1;
+    const auto last = static_cast<std::size_t>(w.step);
+    w.start = w.end = INT64_MIN;
+    for (std::uint32_t c = 0; c < output.ranks.size(); ++c) {
+      const RankRecord& rank = output.ranks[c];
+      w.start = std::max(w.start, last == 0 ? rank.origin : rank.steps[last - 1].end);
+      if (rank.steps[last].end > w.end) {
+        w.end = rank.steps[last].end;
+        w.rank_class = c;
+      }
+    }
+    return w;
+  }
+
+  SimulationResult answer(const EngineOutput& output, const Window& window) const {
+    SimulationResult result;
+    const Run run{schedule_, layout_, programs_, collectives_, options_, output};
+    const RankRecord& explained = output.ranks[window.rank_class];
+    result.step_time = Time(window.end - window.start);
+    result.step_start = Time(window.start - explained.origin);
+    result.step_end = Time(window.end - explained.origin);
+    result.explained_rank = layout_.classes[window.rank_class].rank;
+    result.ranks_simulated = static_cast<std::int64_t>(layout_.classes.size());
+    result.instructions_simulated = output.instructions;
+    result.not_modelled = schedule_.not_modelled;
+    fill_step_times(output, result);
+    fill_flops(result);
+    explain_memory(run, cost_.memory(), result);
+    if (options_.detail != Detail::kTimesOnly) explain_time(run, window, result);
+    if (options_.detail == Detail::kTrace) {
+      result.trace = make_trace(run);
+      result.trace->step_times = result.step_times;
+      result.trace->step_memory = result.step_memory;
+      result.trace->notes = result.not_modelled;
+    }
+    return result;
+  }
+
+  void fill_step_times(const EngineOutput& output, SimulationResult& result) const {
+    for (std::uint32_t c = 0; c < output.ranks.size(); ++c) {
+      const RankRecord& rank = output.ranks[c];
+      for (std::size_t s = 0; s < rank.steps.size(); ++s) {
+        StepTime t;
+        t.rank = static_cast<std::int32_t>(layout_.classes[c].rank);
+        t.step = static_cast<std::int32_t>(s);
+        t.start = Time((s == 0 ? rank.origin : rank.steps[s - 1].end) - rank.origin);
+        t.end = Time(rank.steps[s].end - rank.origin);
+        result.step_times.push_back(t);
+      }
+    }
+  }
+
+  void fill_flops(SimulationResult& result) const {
+    std::vector<std::int64_t> flops(programs_.size(), -1);
+    for (const RankClass& c : layout_.classes) {
+      std::int64_t& n = flops[c.program];
+      if (n < 0) {
+        n = 0;
+        const ProgramTiming& timing = programs_[c.program];
+        const Segment& step = timing.program->steps.back();
+        for (std::uint32_t i = step.begin; i < step.end; ++i) {
+          const Instruction& in = timing.program->instructions[i];
+          if (in.kind != InstructionKind::kLaunch) continue;
+          const KernelClass k = timing.kernel_class[in.id];
+          if (k == KernelClass::kMatmul || k == KernelClass::kAttention) n += timing.program->launches[in.id].flops.value;
+        }
+      }
+      result.executed_flops_per_step += static_cast<double>(n) * static_cast<double>(c.count);
+    }
+  }
+
+  const Schedule& schedule_;
+  const CostModel& cost_;
+  const SimulationOptions& options_;
+  Layout layout_;
+  std::vector<bool> used_;
+  std::vector<ProgramTiming> programs_;
+  std::vector<std::shared_ptr<const CollectiveTable>> collectives_;
+  std::int32_t written_ = 0, steps_ = 1;
+};
+
+}  // namespace
+}  // namespace sim
+
+SimulationResult simulate(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options) {
+  return sim::Simulation(schedule, cost, options).run();
+}
+
+std::string_view name_of(Link link) {
+  static constexpr std::string_view kNames[kLinkCount] = {"NVLink", "network", "PCIe in", "PCIe out"};
+  return kNames[static_cast<int>(link)];
+}
+
+std::string_view name_of(KernelClass kernel_class) {
+  static constexpr std::string_view kNames[kKernelClassCount] = {
+      "matmul", "attention", "normalisation", "elementwise", "loss and embedding", "optimizer", "sharding copies", "other kernels"};
+  return kNames[static_cast<int>(kernel_class)];
+}
+
+}  // namespace foreshard
