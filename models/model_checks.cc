@@ -92,7 +92,20 @@ void check_values(const Module& module, IssueList& issues) {
   }
 }
 
-// Depth-first walk over calls; `state` 1 = on the path, 2 = done.
+constexpr std::size_t kDeepestCall = 200;
+constexpr double kMostRuns = 2e7;
+
+// Statements that one forward runs, calls followed; modules called from many places make this explode.
+double statements_run(const Model& model, ModuleId id, std::vector<double>& known) {
+  if (known[id.value] >= 0) return known[id.value];
+  double n = 0;
+  for (const Statement& s : model.at(id).program) {
+    n += 1 + (s.function == Function::kCall ? statements_run(model, s.child, known) : 0.0);
+  }
+  return known[id.value] = n;
+}
+
+// Depth-first walk over calls; `state` 1 = on the path, 2 = done. Stops at a circle and where calls nest too deeply.
 bool find_circle(const Model& model, ModuleId id, std::vector<int>& state, std::vector<ModuleId>& path) {
   state[id.value] = 1;
   path.push_back(id);
@@ -102,6 +115,7 @@ bool find_circle(const Model& model, ModuleId id, std::vector<int>& state, std::
       path.push_back(s.child);
       return true;
     }
+    if (path.size() > kDeepestCall) return true;
     if (state[s.child.value] == 0 && find_circle(model, s.child, state, path)) return true;
   }
   path.pop_back();
@@ -137,6 +151,10 @@ void check_call_circles(const Model& model, IssueList& issues) {
   for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
     std::vector<ModuleId> path;
     if (state[i] != 0 || !find_circle(model, ModuleId(i), state, path)) continue;
+    if (path.size() > kDeepestCall) {
+      issues.add(where(model.at(path.front())), fmt::format("calls nest deeper than {}", kDeepestCall));
+      return;
+    }
     std::string text;
     bool inside = false;
     for (const ModuleId id : path) {
@@ -145,6 +163,10 @@ void check_call_circles(const Model& model, IssueList& issues) {
     }
     issues.add(where(model.at(path.back())), "modules call each other in a circle: " + text);
     return;
+  }
+  std::vector<double> known(model.modules.size(), -1.0);
+  if (statements_run(model, ModuleId(0), known) > kMostRuns) {
+    issues.add("root", fmt::format("one forward runs more than {:.0f} statements", kMostRuns), "fewer calls of shared modules");
   }
 }
 

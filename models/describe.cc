@@ -1,0 +1,161 @@
+#include "models/describe.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "core/json.h"
+
+namespace foreshard {
+namespace {
+
+void walk(const Model& model, ModuleId id, std::vector<bool>& seen, std::vector<ModuleId>& order) {
+  if (seen[id.value]) return;
+  seen[id.value] = true;
+  order.push_back(id);
+  for (const ChildModule& c : model.at(id).children) walk(model, c.id, seen, order);
+}
+
+// Experts keep all their rows and a token visits top_k of them: numel * top_k / experts are active (rounded down).
+Elements idle_experts(const Model& model) {
+  Elements idle;
+  std::set<ParameterId> seen;
+  for (const Module& m : model.modules) {
+    for (const Statement& s : m.program) {
+      if (s.function != Function::kRoutedExperts && s.function != Function::kLoopedExperts) continue;
+      const std::int64_t experts = s.ints[0], top_k = s.ints[1];
+      for (const ParameterId p : s.parameters) {
+        if (!seen.insert(p).second) continue;
+        const std::int64_t numel = model.at(p).numel();
+        idle += Elements(numel - static_cast<std::int64_t>(static_cast<__int128>(numel) * top_k / experts));
+      }
+    }
+  }
+  return idle;
+}
+
+Elements numel_of(const Model& model, ModuleId id) {
+  std::vector<bool> seen(model.modules.size(), false);
+  std::vector<ModuleId> below;
+  walk(model, id, seen, below);
+  std::set<ParameterId> parameters;
+  for (const ModuleId m : below) {
+    for (const OwnedParameter& p : model.at(m).parameters) parameters.insert(p.id);
+  }
+  Elements n;
+  for (const ParameterId p : parameters) n += Elements(model.at(p).numel());
+  return n;
+}
+
+std::vector<BlockFact> block_facts(const Model& model) {
+  std::vector<BlockFact> facts;
+  for (const ModuleId id : model.roles.blocks) {
+    const BlockFact one{model.at(id).class_name, 1, numel_of(model, id)};
+    const auto it = std::find_if(facts.begin(), facts.end(), [&](const BlockFact& b) {
+      return b.class_name == one.class_name && b.numel == one.numel;
+    });
+    if (it == facts.end()) {
+      facts.push_back(one);
+    } else {
+      ++it->count;
+    }
+  }
+  return facts;
+}
+
+Json units_json(const std::vector<UnitFact>& units) {
+  Json list = Json::array();
+  for (const UnitFact& u : units) list.push_back({{"name", u.name}, {"numel", u.numel.value}});
+  return list;
+}
+
+}  // namespace
+
+std::vector<ModuleId> modules_in_order(const Model& model) {
+  std::vector<bool> seen(model.modules.size(), false);
+  std::vector<ModuleId> order;
+  walk(model, ModuleId(0), seen, order);
+  return order;
+}
+
+ModelFacts model_facts(const Model& model, const UnitSpec& wrap) {
+  ModelFacts f;
+  f.name = model.name;
+  f.architecture = model.architecture;
+  f.total = model.parameter_count();
+  f.trainable = model.trainable_count();
+  f.active_per_token = f.total - idle_experts(model);
+  std::vector<std::vector<std::string>> names(model.parameters.size());
+  for (const ModuleId id : modules_in_order(model)) {
+    const Module& m = model.at(id);
+    for (const OwnedParameter& p : m.parameters) {
+      const std::string full = m.name.empty() ? p.name : m.name + "." + p.name;
+      const ParameterDef& def = model.at(p.id);
+      f.tensors.push_back({full, def.shape, model.stated_dtype.value_or(def.dtype)});
+      names[p.id.value].push_back(full);
+    }
+  }
+  for (auto& group : names) {
+    if (group.size() > 1) f.tied.push_back(std::move(group));
+  }
+  f.blocks = block_facts(model);
+  f.units = model_units(model, wrap);
+  return f;
+}
+
+Json facts_to_json(const ModelFacts& f) {
+  Json json{{"name", f.name}, {"architecture", f.architecture}};
+  json["parameters"] = {{"total", f.total.value},
+                        {"trainable", f.trainable.value},
+                        {"active_per_token", f.active_per_token.value},
+                        {"tied", f.tied}};
+  json["tensors"] = Json::array();
+  for (const TensorFact& t : f.tensors) {
+    json["tensors"].push_back({{"name", t.name}, {"shape", t.shape}, {"dtype", std::string(name_of(t.dtype))}});
+  }
+  json["blocks"] = Json::array();
+  for (const BlockFact& b : f.blocks) {
+    json["blocks"].push_back({{"class", b.class_name}, {"count", b.count}, {"numel", b.numel.value}});
+  }
+  json["units"] = units_json(f.units);
+  if (f.costs) {
+    Json classes = Json::object();
+    for (const auto& [name, flops] : f.costs->by_class) classes[name] = flops.value;
+    json["flops"] = {{"forward", f.costs->forward.value}, {"backward", f.costs->backward.value}, {"by_class", classes}};
+    json["saved_for_backward_bytes"] = f.costs->saved_for_backward.value;
+  }
+  return json;
+}
+
+std::string facts_to_text(const ModelFacts& f) {
+  std::string out = fmt::format("{} ({})\n", f.name, f.architecture);
+  const auto number = [](std::int64_t n) {
+    std::string digits = std::to_string(n), grouped;
+    for (std::size_t i = 0; i < digits.size(); ++i) {
+      if (i > 0 && (digits.size() - i) % 3 == 0) grouped += ',';
+      grouped += digits[i];
+    }
+    return grouped;
+  };
+  out += fmt::format("parameters  {:>20}\ntrainable   {:>20}\nper token   {:>20}\n", number(f.total.value),
+                     number(f.trainable.value), number(f.active_per_token.value));
+  for (const auto& group : f.tied) out += fmt::format("tied        {}\n", fmt::join(group, " = "));
+  for (const BlockFact& b : f.blocks) out += fmt::format("blocks      {} x {}, {} each\n", b.count, b.class_name, number(b.numel.value));
+  for (std::size_t i = 0; i < f.units.size(); ++i) {
+    std::size_t last = i;
+    while (i > 0 && last + 1 < f.units.size() && f.units[last + 1].numel == f.units[i].numel) ++last;
+    const std::string name = last > i ? f.units[i].name + " .. " + f.units[last].name : f.units[i].name;
+    out += fmt::format("unit        {:>20}  {}{}\n", number(f.units[i].numel.value), name,
+                       last > i ? fmt::format(" ({} units)", last - i + 1) : "");
+    i = last;
+  }
+  if (f.costs) {
+    out += fmt::format("FLOPs       {:>20}  forward\nFLOPs       {:>20}  backward\nsaved       {:>20}  bytes for backward\n",
+                       number(f.costs->forward.value), number(f.costs->backward.value), number(f.costs->saved_for_backward.value));
+  }
+  return out;
+}
+
+}  // namespace foreshard
