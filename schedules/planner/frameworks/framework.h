@@ -38,6 +38,8 @@ class Framework {
   /// `inputs` may be replaced (casts, views for post-backward hooks).
   virtual void pre_forward(Host&, ModuleId, std::span<SymTensor> /*inputs*/) {}
   virtual void post_forward(Host&, ModuleId, std::span<SymTensor> /*inputs*/, std::span<SymTensor> /*outputs*/) {}
+  /// The module's forward ended early because recomputation has all it needs (CK-3); called innermost module first.
+  virtual void forward_aborted(Host&, ModuleId) {}
 
   // -------------------------------------------------------------- autograd hooks
   virtual void on_tensor_hook(Host&, std::uint32_t /*payload*/, SymTensor& /*gradient*/) {}

@@ -1,0 +1,29 @@
+#pragma once
+
+// Model specs of the golden cases: a JSON tree of nodes (Linear, LayerNorm, RMSNorm, Embedding, Experts, Container with a
+// straight-line forward program, ModuleList, Alias) read into a Model.
+
+#include <string>
+#include <vector>
+
+#include "core/json_fwd.h"
+#include "models/module_tree.h"
+
+namespace foreshard {
+
+struct ModelSpec {
+  Model model;
+  /// Names of parameters that are stored transposed, hence not contiguous (F2-G-4).
+  std::vector<std::string> non_contiguous;
+};
+
+/// Reads `case.model` with the case's `dtype`, `tied`, `frozen_params` and `inputs`. InputError on an unknown kind or name.
+ModelSpec read_model_spec(const Json& golden_case);
+
+/// The parameter called `name` ("layers.0.wq.weight"), by any of its owners; invalid id if there is none.
+ParameterId find_parameter(const Model& model, const std::string& name);
+
+/// A dtype by its long name; InputError if unknown.
+DType dtype_of(const Json& name);
+
+}  // namespace foreshard

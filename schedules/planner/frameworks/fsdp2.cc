@@ -1,0 +1,72 @@
+#include "schedules/planner/frameworks/fsdp2.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "schedules/planner/frameworks/fsdp2_error.h"
+
+namespace foreshard::fsdp2 {
+
+Fsdp2::Fsdp2(const ParallelConfig& config, WrapExtras extras) : config_(config), extras_(std::move(extras)) {}
+Fsdp2::~Fsdp2() = default;
+
+State& Fsdp2::state_at(ModuleId m) const {
+  State* state = wrapping_->state_of(m);
+  if (state == nullptr) {
+    throw Fsdp2Error(Refusal::kAttributeError, wrapping_->model().at(m).name, "is not a wrapped module");
+  }
+  return *state;
+}
+
+std::uint32_t Fsdp2::index_of(const State& state) const {
+  const auto& states = wrapping_->states();
+  const auto it = std::find_if(states.begin(), states.end(), [&](const auto& s) { return s.get() == &state; });
+  return static_cast<std::uint32_t>(it - states.begin());
+}
+
+void Fsdp2::begin_micro_batch(Host&, std::int64_t, bool sync) {
+  if (config_.accumulate > 1) set_requires_gradient_sync(ModuleId(0), sync);
+}
+
+void Fsdp2::zero_gradients(Host&) {
+  for (const LocalParameter& p : local_parameters_) {
+    if (p.local) p.local->grad.reset();
+  }
+}
+
+std::vector<std::string> Fsdp2::unsharded_parameters() const {
+  const Model& model = wrapping_->model();
+  std::vector<std::string> names;
+  std::vector<ParameterId> seen;
+  for (const ModuleId m : modules_under(model, ModuleId(0))) {
+    for (const OwnedParameter& p : model.at(m).parameters) {
+      if (wrapping_->is_sharded(m, p.name) || std::find(seen.begin(), seen.end(), p.id) != seen.end()) continue;
+      seen.push_back(p.id);
+      names.push_back(model.at(m).name.empty() ? p.name : model.at(m).name + "." + p.name);
+    }
+  }
+  return names;
+}
+
+/// Hash of the shapes that a rank holds: ranks that hold alike run alike.
+std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config, std::int64_t rank) const {
+  std::vector<Group> groups;
+  Meshes meshes(config.shard, config.replicate, rank, groups);
+  Wrapping wrapping(model, meshes, extras_);
+  for (const WrapCall& call : wrap_calls(model, config)) wrapping.apply(call, config.precision);
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const ParamGroup* group : wrapping.groups()) {
+    for (const ShardedParameter& p : group->parameters) {
+      hash = (hash ^ static_cast<std::uint64_t>(p.local_numel())) * 1099511628211ULL;
+    }
+  }
+  return hash;
+}
+
+}  // namespace foreshard::fsdp2
+
+namespace foreshard {
+
+std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config) { return std::make_unique<fsdp2::Fsdp2>(config); }
+
+}  // namespace foreshard

@@ -1,0 +1,539 @@
+#include "schedules/planner/frameworks/fsdp2_reduce.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "schedules/planner/frameworks/fsdp2_error.h"
+
+namespace foreshard::fsdp2 {
+namespace {
+
+/// Pointers and sizes that chunk_cat uploads before its kernel (memory-corrections, F2-AG-6).
+constexpr std::int64_t kChunkCatBytesPerTensor = 40;
+
+DType promote(DType a, DType b) {
+  if (a == b) return a;
+  if (size_of(a) != size_of(b)) return size_of(a) > size_of(b) ? a : b;
+  return DType::kFloat32;   // bf16 with fp16
+}
+
+Shape shape_of(const std::vector<std::int64_t>& s) { return Shape{std::span<const std::int64_t>(s)}; }
+
+}  // namespace
+
+Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dtype, std::optional<double> factor, bool force_sum) {
+  Division d;
+  const bool overflow_risk = reduce_dtype != DType::kFloat32 && reduce_dtype != DType::kBFloat16;
+  const std::int64_t world = shard * replicate;
+  if (!overflow_risk && !force_sum) {
+    if (!factor) {
+      if (world > 1) d.scatter = d.all = ReduceOp::kAverage;
+    } else if (*factor == static_cast<double>(shard)) {
+      d.scatter = ReduceOp::kAverage;
+    } else {
+      d.scatter = ReduceOp::kPreMulSum;
+      d.premul = 1 / *factor;
+    }
+    return d;
+  }
+  const double f = factor.value_or(static_cast<double>(world));
+  if (!overflow_risk) {
+    d.post = f;
+    return d;
+  }
+  double pre = 1;
+  while (std::fmod(f, pre) == 0 && f / pre > pre) pre *= 2;
+  d.pre = pre;
+  d.post = f / pre;
+  return d;
+}
+
+// ------------------------------------------------------------------------------------------------ post-backward
+
+void Reducer::post_backward(ParamGroup& group, bool final_callback) {
+  Decision d;
+  d.kind = DecisionKind::kPostBackward;
+  d.unit = group.unit;
+  d.flag = final_callback;
+  host_.decide(d);
+  // A grouped unit of which only some modules ran (F2-RS-7).
+  const bool partial_forward = group.modules.size() > 1 && group.training == TrainingState::kForward;
+  group.training = TrainingState::kPostBackward;
+  if (!group.switches.reduce_grads) {
+    set_grad_dtypes(group, false);
+    if (group.switches.reshard_after_backward) gatherer_.reshard(group);
+    report_kept(group);
+    return;
+  }
+  Gradients gradients = take_gradients(group);
+  set_grad_dtypes(group, false);
+  if (group.switches.reshard_after_backward) gatherer_.reshard(group);
+  pop_reduce_inputs(group);
+  if (gradients.tensors.empty()) return;
+  wait_for_own_reduction(group);
+  reduce(group, std::move(gradients));
+  if (partial_forward) host_.wait_event(host_.stream(), *group.runtime.post_reduce_event);
+}
+
+void Reducer::report_kept(const ParamGroup& group) {
+  if (!host_.has_sink()) return;
+  std::vector<std::uint32_t> indices;
+  std::vector<DType> dtypes;
+  Decision d;
+  d.kind = DecisionKind::kGradientsKept;
+  d.unit = group.unit;
+  for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+    const SymTensor& leaf = group.runtime.parameters[i].unsharded;
+    if (!leaf || !leaf->grad) continue;
+    indices.push_back(static_cast<std::uint32_t>(i));
+    dtypes.push_back(leaf->grad->dtype);
+    d.bytes += leaf->grad->bytes();
+  }
+  d.indices = indices;
+  d.dtypes = dtypes;
+  host_.decide(d);
+}
+
+void Reducer::set_grad_dtypes(ParamGroup& group, bool defer_upcast) {
+  for (const std::size_t i : group.wider_gradients) {
+    SymTensor& leaf = group.runtime.parameters[i].unsharded;
+    if (!leaf || !leaf->requires_grad) continue;
+    if (defer_upcast) {
+      if (leaf->grad || group.switches.reduce_grads) leaf->grad_dtype = -1;
+      continue;
+    }
+    const DType dtype = *group.parameters[i].unsharded_grad_dtype();
+    if (leaf->grad && leaf->grad->dtype != dtype) {
+      leaf->grad = host_.cast(leaf->grad, dtype, BufferCategory::kUnshardedGradient, group.unit);
+    }
+    leaf->grad_dtype = static_cast<std::int8_t>(dtype);
+  }
+}
+
+bool Reducer::in_partial_output(const ParamGroup& group, std::size_t i) const {
+  if (!group.runtime.partial_output) return false;
+  const auto& layout = group.runtime.partial_layout;
+  return std::any_of(layout.begin(), layout.end(), [&](const auto& entry) { return entry.first == i; });
+}
+
+Reducer::Gradients Reducer::take_gradients(ParamGroup& group) {
+  Gradients g;
+  for (const std::size_t i : group.reduce_order) {
+    const ShardedParameter& p = group.parameters[i];
+    SymTensor& leaf = group.runtime.parameters[i].unsharded;
+    if (!leaf) continue;
+    SymTensor gradient = leaf->grad;
+    if (!gradient && (in_partial_output(group, i) || (group.switches.reduce_unused && leaf->requires_grad))) {
+      const DType dtype = leaf->grad_dtype < 0 ? leaf->dtype : static_cast<DType>(leaf->grad_dtype);
+      gradient = host_.empty(leaf->shape, dtype, BufferCategory::kUnshardedGradient, group.unit);
+      host_.launch(OpKind::kFill, {}, {gradient}, {0.0});
+    }
+    if (!gradient) continue;
+    if (!p.unsharded_grad_dtype() && group.switches.reduce_unused) {
+      throw Fsdp2Error(Refusal::kValueError, p.name, "reducing unused parameters needs a reduce dtype");
+    }
+    g.parameters.push_back(i);
+    g.tensors.push_back(std::move(gradient));
+    leaf->grad.reset();
+  }
+  return g;
+}
+
+void Reducer::pop_reduce_inputs(ParamGroup& group) {
+  if (group.index != group.group_count - 1) return;
+  CommContext& comm = *group.comm;
+  while (static_cast<std::int64_t>(comm.reduce_inputs.size()) >= comm.max_reduce_inputs) {
+    CommContext::ReduceInput oldest = std::move(comm.reduce_inputs.front());
+    comm.reduce_inputs.erase(comm.reduce_inputs.begin());
+    Decision d;
+    d.kind = DecisionKind::kFreeReduceInput;
+    d.unit = oldest.group->unit;
+    d.bytes = oldest.held.buffer->bytes();
+    host_.decide(d);
+    if (oldest.held.event) {
+      host_.wait_event(oldest.allocation_stream, *oldest.held.event);
+      if (host_.stream() != oldest.allocation_stream) host_.wait_event(host_.stream(), *oldest.held.event);
+    }
+  }
+}
+
+void Reducer::wait_for_own_reduction(ParamGroup& group) {
+  GroupRuntime& rt = group.runtime;
+  if (rt.all_reduce) {
+    Decision d;
+    d.kind = DecisionKind::kFreeAllReduceBuffer;
+    d.unit = group.unit;
+    d.bytes = rt.all_reduce->buffer->bytes();
+    host_.decide(d);
+  }
+  if (rt.post_reduce_event) {
+    host_.wait_event(host_.stream(), *rt.post_reduce_event);
+    rt.post_reduce_event.reset();
+  }
+  if (rt.all_reduce && rt.all_reduce->event) host_.wait_event(host_.stream(), *rt.all_reduce->event);
+  rt.all_reduce.reset();
+}
+
+void Reducer::finalize(ParamGroup& group) {
+  GroupRuntime& rt = group.runtime;
+  rt.post_reduce_event.reset();
+  // The records name the stray gather before the all-reduce buffer; PyTorch lets the buffer go first, in one call.
+  if (rt.all_reduce) {
+    Decision d;
+    d.kind = DecisionKind::kFreeAllReduceBuffer;
+    d.unit = group.unit;
+    d.bytes = rt.all_reduce->buffer->bytes();
+    rt.all_reduce.reset();
+    for (const EventId e : rt.offload_events) host_.program().sync_event(e);
+    rt.offload_events.clear();
+    gatherer_.drop_mistargeted(group);
+    host_.decide(d);
+  } else {
+    for (const EventId e : rt.offload_events) host_.program().sync_event(e);
+    rt.offload_events.clear();
+    gatherer_.drop_mistargeted(group);
+  }
+  group.post_forward_indices.clear();
+}
+
+// ------------------------------------------------------------------------------------------------ reduction
+
+DType Reducer::reduce_dtype(const ParamGroup& group, const Gradients& g) const {
+  if (group.reduce_dtype) return *group.reduce_dtype;
+  std::optional<DType> dtype;
+  const auto add = [&](DType d) { dtype = dtype ? promote(*dtype, d) : d; };
+  for (std::size_t k = 0; k < g.parameters.size(); ++k) {
+    add(group.parameters[g.parameters[k]].unsharded_grad_dtype().value_or(g.tensors[k]->dtype));
+  }
+  if (group.runtime.partial_output) add(group.runtime.partial_output->dtype);
+  return *dtype;
+}
+
+SymTensor Reducer::prepare_partial(ParamGroup& group, const Gradients& g, DType dtype) {
+  GroupRuntime& rt = group.runtime;
+  if (!rt.partial_output && group.switches.all_reduce_grads) return {};
+  std::vector<std::pair<std::size_t, std::int64_t>> layout;
+  std::int64_t total = 0;
+  for (const std::size_t i : g.parameters) {
+    layout.emplace_back(i, group.parameters[i].padded_local_numel());
+    total += layout.back().second;
+  }
+  if (layout == rt.partial_layout) {
+    if (rt.partial_output) rt.partial_output = host_.cast(rt.partial_output, dtype, BufferCategory::kReduceOutput, group.unit);
+    return rt.partial_output;
+  }
+  SymTensor repacked;
+  if (rt.partial_output) {
+    repacked = host_.empty(Shape{total}, dtype, BufferCategory::kReduceOutput, group.unit);
+    host_.launch(OpKind::kFill, {}, {repacked}, {0.0});
+    std::int64_t to = 0;
+    for (const auto& [i, size] : layout) {
+      std::int64_t from = 0;
+      for (const auto& [old, old_size] : rt.partial_layout) {
+        const std::int64_t n = group.parameters[i].local_numel();
+        if (old == i && n > 0) {
+          host_.launch(OpKind::kCopy, {host_.view_as(rt.partial_output, Shape{n}, from)}, {host_.view_as(repacked, Shape{n}, to)});
+        }
+        from += old_size;
+      }
+      to += size;
+    }
+  }
+  rt.partial_layout = std::move(layout);
+  rt.partial_output = repacked;
+  return repacked;
+}
+
+void Reducer::move_chunks_first(ParamGroup& group, Gradients& g) {
+  if (group.mesh->shard == 1) return;
+  SymTensor previous;   // the loop variable of the caller keeps the gradient until the next one
+  for (std::size_t k = 0; k < g.parameters.size(); ++k) {
+    const ShardedParameter& p = group.parameters[g.parameters[k]];
+    if (p.shard_dim == 0) continue;
+    const SymTensor gradient = g.tensors[k];
+    std::vector<SymTensor> chunks;
+    Shape piece = gradient->shape;
+    piece[p.shard_dim] /= group.mesh->shard;
+    Shape whole = piece;
+    whole[0] *= group.mesh->shard;
+    const auto stride = gradient->stride[static_cast<std::size_t>(p.shard_dim)];
+    for (std::int64_t r = 0; r < group.mesh->shard; ++r) {
+      chunks.push_back(host_.view_as(gradient, piece, std::span<const std::int64_t>(gradient->stride.data(), piece.rank),
+                                     gradient->offset + r * piece[p.shard_dim] * stride));
+    }
+    const SymTensor moved = host_.empty(whole, gradient->dtype, BufferCategory::kReduceTemporary, group.unit);
+    const double dim = 0;
+    LaunchRequest cat;
+    cat.op = OpKind::kCat;
+    cat.inputs = chunks;
+    cat.outputs = std::span(&moved, 1);
+    cat.attributes = std::span(&dim, 1);
+    host_.launch(cat);
+    g.tensors[k] = moved;
+    previous = gradient;
+  }
+}
+
+SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
+  const std::int64_t world = group.mesh->shard;
+  std::int64_t numel = 0;
+  for (const std::size_t i : g.parameters) numel += group.parameters[i].padded_numel();
+  const SymTensor input = host_.empty(Shape{numel}, dtype, BufferCategory::kReduceInput, group.unit);
+  {
+    const SymTensor table = host_.pointer_table(kChunkCatBytesPerTensor * static_cast<std::int64_t>(g.tensors.size()));
+    const SymTensor rows = host_.view_as(input, Shape{world, numel / world});
+    const double dim = 0;
+    LaunchRequest cat;
+    cat.op = OpKind::kChunkCat;
+    cat.inputs = g.tensors;
+    cat.outputs = std::span(&rows, 1);
+    cat.attributes = std::span(&dim, 1);
+    host_.launch(cat);
+  }
+  g.tensors.clear();
+  return input;
+}
+
+void Reducer::divide(const SymTensor& t, std::optional<double> by) {
+  if (by && *by != 1) host_.launch(OpKind::kMulScalar, {t}, {t}, {1 / *by});
+}
+
+SymTensor Reducer::reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype, const Division& division) {
+  const std::int64_t world = group.mesh->shard;
+  const SymTensor output = host_.empty(Shape{input->numel / world}, dtype, BufferCategory::kReduceOutput, group.unit);
+  divide(input, division.pre);
+  if (world == 1) {
+    const std::optional<double> factor = group.switches.divide_factor;
+    if (factor && *factor != 1) {
+      const SymTensor divided = host_.empty(input->shape, dtype, BufferCategory::kReduceTemporary, group.unit);
+      host_.launch(OpKind::kMulScalar, {input}, {divided}, {1 / *factor});
+      host_.launch(OpKind::kCopy, {divided}, {output});
+    } else {
+      host_.launch(OpKind::kCopy, {input}, {output});
+    }
+    return output;
+  }
+  Collective c;
+  c.kind = CollectiveKind::kReduceScatter;
+  c.op = division.scatter;
+  c.factor = division.premul;
+  c.dtype = dtype;
+  c.stream = host_.stream();
+  c.phase = host_.phase();
+  c.group = group.reduce_group();
+  c.input = host_.id_of(input);
+  c.output = host_.id_of(output);
+  c.bytes = Bytes(input->bytes());
+  c.unit = group.unit;
+  Decision d;
+  d.kind = DecisionKind::kCollective;
+  d.unit = group.unit;
+  d.bytes = output->bytes();
+  d.collective = host_.collective(c);
+  host_.decide(d);
+  return output;
+}
+
+void Reducer::all_reduce(ParamGroup& group, const SymTensor& buffer, const Division& division) {
+  Collective c;
+  c.kind = CollectiveKind::kAllReduce;
+  c.op = division.all;
+  c.dtype = buffer->dtype;
+  c.stream = host_.stream();
+  c.phase = host_.phase();
+  c.group = group.mesh->replicate_group;
+  c.input = c.output = host_.id_of(buffer);
+  c.bytes = Bytes(buffer->bytes());
+  c.unit = group.unit;
+  Decision d;
+  d.kind = DecisionKind::kCollective;
+  d.unit = group.unit;
+  d.bytes = buffer->bytes();
+  d.collective = host_.collective(c);
+  host_.decide(d);
+}
+
+void Reducer::reduce(ParamGroup& group, Gradients g) {
+  GroupRuntime& rt = group.runtime;
+  CommContext& comm = *group.comm;
+  const StreamIndex current = host_.stream();
+  const DType dtype = reduce_dtype(group, g);
+  const Division division =
+      division_of(group.mesh->shard, group.mesh->replicate, dtype, group.switches.divide_factor, group.switches.force_sum);
+
+  SymTensor partial;
+  if (group.mesh->replicated) {
+    if (rt.partial_output) host_.wait_stream(comm.reduce, current);
+    StreamGuard guard(host_, comm.reduce);
+    partial = prepare_partial(group, g, dtype);
+  }
+  const std::vector<std::size_t> parameters = g.parameters;
+  Decision reduced;
+  reduced.kind = DecisionKind::kReduced;
+  reduced.unit = group.unit;
+  reduced.pre_divide = division.pre.value_or(0);
+  reduced.post_divide = division.post.value_or(0);
+  if (host_.has_sink()) {
+    Decision d;
+    d.kind = DecisionKind::kReduceCopyIn;
+    d.unit = group.unit;
+    d.dtype = dtype;
+    std::vector<std::uint32_t> indices;
+    std::vector<DType> dtypes;
+    for (std::size_t k = 0; k < g.parameters.size(); ++k) {
+      const ShardedParameter& p = group.parameters[g.parameters[k]];
+      indices.push_back(static_cast<std::uint32_t>(g.parameters[k]));
+      dtypes.push_back(g.tensors[k]->dtype);
+      d.bytes += g.tensors[k]->bytes();
+      d.bytes2 += p.padded_numel() * size_of(dtype);
+      if (rt.parameters[g.parameters[k]].local->grad) reduced.flag = true;
+      const auto sharded = p.sharded_grad_dtype();
+      if (sharded && *sharded != dtype) reduced.bytes += p.padded_local_numel() * size_of(*sharded);
+    }
+    d.indices = indices;
+    d.dtypes = dtypes;
+    host_.decide(d);
+  }
+
+  move_chunks_first(group, g);
+  const SymTensor input = copy_in(group, g, dtype);
+  host_.wait_stream(comm.reduce, current);
+  SymTensor output;
+  std::optional<EventId> scatter_event;
+  StreamIndex post = comm.reduce;
+  std::optional<HeldBuffer> held;
+  bool pending = false;
+  {
+    StreamGuard guard(host_, comm.reduce);
+    output = reduce_scatter(group, input, dtype, division);
+    scatter_event = host_.record_event();
+    if (group.mesh->replicated) {
+      if (!group.switches.all_reduce_grads) {
+        if (partial) {
+          host_.launch(OpKind::kAddInPlace, {partial, output}, {partial});
+        } else {
+          partial = output;
+        }
+        pending = true;
+      } else {
+        if (partial) host_.launch(OpKind::kAddInPlace, {output, partial}, {output});
+        post = comm.all_reduce;
+        host_.wait_stream(comm.all_reduce, comm.reduce);
+        StreamGuard all_reduce_guard(host_, comm.all_reduce);
+        all_reduce(group, output, division);
+        held = HeldBuffer{output, host_.record_event()};
+      }
+    }
+  }
+  if (!pending && group.switches.all_reduce_hook) {
+    post = comm.all_reduce;
+    host_.wait_stream(comm.all_reduce, comm.reduce);
+    Decision d;
+    d.kind = DecisionKind::kAllReduceHook;
+    d.unit = group.unit;
+    d.bytes = output->bytes();
+    host_.decide(d);
+    held = HeldBuffer{output, host_.record_event(comm.all_reduce)};
+  }
+  {
+    StreamGuard guard(host_, post);
+    if (!pending) {
+      divide(output, division.post);
+      std::vector<SymTensor> gradients = sharded_gradients(group, output, parameters);
+      output.reset();
+      accumulate(group, parameters, std::move(gradients), post);
+    }
+    rt.post_reduce_event = host_.record_event();
+  }
+  rt.partial_output = pending ? partial : SymTensor();
+  reduced.flag2 = pending;
+  if (pending) {
+    reduced.flag = false;
+    reduced.bytes = 0;
+  }
+  host_.decide(reduced);
+  const auto last = std::find_if(comm.last_post_reduce.begin(), comm.last_post_reduce.end(),
+                                 [&](const auto& entry) { return entry.first == post; });
+  if (last == comm.last_post_reduce.end()) {
+    comm.last_post_reduce.emplace_back(post, *rt.post_reduce_event);
+  } else {
+    last->second = *rt.post_reduce_event;
+  }
+  comm.reduce_inputs.push_back({{input, scatter_event}, current, &group});
+  if (held) rt.all_reduce = std::move(held);
+}
+
+std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTensor& output,
+                                                  const std::vector<std::size_t>& parameters) {
+  struct Run {
+    std::optional<DType> dtype;
+    std::size_t begin = 0, end = 0;
+    std::int64_t numel = 0;
+  };
+  std::vector<Run> runs;
+  std::int64_t cast_numel = 0;
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    const ShardedParameter& p = group.parameters[parameters[k]];
+    const auto dtype = p.sharded_grad_dtype();
+    if (runs.empty() || runs.back().dtype != dtype) runs.push_back({dtype, k, k, 0});
+    runs.back().end = k + 1;
+    runs.back().numel += p.padded_local_numel();
+    if (dtype && *dtype != output->dtype) cast_numel += p.padded_local_numel();
+  }
+  const bool copy_uncast = cast_numel > output->numel - cast_numel;
+  std::vector<SymTensor> gradients;
+  std::int64_t at = 0;
+  for (const Run& run : runs) {
+    SymTensor part = run.numel == output->numel ? output : host_.view_as(output, Shape{run.numel}, at);
+    const bool casts = run.dtype && *run.dtype != output->dtype;
+    if (casts) {
+      part = host_.cast(part, *run.dtype, BufferCategory::kShardedGradient, group.unit);
+    } else if (copy_uncast) {
+      const SymTensor clone = host_.empty(Shape{run.numel}, part->dtype, BufferCategory::kShardedGradient, group.unit);
+      host_.launch(OpKind::kCopy, {part}, {clone});
+      part = clone;
+    } else {
+      host_.set_category(part, BufferCategory::kShardedGradient, group.unit);
+    }
+    std::int64_t offset = part->offset;
+    for (std::size_t k = run.begin; k < run.end; ++k) {
+      const ShardedParameter& p = group.parameters[parameters[k]];
+      gradients.push_back(host_.view_as(part, shape_of(p.local_shape), offset));
+      offset += p.padded_local_numel();
+    }
+    at += run.numel;
+  }
+  return gradients;
+}
+
+void Reducer::accumulate(ParamGroup& group, const std::vector<std::size_t>& parameters, std::vector<SymTensor> gradients,
+                         StreamIndex stream) {
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    const ShardedParameter& p = group.parameters[parameters[k]];
+    SymTensor& local = group.runtime.parameters[parameters[k]].local;
+    const bool add = static_cast<bool>(local->grad);
+    if (p.offload) {
+      SymTensor on_host = host_.empty_on_host(gradients[k]->shape, gradients[k]->dtype, local->storage->space,
+                                              BufferCategory::kShardedGradient, group.unit);
+      Copy copy;
+      copy.direction = CopyDirection::kDeviceToHost;
+      copy.stream = stream;
+      copy.phase = host_.phase();
+      copy.blocks_host = add || local->storage->space != MemorySpace::kHostPinned;
+      copy.bytes = Bytes(gradients[k]->bytes());
+      copy.source = host_.id_of(gradients[k]);
+      copy.destination = host_.id_of(on_host);
+      host_.copy(copy);
+      if (!copy.blocks_host) group.runtime.offload_events.push_back(host_.record_event(stream));
+      gradients[k] = std::move(on_host);
+    }
+    if (add) {
+      host_.launch(OpKind::kAddInPlace, {local->grad, gradients[k]}, {local->grad});
+    } else {
+      local->grad = gradients[k];
+    }
+  }
+}
+
+}  // namespace foreshard::fsdp2
