@@ -19,47 +19,88 @@ struct AutogradEdge {
   std::uint8_t input = 0;                  ///< Which gradient slot of `node`.
 };
 
-/// Computes the gradients of one recorded function; reads ctx.grad(i), ctx.saved(i), writes ctx.set(i, gradient).
+/// Computes the gradients of one recorded function.
 using BackwardFunction = void (*)(BackwardContext& ctx);
 
-/// What a hook does is up to its owner; the engine only says which one fired.
+/// What a hook does is up to its owner (the framework); the engine only says which one fired.
+enum class HookKind : std::uint8_t { kTensorPreHook, kNodePostHook };
 struct HookEntry {
   std::uint32_t payload = 0;
   std::uint8_t input = 0;                  ///< Tensor hooks: gradient slot.
-  std::uint8_t kind = 0;                   ///< HookKind
+  HookKind kind = HookKind::kTensorPreHook;
   std::int32_t next = -1;                  ///< Next hook of the same node, in order of registration.
 };
-enum class HookKind : std::uint8_t { kTensorPreHook, kNodePreHook, kNodePostHook };
 
-inline constexpr int kMaxNodeTensors = 12;
-
-/// A tensor kept for backward. Either the tensor itself, or (under saved-tensor hooks) a slot of a checkpoint frame.
+/// A tensor kept for backward: the tensor itself or, inside a checkpointed region, a numbered slot of its frame.
 struct SavedTensor {
   SymTensor tensor;
-  std::int32_t frame = -1, slot = -1;      ///< Checkpoint frame and slot if the tensor itself was not kept.
+  std::int32_t frame = -1, slot = -1;
 };
+
+/// Inputs of a function that take gradients, and tensors it saves: this many without heap memory.
+inline constexpr int kInlineEdges = 4, kInlineSaved = 9;
+inline constexpr std::uint64_t kAccumulateSequence = UINT64_MAX;
 
 struct AutogradNode {
   std::uint32_t refs = 0;
   std::uint8_t gradients_in = 1;           ///< Outputs of the forward function.
-  std::uint8_t edges = 0, saved = 0;
-  bool is_accumulate = false;
-  std::uint64_t sequence = 0;              ///< Order of creation; AccumulateGrad: highest.
+  std::uint8_t inline_edges = 0, inline_saved = 0;
+  DType dtype = DType::kFloat32;           ///< Of the outputs: gradients that arrive are converted to it.
+  std::uint64_t sequence = 0;              ///< Order of creation; AccumulateGrad: kAccumulateSequence.
   Host* host = nullptr;
-  BackwardFunction backward = nullptr;
+  BackwardFunction backward = nullptr;     ///< Null: AccumulateGrad.
   std::int32_t first_hook = -1;
   std::int32_t pending = 0;                ///< Dependencies left in the running backward.
-  std::uint32_t visit = 0;                 ///< Mark of the running backward.
-  std::uint32_t buffer = 0;                ///< First slot in the engine's input buffers.
+  std::uint32_t visit = 0;                 ///< Number of the backward that knows this node.
+  std::uint32_t slots = UINT32_MAX;        ///< First of its input slots in the running backward.
   ScopeId scope;                           ///< Module that recorded it.
   std::uint32_t payload = 0;               ///< Of a framework's function node.
-  DType dtype = DType::kFloat32;           ///< Of output 0.
   std::array<std::int64_t, 8> ints{};      ///< Whatever the backward function needs.
-  std::array<double, 3> floats{};
-  std::array<AutogradEdge, kMaxNodeTensors> edge;
-  std::array<SavedTensor, kMaxNodeTensors> saved_tensor;
-  std::array<Shape, 3> output_shape;       ///< Of the first outputs, for undefined gradients.
-  SymTensor variable;                      ///< AccumulateGrad: the leaf.
+  std::array<double, 2> floats{};
+  Shape shape;                             ///< Whatever the backward function needs; often that of the input.
+  std::array<AutogradEdge, kInlineEdges> edge_;
+  std::array<SavedTensor, kInlineSaved> saved_;
+  std::vector<AutogradEdge> more_edges;
+  std::vector<SavedTensor> more_saved;
+  SymTensorImpl* variable = nullptr;       ///< AccumulateGrad: the leaf; it outlives its node's use.
+
+  int edges() const { return inline_edges + static_cast<int>(more_edges.size()); }
+  int saved_count() const { return inline_saved + static_cast<int>(more_saved.size()); }
+  AutogradEdge& edge(int i) {
+    return i < kInlineEdges ? edge_[static_cast<std::size_t>(i)] : more_edges[static_cast<std::size_t>(i - kInlineEdges)];
+  }
+  SavedTensor& saved(int i) {
+    return i < kInlineSaved ? saved_[static_cast<std::size_t>(i)] : more_saved[static_cast<std::size_t>(i - kInlineSaved)];
+  }
+  void add_edge(AutogradEdge e);
+  bool needs(int i) { return static_cast<bool>(edge(i).node); }
+};
+
+/// What a backward function sees. Unpacked tensors live until it returns, as the locals of PyTorch's generated code do.
+class BackwardContext {
+ public:
+  BackwardContext(Host& h, AutogradNode& n, std::span<SymTensor> gradients, std::span<SymTensor> results)
+      : host(h), node(n), gradients_(gradients), results_(results) {}
+  ~BackwardContext() { while (count_ > 0) unpacked_[static_cast<std::size_t>(--count_)].reset(); }
+
+  Host& host;
+  AutogradNode& node;
+
+  /// Gradient of output i; null if undefined.
+  SymTensor& grad(int i = 0) { return gradients_[static_cast<std::size_t>(i)]; }
+  int gradients() const { return static_cast<int>(gradients_.size()); }
+  /// True if input i wants a gradient.
+  bool needs(int i) { return node.needs(i); }
+  void set(int i, SymTensor g) { results_[static_cast<std::size_t>(i)] = std::move(g); }
+  SymTensor& result(int i) { return results_[static_cast<std::size_t>(i)]; }
+  /// Saved tensor i; call once each, in the order in which PyTorch's code unpacks. Inside a checkpointed region the first
+  /// call runs the forward again.
+  const SymTensor& saved(int i);
+
+ private:
+  std::span<SymTensor> gradients_, results_;
+  std::array<SymTensor, kInlineSaved + 4> unpacked_;
+  int count_ = 0;
 };
 
 }  // namespace foreshard

@@ -89,6 +89,8 @@ class Host {
   SymTensor rank_view(const SymTensor& base, const Shape& shape, GroupId group, std::int64_t bytes_per_rank,
                       std::int64_t offset_elements = 0);
   SymTensor detach(const SymTensor& t);
+  /// A leaf: its gradient is accumulated in t->grad.
+  void set_requires_grad(const SymTensor& t, bool on) { t->requires_grad = on; }
   /// What the buffer is for, once that is known (a gradient that turns out to be a parameter's).
   void set_category(const SymTensor& t, BufferCategory category, UnitId unit = {});
   /// Entry of the tensor in the program's table (made on first use). Invalid if the host is not `executable`.
@@ -107,6 +109,8 @@ class Host {
   void wait_stream(StreamIndex s, StreamIndex other) { program_.wait_stream(s, other); }
   /// tensor.to(dtype) without autograd: the same tensor if nothing changes, else a new one and a copy.
   SymTensor cast(const SymTensor& t, DType dtype, BufferCategory category, UnitId unit = {});
+  /// tensor.to(dtype), recorded by autograd (FSDP2's and FSDP1's casts of inputs and outputs); the same tensor if nothing changes.
+  SymTensor to(const SymTensor& t, DType dtype);
   /// Small table of pointers or sizes: device buffer, H2D copy; freed when the handle goes (F2-AG-6 in memory-corrections).
   SymTensor pointer_table(std::int64_t bytes);
 
@@ -117,8 +121,13 @@ class Host {
   /// Framework::pre_forward / post_forward are called for watched modules only.
   void watch(ModuleId m) { watched_[m.value] = 1; }
   ScopeId scope_of(ModuleId m) const { return scopes_[m.value]; }
-  /// nn.Module.__call__: pre-forward hooks, (checkpointed) forward, post-forward hooks.
-  void call(ModuleId m, std::span<const SymTensor> inputs, std::span<SymTensor> outputs);
+  /// nn.Module.__call__: pre-forward hooks, (checkpointed) forward, post-forward hooks. Hooks may replace inputs.
+  void call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+  /// This module's forward is wrapped in a non-reentrant checkpoint (inside the framework's hooks).
+  void set_checkpointed(ModuleId m);
+  /// Reports begin and end of this module's own forward and backward to the sink (kModule...). The reports are identity
+  /// functions in the autograd graph, inside the framework's hooks.
+  void trace_module(ModuleId m);
 
   // ------------------------------------------------------------------ autograd
   /// Leaf or recorded result.
@@ -138,6 +147,9 @@ class Host {
   /// loss.backward(); gradients of ones are made for each root.
   void backward(std::span<const SymTensor> roots);
 
+  /// Stops writing instructions and drops what the host itself holds; tensors held by others may still be dropped later.
+  void close();
+
   // ------------------------------------------------------------------ decisions
   bool has_sink() const { return options_.sink != nullptr; }
   void decide(const Decision& d) { if (options_.sink) options_.sink->on_decision(d); }
@@ -146,12 +158,12 @@ class Host {
 
  private:
   friend class HostImpl;
-  friend void destroy(SymStorage* s);
 
   const Model& model_;
   const ParallelConfig& config_;
   HostOptions options_;
   ProgramBuilder program_;
+  std::unique_ptr<HostImpl> impl_;         // Before everything that holds tensors.
   std::vector<Group> groups_;
   Framework* framework_ = nullptr;
   StreamIndex stream_ = 0;
@@ -162,7 +174,6 @@ class Host {
   std::vector<SymTensor> parameters_;
   std::vector<std::uint8_t> watched_;
   std::vector<ScopeId> scopes_;
-  std::unique_ptr<HostImpl> impl_;
 };
 
 /// Sets the host's current stream for a scope.

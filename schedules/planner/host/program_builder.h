@@ -39,7 +39,7 @@ class ProgramBuilder {
 
   TensorId add_tensor(const Tensor& t);
   void launch(const Launch& l);
-  void collective(const Collective& c);
+  std::uint32_t collective(const Collective& c);   ///< Index of the collective.
   void copy(const Copy& c);
   void host_work(std::int64_t reference_ns, std::uint32_t name);
   void mark(const Mark& m);

@@ -15,6 +15,7 @@
 namespace foreshard {
 
 class Host;
+class HostImpl;
 struct AutogradNode;
 
 /// Intrusive pointer; T has `refs` and a free function `destroy(T*)`.
@@ -93,9 +94,10 @@ struct SymTensorImpl {
   std::uint32_t refs = 0;
   DType dtype = DType::kFloat32;
   bool requires_grad = false;              ///< Leaf that asks for a gradient, or result of a recorded function.
-  bool contiguous = true;
   std::uint8_t output_nr = 0;              ///< Which output of grad_fn.
   std::int8_t grad_dtype = -1;             ///< DType that a gradient is cast to when accumulated; -1: own dtype.
+  std::uint32_t version = 0;               ///< In-place changes, for the autocast cache.
+  HostImpl* impl = nullptr;
   Ref<SymStorage> storage;
   Shape shape;
   std::array<std::int64_t, kMaxRank> stride{};
@@ -106,6 +108,7 @@ struct SymTensorImpl {
   Ref<AutogradNode> grad_fn;
   AutogradNode* grad_accumulator = nullptr;   ///< Of a leaf; owned by the graph (and by hooks' owners), not by the tensor.
   SymTensor grad;                          ///< Of a leaf.
+  SymTensor base;                          ///< Tensor that a recorded view was taken from, while the view lives.
   TensorId id;                             ///< Entry in the program's table, valid for `id_generation` only.
   std::uint32_t id_generation = UINT32_MAX;
 

@@ -1,0 +1,345 @@
+#include "schedules/planner/host/autograd.h"
+
+#include "core/error.h"
+#include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/host_impl.h"
+
+namespace foreshard {
+
+// ---------------------------------------------------------------------------------------------- nodes
+
+void AutogradNode::add_edge(AutogradEdge e) {
+  if (inline_edges < kInlineEdges) {
+    edge_[inline_edges++] = std::move(e);
+  } else {
+    more_edges.push_back(std::move(e));
+  }
+}
+
+namespace {
+
+/// Nodes whose last reference went while another one is being destroyed: a long graph must not recurse once per node.
+struct Doomed {
+  std::vector<AutogradNode*> nodes;
+  bool running = false;
+};
+thread_local Doomed doomed;
+
+void clear_node(AutogradNode& n) {
+  HostImpl& impl = n.host->impl();
+  impl.release_saved(n);
+  for (int i = 0; i < n.edges(); ++i) n.edge(i) = {};
+  n.inline_edges = 0;
+  n.more_edges.clear();
+  if (n.variable) n.variable->grad_accumulator = nullptr;
+  n.variable = nullptr;
+  n.gradients_in = 1;
+  n.backward = nullptr;
+  n.first_hook = -1;
+  n.pending = 0;
+  n.visit = 0;
+  n.slots = UINT32_MAX;
+  n.refs = 0;
+  impl.nodes.give_back(&n);
+}
+
+}  // namespace
+
+void destroy(AutogradNode* n) {
+  doomed.nodes.push_back(n);
+  if (doomed.running) return;
+  doomed.running = true;
+  while (!doomed.nodes.empty()) {
+    AutogradNode* const next = doomed.nodes.back();
+    doomed.nodes.pop_back();
+    clear_node(*next);
+  }
+  doomed.running = false;
+}
+
+void HostImpl::release(SavedTensor& s) {
+  s.tensor.reset();
+  if (s.frame < 0) return;
+  CheckpointFrame& f = frames[static_cast<std::size_t>(s.frame)];
+  f.holder_alive[static_cast<std::size_t>(s.slot)] = 0;
+  if (static_cast<std::size_t>(s.slot) < f.recomputed.size()) f.recomputed[static_cast<std::size_t>(s.slot)].reset();
+  --f.live_holders;
+  const std::int32_t frame = s.frame;
+  s.frame = s.slot = -1;
+  drop_frame_if_done(frame);
+}
+
+void HostImpl::release_saved(AutogradNode& n) {
+  for (int i = 0; i < n.saved_count(); ++i) release(n.saved(i));
+  n.inline_saved = 0;
+  n.more_saved.clear();
+}
+
+const SymTensor& BackwardContext::saved(int i) {
+  SymTensor& slot = unpacked_[static_cast<std::size_t>(count_++)];
+  slot = host.impl().unpack(node.saved(i));
+  return slot;
+}
+
+Ref<AutogradNode> HostImpl::gradient_edge_node(SymTensorImpl& t) {
+  if (t.grad_fn) return t.grad_fn;
+  if (t.grad_accumulator) return Ref<AutogradNode>(t.grad_accumulator);
+  AutogradNode* const n = nodes.take();
+  n->host = &host;
+  n->sequence = kAccumulateSequence;
+  n->dtype = t.dtype;
+  n->variable = &t;
+  t.grad_accumulator = n;
+  return Ref<AutogradNode>(n);
+}
+
+void HostImpl::add_hook(AutogradNode& n, HookEntry e) {
+  const auto index = static_cast<std::int32_t>(hooks.size());
+  hooks.push_back(e);
+  if (n.first_hook < 0) {
+    n.first_hook = index;
+    return;
+  }
+  std::int32_t at = n.first_hook;
+  while (hooks[static_cast<std::size_t>(at)].next >= 0) at = hooks[static_cast<std::size_t>(at)].next;
+  hooks[static_cast<std::size_t>(at)].next = index;
+}
+
+// ---------------------------------------------------------------------------------------------- public face
+
+void Host::register_tensor_hook(const SymTensor& t, std::uint32_t payload) {
+  Ref<AutogradNode> n = impl_->gradient_edge_node(*t);
+  impl_->add_hook(*n, {payload, t->output_nr, HookKind::kTensorPreHook, -1});
+  // A leaf's hooks belong to the tensor; its node may come and go, so keep it while the tensor lives.
+  if (t->is_leaf()) impl_->kept_accumulators.push_back(std::move(n));
+}
+
+Ref<AutogradNode> Host::grad_accumulator(const SymTensor& leaf) { return impl_->gradient_edge_node(*leaf); }
+
+void Host::register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload) {
+  impl_->add_hook(*accumulator, {payload, 0, HookKind::kNodePostHook, -1});
+}
+
+void Host::queue_callback(std::uint32_t payload) {
+  if (!in_backward()) throw InternalError("queue_callback outside of backward");
+  impl_->callbacks.push_back(payload);
+}
+
+namespace {
+
+/// Backward of a framework's pass-through function: all gradients go on unchanged.
+void pass_through(BackwardContext& ctx) {
+  ctx.host.framework()->on_function_backward(ctx.host, ctx.node.payload);
+  for (int i = 0; i < ctx.gradients(); ++i) {
+    if (ctx.needs(i)) ctx.set(i, ctx.grad(i));
+  }
+}
+
+}  // namespace
+
+void HostImpl::identity(std::span<SymTensor> tensors, BackwardFunction backward, std::uint32_t payload) {
+  bool any = false;
+  for (const SymTensor& t : tensors) any = any || t->requires_grad;
+  if (!any || !host.grad_enabled_) return;
+  AutogradNode* const n = nodes.take();
+  Ref<AutogradNode> node(n);
+  n->host = &host;
+  n->sequence = next_sequence++;
+  n->backward = backward;
+  n->payload = payload;
+  n->scope = host.scope_;
+  n->gradients_in = static_cast<std::uint8_t>(tensors.size());
+  n->dtype = tensors[0]->dtype;
+  for (const SymTensor& t : tensors) {
+    n->add_edge(t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr} : AutogradEdge{});
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    SymTensor view = host.detach(tensors[i]);
+    view->base = tensors[i]->base ? tensors[i]->base : tensors[i];
+    view->requires_grad = is_floating(tensors[i]->dtype);
+    view->grad_fn = node;
+    view->output_nr = static_cast<std::uint8_t>(i);
+    tensors[i] = std::move(view);
+  }
+}
+
+void Host::apply_function(std::span<SymTensor> tensors, std::uint32_t payload) {
+  impl_->identity(tensors, pass_through, payload);
+}
+
+void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(roots); }
+
+// ---------------------------------------------------------------------------------------------- engine
+
+struct HostImpl::GraphTask {
+  std::uint32_t number = 0;
+  std::vector<SymTensor> slots;                       ///< Input buffers of the nodes that wait.
+  std::priority_queue<ReadyNode> ready;               ///< Ties as std::priority_queue resolves them: PyTorch's own.
+  std::vector<AutogradNode*> stack;
+
+};
+
+/// Counts, for each node reachable from `root`, the edges that lead to it.
+void HostImpl::count_dependencies(GraphTask& task, AutogradNode* root) {
+  const auto see = [&](AutogradNode* n) {
+    if (n->visit == task.number) return;
+    n->visit = task.number;
+    n->pending = 0;
+    n->slots = UINT32_MAX;
+    task.stack.push_back(n);
+  };
+  see(root);
+  while (!task.stack.empty()) {
+    AutogradNode* const n = task.stack.back();
+    task.stack.pop_back();
+    for (int i = 0; i < n->edges(); ++i) {
+      if (AutogradNode* const next = n->edge(i).node.get()) {
+        see(next);
+        ++next->pending;
+      }
+    }
+  }
+}
+
+/// InputBuffer::add: the first gradient is taken as it is; further ones are added, in place if the buffer holds the only
+/// reference to a dense tensor and its storage.
+void HostImpl::accumulate_input(GraphTask& task, AutogradNode* next, int input, SymTensor&& g) {
+  if (next->slots == UINT32_MAX) {
+    next->slots = static_cast<std::uint32_t>(task.slots.size());
+    task.slots.resize(task.slots.size() + next->gradients_in);
+  }
+  SymTensor& slot = task.slots[next->slots + static_cast<std::uint32_t>(input)];
+  if (!g) return;
+  if (!slot) {
+    slot = std::move(g);
+    return;
+  }
+  SymTensor other = std::move(g);
+  if (slot->refs == 1 && slot->storage->refs == 1) {
+    host.launch(OpKind::kAddInPlace, {slot, other}, {slot});
+  } else {
+    SymTensor sum = host.empty(slot->shape, slot->dtype, BufferCategory::kBackwardTemporary);
+    host.launch(OpKind::kAdd, {slot, other}, {sum});
+    slot = std::move(sum);
+  }
+}
+
+/// AccumulateGrad (accumulate_grad.h): take the gradient over, or add in place to the one that is there.
+void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks) {
+  SymTensorImpl& leaf = *node.variable;
+  SymTensor g = std::move(gradient);
+  if (leaf.grad_dtype >= 0 && g->dtype != static_cast<DType>(leaf.grad_dtype)) {
+    g = host.cast(g, static_cast<DType>(leaf.grad_dtype), BufferCategory::kUnshardedGradient, leaf.storage->unit);
+  }
+  if (leaf.grad) {
+    host.launch(OpKind::kAddInPlace, {leaf.grad, g}, {leaf.grad});
+    ++leaf.grad->version;
+    return;
+  }
+  const std::uint32_t expected = has_post_hooks ? 2 : 1;
+  const bool same_layout = g->stride == leaf.stride || (is_contiguous(*g) && is_contiguous(leaf));
+  if (g->refs <= expected && same_layout) {
+    host.set_category(g, BufferCategory::kUnshardedGradient, leaf.storage->unit);
+    leaf.grad = host.detach(g);
+    leaf.grad->base = g->base ? g->base : g;
+  } else {
+    SymTensor copy = host.empty(leaf.shape, g->dtype, BufferCategory::kUnshardedGradient, leaf.storage->unit);
+    host.launch(OpKind::kCopy, {g}, {copy});
+    leaf.grad = std::move(copy);
+  }
+}
+
+void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
+  const std::uint8_t n_in = node->gradients_in;
+  std::array<SymTensor, 8> small_in, small_out;
+  std::vector<SymTensor> big_in, big_out;
+  if (n_in > small_in.size()) big_in.resize(n_in);
+  const auto edges = static_cast<std::size_t>(node->edges());
+  if (edges > small_out.size()) big_out.resize(edges);
+  const std::span<SymTensor> in = big_in.empty() ? std::span<SymTensor>(small_in.data(), n_in) : std::span<SymTensor>(big_in);
+  const std::span<SymTensor> out = big_out.empty() ? std::span<SymTensor>(small_out.data(), edges) : std::span<SymTensor>(big_out);
+
+  for (std::uint8_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
+  host.scope_ = node->scope;
+  bool has_post_hooks = false;
+  for (std::int32_t h = node->first_hook; h >= 0;) {
+    const HookEntry e = hooks[static_cast<std::size_t>(h)];
+    if (e.kind == HookKind::kNodePostHook) {
+      has_post_hooks = true;
+    } else {
+      host.framework_->on_tensor_hook(host, e.payload, in[e.input]);
+    }
+    h = e.next;
+  }
+  if (!node->backward) {
+    if (in[0] && node->variable) {
+      SymTensor kept = has_post_hooks ? in[0] : SymTensor();
+      accumulate_gradient(*node, std::move(in[0]), has_post_hooks);
+    }
+  } else {
+    BackwardContext ctx(host, *node, in, out);
+    node->backward(ctx);
+  }
+  for (std::int32_t h = has_post_hooks ? node->first_hook : -1; h >= 0;) {
+    const HookEntry e = hooks[static_cast<std::size_t>(h)];
+    if (e.kind == HookKind::kNodePostHook) host.framework_->on_accumulated(host, e.payload);
+    h = e.next;
+  }
+  for (SymTensor& t : in) t.reset();
+  release_saved(*node);
+  for (std::size_t i = 0; i < edges; ++i) {
+    AutogradEdge& e = node->edge(static_cast<int>(i));
+    AutogradNode* const next = e.node.get();
+    if (!next) continue;
+    // validate_outputs: a gradient of another dtype than the forward tensor's is converted.
+    if (out[i] && next->gradients_in == 1 && next->backward && out[i]->dtype != next->dtype && is_floating(next->dtype)) {
+      out[i] = host.cast(out[i], next->dtype, BufferCategory::kBackwardTemporary);
+    }
+    accumulate_input(task, next, e.input, std::move(out[i]));
+    if (--next->pending == 0) task.ready.push({next});
+  }
+}
+
+void HostImpl::run_backward(std::span<const SymTensor> roots) {
+  const bool grad_before = host.grad_enabled_;
+  const ScopeId scope_before = host.scope_;
+  host.grad_enabled_ = false;
+  ++host.backward_depth_;
+  GraphTask task;
+  task.number = ++backward_number;
+  std::vector<SymTensor> ones;
+  for (const SymTensor& r : roots) {
+    SymTensor one = host.empty(r->shape, r->dtype, BufferCategory::kBackwardTemporary);
+    host.launch(OpKind::kFill, {}, {one}, {1.0});
+    ones.push_back(std::move(one));
+  }
+  for (const SymTensor& r : roots) {
+    if (!r->requires_grad) throw InternalError("backward of a tensor that needs no gradient");
+    count_dependencies(task, gradient_edge_node(*r).get());
+  }
+  // The engine's root node feeds every root; a root that another root's graph reaches waits for that too.
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const Ref<AutogradNode> n = gradient_edge_node(*roots[i]);
+    accumulate_input(task, n.get(), roots[i]->output_nr, SymTensor(ones[i]));
+  }
+  for (const SymTensor& r : roots) {
+    AutogradNode* const n = gradient_edge_node(*r).get();
+    if (n->pending == 0) {
+      n->pending = -1;
+      task.ready.push({n});
+    }
+  }
+  while (!task.ready.empty()) {
+    AutogradNode* const n = task.ready.top().node;
+    task.ready.pop();
+    evaluate(task, n);
+  }
+  // Callbacks may queue further ones.
+  for (std::size_t i = 0; i < callbacks.size(); ++i) host.framework_->on_backward_callback(host, callbacks[i]);
+  callbacks.clear();
+  --host.backward_depth_;
+  host.grad_enabled_ = grad_before;
+  host.scope_ = scope_before;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,134 @@
+// Activation checkpointing as torch.utils.checkpoint(use_reentrant=False) does it: tensors saved inside a region are not
+// kept; the first one that backward asks for runs the region's forward again, which stops as soon as all are back (CK-3).
+// Regions nest: inputs of an inner region are saved tensors of the outer one. Source: torch/utils/checkpoint.py (2.15).
+
+#include "core/error.h"
+#include "schedules/planner/host/host_impl.h"
+
+namespace foreshard {
+
+SavedTensor HostImpl::pack(const SymTensor& t) {
+  if (save_scopes.empty() || !t) return {t, -1, -1};
+  const SaveScope scope = save_scopes.back();
+  if (scope.frame < 0) return {t, -1, -1};
+  CheckpointFrame& f = frames[static_cast<std::size_t>(scope.frame)];
+  if (!scope.recomputing) {
+    f.holder_alive.push_back(1);
+    ++f.live_holders;
+    return {SymTensor(), scope.frame, static_cast<std::int32_t>(f.holder_alive.size() - 1)};
+  }
+  SymTensor x = host.detach(t);
+  x->requires_grad = t->requires_grad;
+  const auto slot = static_cast<std::size_t>(f.counter++);
+  if (slot >= f.holder_alive.size()) {
+    if (host.config().checkpoint_early_stop) throw InternalError("recomputation saves more tensors than the forward");
+    return {x, -1, -1};
+  }
+  if (f.recomputed.size() < f.holder_alive.size()) f.recomputed.resize(f.holder_alive.size());
+  if (f.holder_alive[slot]) f.recomputed[slot] = x;
+  if (host.config().checkpoint_early_stop && slot + 1 == f.holder_alive.size()) throw StopRecomputation{};
+  return {std::move(x), -1, -1};
+}
+
+SymTensor HostImpl::unpack(SavedTensor& s) {
+  if (s.frame < 0) return s.tensor;
+  if (frames[static_cast<std::size_t>(s.frame)].recomputed_in != backward_number) recompute(s.frame);
+  CheckpointFrame& f = frames[static_cast<std::size_t>(s.frame)];
+  return std::move(f.recomputed[static_cast<std::size_t>(s.slot)]);
+}
+
+void HostImpl::drop_frame_if_done(std::int32_t frame) {
+  CheckpointFrame& f = frames[static_cast<std::size_t>(frame)];
+  if (!f.in_use || f.live_holders > 0 || f.forward_running) return;
+  f.in_use = false;
+  std::vector<SavedTensor> arguments = std::move(f.arguments);
+  f.arguments.clear();
+  f.holder_alive.clear();
+  f.recomputed.clear();
+  f.recomputed_in = 0;
+  f.counter = 0;
+  free_frames.push_back(frame);
+  for (SavedTensor& a : arguments) release(a);
+}
+
+void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+  if (!host.grad_enabled_) return run_module(m, inputs, outputs);
+  std::int32_t index = 0;
+  if (free_frames.empty()) {
+    index = static_cast<std::int32_t>(frames.size());
+    frames.emplace_back();
+  } else {
+    index = free_frames.back();
+    free_frames.pop_back();
+  }
+  {
+    std::vector<SavedTensor> arguments;
+    for (const SymTensor& t : inputs) arguments.push_back(pack(t));
+    CheckpointFrame& f = frames[static_cast<std::size_t>(index)];
+    f.in_use = true;
+    f.forward_running = true;
+    f.module = m;
+    f.autocast = autocast;
+    f.arguments = std::move(arguments);
+  }
+  struct Scope {
+    HostImpl& impl;
+    std::int32_t index;
+    ~Scope() {
+      impl.save_scopes.pop_back();
+      impl.frames[static_cast<std::size_t>(index)].forward_running = false;
+      impl.drop_frame_if_done(index);
+    }
+  };
+  save_scopes.push_back({index, false});
+  const Scope scope{*this, index};
+  run_module(m, inputs, outputs);
+}
+
+void HostImpl::recompute(std::int32_t frame) {
+  ModuleId module;
+  std::vector<SymTensor> arguments;
+  {
+    // An argument of a nested region may itself need the outer region's recomputation, which may add frames.
+    module = frames[static_cast<std::size_t>(frame)].module;
+    const std::size_t n = frames[static_cast<std::size_t>(frame)].arguments.size();
+    for (std::size_t i = 0; i < n; ++i) {
+      SavedTensor saved = frames[static_cast<std::size_t>(frame)].arguments[i];
+      arguments.push_back(unpack(saved));
+    }
+    CheckpointFrame& f = frames[static_cast<std::size_t>(frame)];
+    f.recomputed_in = backward_number;
+    f.counter = 0;
+    f.forward_running = true;
+  }
+  const ScopeId scope_before = host.scope_;
+  const bool grad_before = host.grad_enabled_;
+  const bool autocast_before = autocast;
+  const Phase phase_before = host.phase_;
+  const std::size_t scopes_before = save_scopes.size();
+  host.grad_enabled_ = true;
+  ++host.recompute_depth_;
+  host.set_phase(Phase::kRecompute);
+  host.decide({.kind = DecisionKind::kRecomputeBegin, .module = module});
+  autocast = frames[static_cast<std::size_t>(frame)].autocast;
+  if (autocast) ++autocast_depth;
+  save_scopes.push_back({frame, true});
+  const Module& def = host.model().at(module);
+  std::vector<SymTensor> outputs(def.outputs.size());
+  try {
+    run_module(module, arguments, outputs);
+  } catch (const StopRecomputation&) {
+    // Every saved tensor is back.
+  }
+  save_scopes.resize(scopes_before);
+  if (autocast) end_autocast();
+  autocast = autocast_before;
+  host.decide({.kind = DecisionKind::kRecomputeEnd, .module = module});
+  host.set_phase(phase_before);
+  --host.recompute_depth_;
+  host.grad_enabled_ = grad_before;
+  host.scope_ = scope_before;
+  frames[static_cast<std::size_t>(frame)].forward_running = false;
+}
+
+}  // namespace foreshard

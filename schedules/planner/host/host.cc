@@ -1,0 +1,271 @@
+#include "schedules/planner/host/host.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "models/ops/op_registry.h"
+#include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/host_impl.h"
+
+namespace foreshard {
+namespace {
+
+/// Deepest stack of module values; a model beyond it is a bug of the importer (a module that calls itself).
+constexpr std::size_t kValueStack = 1 << 15;
+
+}  // namespace
+
+HostImpl::HostImpl(Host& h) : host(h), value_stack(kValueStack) {}
+
+Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& options)
+    : model_(model), config_(config), options_(options), impl_(std::make_unique<HostImpl>(*this)) {
+  program_.add_stream("compute", 0);
+  parameters_.resize(model.parameters.size());
+  watched_.resize(model.modules.size());
+  scopes_.reserve(model.modules.size());
+  for (const Module& m : model.modules) scopes_.push_back(program_.add_scope(m.name));
+  impl_->compiled.resize(model.modules.size());
+  impl_->checkpointed.resize(model.modules.size());
+  impl_->traced.resize(model.modules.size());
+}
+
+Host::~Host() { close(); }
+
+void Host::close() {
+  impl_->closing = true;
+  for (SymTensor& p : parameters_) p.reset();
+  impl_->autocast_cache.clear();
+  impl_->kept_accumulators.clear();
+  for (CheckpointFrame& f : impl_->frames) f = {};
+}
+
+GroupId Host::add_group(std::string name, std::int64_t size, std::int64_t stride) {
+  groups_.push_back({std::move(name), size, stride});
+  return GroupId(static_cast<std::uint32_t>(groups_.size() - 1));
+}
+
+void Host::set_phase(Phase p) {
+  if (p == phase_) return;
+  Mark m;
+  m.kind = MarkKind::kPhase;
+  m.begin = false;
+  m.phase = phase_;
+  if (phase_ != Phase::kOther) program_.mark(m);
+  phase_ = p;
+  m.begin = true;
+  m.phase = p;
+  if (p != Phase::kOther) program_.mark(m);
+}
+
+// ---------------------------------------------------------------------------------------------- tensors
+
+SymTensor HostImpl::make_tensor(Ref<SymStorage> storage, const Shape& shape, DType dtype) {
+  SymTensorImpl* const t = tensors.take();
+  t->impl = this;
+  t->storage = std::move(storage);
+  t->shape = shape;
+  t->dtype = dtype;
+  std::int64_t n = 1;
+  for (int d = shape.rank - 1; d >= 0; --d) {
+    t->stride[static_cast<std::size_t>(d)] = n;
+    n *= shape[d];
+  }
+  t->numel = n;
+  return SymTensor(t);
+}
+
+Ref<SymStorage> HostImpl::make_storage(std::int64_t bytes, BufferCategory category, UnitId unit, std::uint32_t name) {
+  SymStorage* const s = storages.take();
+  s->host = &host;
+  s->bytes = bytes;
+  s->category = category;
+  s->unit = unit;
+  s->name = name;
+  s->scope = host.scope();
+  s->space = MemorySpace::kDevice;
+  return Ref<SymStorage>(s);
+}
+
+void HostImpl::allocate(SymStorage& s) {
+  if (s.bytes == 0 || s.buffer.valid()) return;
+  s.pool = host.stream_;
+  Buffer b;
+  b.bytes = Bytes(s.bytes);
+  b.pool = s.pool;
+  b.space = s.space;
+  b.category = s.category;
+  b.unit = s.unit;
+  b.scope = s.scope;
+  b.name = s.name;
+  s.buffer = host.program_.alloc(b);
+  ++s.generation;
+}
+
+SymTensor Host::empty(const Shape& shape, DType dtype, BufferCategory category, UnitId unit, std::uint32_t name) {
+  Ref<SymStorage> s = impl_->make_storage(shape.numel() * size_of(dtype), category, unit, name);
+  impl_->allocate(*s);
+  return impl_->make_tensor(std::move(s), shape, dtype);
+}
+
+SymTensor Host::empty_on_host(const Shape& shape, DType dtype, MemorySpace space, BufferCategory category, UnitId unit) {
+  Ref<SymStorage> s = impl_->make_storage(shape.numel() * size_of(dtype), category, unit, 0);
+  s->space = space;
+  impl_->allocate(*s);
+  return impl_->make_tensor(std::move(s), shape, dtype);
+}
+
+SymTensor Host::unallocated(const Shape& shape, DType dtype, std::int64_t bytes, BufferCategory category, UnitId unit) {
+  return impl_->make_tensor(impl_->make_storage(bytes, category, unit, 0), shape, dtype);
+}
+
+void Host::free_storage(const SymTensor& t) {
+  SymStorage& s = *t->storage;
+  if (!s.buffer.valid()) return;
+  if (!impl_->closing) program_.free(s.buffer);
+  s.buffer = {};
+}
+
+void Host::allocate_storage(const SymTensor& t) { impl_->allocate(*t->storage); }
+
+SymTensor Host::view_as(const SymTensor& base, const Shape& shape, std::int64_t offset_elements) {
+  SymTensor v = impl_->make_tensor(base->storage, shape, base->dtype);
+  v->offset = offset_elements;
+  v->group = base->group;
+  v->offset_per_rank = base->offset_per_rank;
+  return v;
+}
+
+SymTensor Host::view_as(const SymTensor& base, const Shape& shape, std::span<const std::int64_t> strides,
+                        std::int64_t offset_elements) {
+  SymTensor v = view_as(base, shape, offset_elements);
+  for (std::size_t d = 0; d < strides.size(); ++d) v->stride[d] = strides[d];
+  return v;
+}
+
+SymTensor Host::rank_view(const SymTensor& base, const Shape& shape, GroupId group, std::int64_t bytes_per_rank,
+                          std::int64_t offset_elements) {
+  SymTensor v = view_as(base, shape, offset_elements);
+  v->group = group;
+  v->offset_per_rank = bytes_per_rank;
+  return v;
+}
+
+SymTensor Host::detach(const SymTensor& t) {
+  SymTensor v = view_as(t, t->shape, t->offset);
+  v->stride = t->stride;
+  return v;
+}
+
+void Host::set_category(const SymTensor& t, BufferCategory category, UnitId unit) {
+  SymStorage& s = *t->storage;
+  s.category = category;
+  if (unit.valid()) s.unit = unit;
+  if (!s.buffer.valid()) return;
+  Buffer& b = program_.program().buffers[s.buffer.value];
+  b.category = category;
+  if (unit.valid()) b.unit = unit;
+}
+
+TensorId Host::id_of(const SymTensor& t) {
+  if (!options_.executable || !t) return {};
+  SymTensorImpl& i = *t;
+  SymStorage& s = *i.storage;
+  if (i.id_generation == s.generation && i.id.valid()) return i.id;
+  if (!s.buffer.valid() && i.numel > 0) throw InternalError("tensor used while its storage is freed");
+  Tensor out;
+  out.buffer = s.buffer;
+  out.dtype = i.dtype;
+  out.rank = i.shape.rank;
+  out.group = i.group;
+  out.offset = i.offset * size_of(i.dtype);
+  out.offset_per_rank = i.offset_per_rank;
+  for (std::size_t d = 0; d < i.shape.rank; ++d) {
+    out.shape[d] = i.shape.dim[d];
+    out.stride[d] = i.stride[d];
+  }
+  i.id = program_.add_tensor(out);
+  i.id_generation = s.generation;
+  return i.id;
+}
+
+// ---------------------------------------------------------------------------------------------- device work
+
+void Host::launch(const LaunchRequest& r) {
+  Launch l;
+  l.op = r.op;
+  l.stream = stream_;
+  l.phase = phase_;
+  l.kernels = r.kernels;
+  l.scope = scope_;
+  l.dims = r.dims;
+  l.inputs = static_cast<std::uint16_t>(r.inputs.size());
+  l.outputs = static_cast<std::uint16_t>(r.outputs.size());
+  l.attributes = static_cast<std::uint16_t>(r.attributes.size());
+  if (r.dtype_given) {
+    l.dtype = r.dtype;
+  } else if (!r.outputs.empty() && r.outputs[0]) {
+    l.dtype = r.outputs[0]->dtype;
+  }
+  std::int64_t read = 0, written = 0;
+  for (const SymTensor& t : r.inputs) if (t) read += t->bytes();
+  for (const SymTensor& t : r.outputs) if (t) written += t->bytes();
+  l.read = Bytes(read);
+  l.written = Bytes(written);
+  l.flops = flops_of(r.op, l.dims, r.outputs.empty() || !r.outputs[0] ? 0 : r.outputs[0]->numel);
+  RankProgram& p = program_.program();
+  if (options_.executable) {
+    l.first_operand = static_cast<std::uint32_t>(p.operands.size());
+    l.first_attribute = static_cast<std::uint32_t>(p.attributes.size());
+    for (const SymTensor& t : r.inputs) {
+      const TensorId id = id_of(t);
+      p.operands.push_back(id);
+    }
+    for (const SymTensor& t : r.outputs) {
+      const TensorId id = id_of(t);
+      p.operands.push_back(id);
+    }
+    p.attributes.insert(p.attributes.end(), r.attributes.begin(), r.attributes.end());
+  }
+  program_.launch(l);
+}
+
+void Host::launch(OpKind op, std::initializer_list<SymTensor> inputs, std::initializer_list<SymTensor> outputs,
+                  std::initializer_list<double> attributes) {
+  LaunchRequest r;
+  r.op = op;
+  r.inputs = {inputs.begin(), inputs.size()};
+  r.outputs = {outputs.begin(), outputs.size()};
+  r.attributes = {attributes.begin(), attributes.size()};
+  launch(r);
+}
+
+std::uint32_t Host::collective(const Collective& c) {
+  Collective with_phase = c;
+  with_phase.phase = phase_;
+  return program_.collective(with_phase);
+}
+
+void Host::copy(const Copy& c) {
+  Copy with_phase = c;
+  with_phase.phase = phase_;
+  with_phase.stream = stream_;
+  program_.copy(with_phase);
+  if (c.blocks_host) program_.sync_stream(stream_);
+}
+
+SymTensor Host::cast(const SymTensor& t, DType dtype, BufferCategory category, UnitId unit) {
+  if (t->dtype == dtype) return t;
+  SymTensor y = empty(t->shape, dtype, category, unit);
+  launch(OpKind::kCopy, {t}, {y});
+  return y;
+}
+
+SymTensor Host::pointer_table(std::int64_t bytes) {
+  SymTensor t = empty({bytes}, DType::kUInt8, BufferCategory::kWorkspace);
+  Copy c;
+  c.bytes = Bytes(bytes);
+  copy(c);
+  return t;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,124 @@
+#pragma once
+
+// Inner state of the symbolic host; include in host/ and recipes/ only.
+
+#include <cstdint>
+#include <queue>
+#include <span>
+#include <vector>
+
+#include "schedules/planner/host/autograd.h"
+#include "schedules/planner/host/host.h"
+#include "schedules/planner/host/pool.h"
+#include "schedules/planner/host/tensor.h"
+
+namespace foreshard {
+
+/// A checkpointed region between forward and its recomputation (torch.utils.checkpoint, non-reentrant: _CheckpointFrame).
+struct CheckpointFrame {
+  bool in_use = false;
+  ModuleId module;
+  std::int32_t live_holders = 0;           ///< Saved tensors of the region that still exist.
+  bool forward_running = false;
+  std::vector<SavedTensor> arguments;      ///< Inputs of the module, packed by an outer region if there is one.
+  std::vector<std::uint8_t> holder_alive;  ///< For each saved tensor, in order of saving.
+  std::vector<SymTensor> recomputed;
+  std::uint32_t recomputed_in = 0;         ///< Number of the backward that ran it again.
+  std::int32_t counter = 0;                ///< Tensors saved again so far.
+  bool autocast = false;
+};
+
+/// Who receives tensors that functions save: innermost last.
+struct SaveScope {
+  std::int32_t frame = -1;                 ///< -1: keep the tensor itself.
+  bool recomputing = false;
+};
+
+/// Thrown when every tensor of a region is back (CK-3).
+struct StopRecomputation {};
+
+/// A module's program with the values that die after each statement.
+struct CompiledModule {
+  bool ready = false;
+  std::int32_t slots = 0;
+  std::vector<std::uint32_t> release_end;  ///< For each statement: end of its range in `release`.
+  std::vector<ValueSlot> release;
+};
+
+class HostImpl {
+ public:
+  explicit HostImpl(Host& host);
+
+  Host& host;
+  bool closing = false;
+
+  Pool<SymStorage> storages;
+  Pool<SymTensorImpl> tensors;
+  Pool<AutogradNode> nodes;
+
+  // ---------------------------------------------------------------- tensors
+  SymTensor make_tensor(Ref<SymStorage> storage, const Shape& shape, DType dtype);
+  Ref<SymStorage> make_storage(std::int64_t bytes, BufferCategory category, UnitId unit, std::uint32_t name);
+  void allocate(SymStorage& s);
+
+  // ---------------------------------------------------------------- autograd
+  std::uint64_t next_sequence = 0;
+  std::vector<HookEntry> hooks;
+  std::uint32_t backward_number = 0;
+  std::vector<std::uint32_t> callbacks;
+  std::vector<Ref<AutogradNode>> kept_accumulators;   ///< Of leaves with tensor hooks.
+
+  void add_hook(AutogradNode& n, HookEntry e);
+  Ref<AutogradNode> gradient_edge_node(SymTensorImpl& t);
+  void run_backward(std::span<const SymTensor> roots);
+  void release_saved(AutogradNode& n);
+  void release(SavedTensor& s);
+
+  // ---------------------------------------------------------------- checkpointing
+  std::vector<CheckpointFrame> frames;
+  std::vector<std::int32_t> free_frames;
+  std::vector<SaveScope> save_scopes;
+  std::vector<std::uint8_t> checkpointed;  ///< For each module.
+
+  SavedTensor pack(const SymTensor& t);
+  SymTensor unpack(SavedTensor& s);
+  void call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+  void recompute(std::int32_t frame);
+  void drop_frame_if_done(std::int32_t frame);
+
+  // ---------------------------------------------------------------- modules
+  std::vector<CompiledModule> compiled;
+  std::vector<SymTensor> value_stack;
+  std::size_t value_top = 0;
+
+  std::vector<std::uint8_t> traced;        ///< Modules whose forward and backward are reported to the sink.
+  std::vector<std::pair<ModuleId, bool>> call_started;   ///< For each reported call: module, backward seen.
+
+  const CompiledModule& compile(ModuleId m);
+  void set_scope(ScopeId s) { host.scope_ = s; }
+  /// A function that passes its arguments through and runs `backward` when all their gradients are there.
+  void identity(std::span<SymTensor> tensors, BackwardFunction backward, std::uint32_t payload);
+  void run_module(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+  void run_program(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+
+  // ---------------------------------------------------------------- autocast (torch.autocast, bf16)
+  bool autocast = false;
+  struct CachedCast { SymTensorImpl* source; SymTensor source_ref; SymTensor result; };
+  std::vector<CachedCast> autocast_cache;
+  int autocast_depth = 0;
+  void begin_autocast();
+  void end_autocast();
+
+ private:
+  struct ReadyNode {
+    AutogradNode* node;
+    bool operator<(const ReadyNode& o) const { return node->sequence < o.node->sequence; }
+  };
+  struct GraphTask;
+  void count_dependencies(GraphTask& task, AutogradNode* root);
+  void accumulate_input(GraphTask& task, AutogradNode* next, int input, SymTensor&& g);
+  void evaluate(GraphTask& task, AutogradNode* node);
+  void accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks);
+};
+
+}  // namespace foreshard

@@ -1,0 +1,93 @@
+#pragma once
+
+// Building blocks of recipes: what one ATen function does on the host. A recipe allocates outputs and temporaries in
+// PyTorch's order, launches, and records an autograd node with what it saves. Inputs are saved before the kernel runs,
+// outputs after it; gradients of inputs are computed in the alphabetical order of their names, as generated code does.
+
+#include <initializer_list>
+
+#include "core/error.h"
+#include "models/module_tree.h"
+#include "schedules/planner/host/host_impl.h"
+
+namespace foreshard {
+
+/// The autograd node of one call; empty (false) if no input needs a gradient.
+class Record {
+ public:
+  Record(Host& host, BackwardFunction backward, std::initializer_list<const SymTensor*> inputs);
+  Record(Host& host, BackwardFunction backward, std::span<const SymTensor> inputs);
+
+  explicit operator bool() const { return static_cast<bool>(node_); }
+  AutogradNode* operator->() const { return node_.get(); }
+  /// Input i needs a gradient.
+  bool needs(int i) const { return node_ && node_->needs(i); }
+  /// Saves an input; an output of the call itself with save_output (keeps no cycle).
+  void save(const SymTensor& t);
+  void save_output(const SymTensor& t);
+  /// Makes `t` output number `nr` of the node.
+  void attach(const SymTensor& t, int nr = 0) const;
+
+ private:
+  void start(BackwardFunction backward);
+  Host& host_;
+  Ref<AutogradNode> node_;
+};
+
+/// Category of a tensor made now: activation, recomputed activation, loss, temporary of backward or of an evaluation.
+BufferCategory result_category(const Host& host);
+/// torch.empty for a result of a function.
+SymTensor empty_result(Host& host, const Shape& shape, DType dtype);
+/// A temporary that dies within the function.
+SymTensor empty_temporary(Host& host, std::int64_t bytes);
+/// cuBLAS workspace of one product: 32 MiB on Hopper, 1 MiB for cuBLASLt (bias epilogue); memory-corrections, "A, new".
+void blas_workspace(Host& host, bool lt);
+
+/// View without autograd node whose base is `t` (keeps the base's storage shared, as ADInplaceOrView does).
+SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape);
+SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape, const std::array<std::int64_t, kMaxRank>& stride,
+                   std::int64_t offset);
+/// Can `t` be seen with this shape without a copy? Fills the strides.
+bool view_strides(const SymTensorImpl& t, const Shape& shape, std::array<std::int64_t, kMaxRank>& stride);
+
+// ------------------------------------------------------------------ functions with autograd
+SymTensor view(Host& h, const SymTensor& x, const Shape& shape);          ///< InternalError if it would copy.
+SymTensor reshape(Host& h, const SymTensor& x, const Shape& shape);
+SymTensor transpose(Host& h, const SymTensor& x, int a, int b);
+SymTensor contiguous(Host& h, const SymTensor& x);
+SymTensor expand(Host& h, const SymTensor& x, const Shape& shape);
+SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::int64_t end, std::int64_t step = 1);
+SymTensor select(Host& h, const SymTensor& x, int dim, std::int64_t index);
+void split(Host& h, const SymTensor& x, int dim, std::span<const std::int64_t> sizes, std::span<SymTensor> out);
+SymTensor cat(Host& h, std::span<const SymTensor> xs, int dim);
+SymTensor cast(Host& h, const SymTensor& x, DType dtype);
+
+SymTensor add(Host& h, const SymTensor& a, const SymTensor& b);
+SymTensor sub(Host& h, const SymTensor& a, const SymTensor& b);
+SymTensor mul(Host& h, const SymTensor& a, const SymTensor& b);
+SymTensor div(Host& h, const SymTensor& a, const SymTensor& b);
+SymTensor unary(Host& h, Function f, const SymTensor& x, double value = 0);
+SymTensor dropout(Host& h, const SymTensor& x, double p);
+SymTensor mean_last(Host& h, const SymTensor& x);
+SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep);
+SymTensor softmax(Host& h, const SymTensor& x, DType dtype);
+
+SymTensor linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
+SymTensor conv1d_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
+SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b);
+
+SymTensor rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps);
+SymTensor layer_norm(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias, double eps);
+SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
+                    double dropout_p, double scale);
+SymTensor embedding(Host& h, const SymTensor& indices, const SymTensor& weight);
+/// torch.nn.functional.cross_entropy, mean over rows of [n, classes].
+SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets);
+SymTensor mse_loss(Host& h, const SymTensor& x, const SymTensor& y);
+
+/// sum_to_size of a gradient after broadcasting; the same tensor if the shape fits.
+SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape);
+/// A device reduction over the leading `rows` of [rows, columns] with the scratch memory of PyTorch's reduction kernel.
+SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& result);
+
+}  // namespace foreshard

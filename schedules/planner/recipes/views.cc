@@ -1,0 +1,329 @@
+// Views and copies that rearrange: no kernels but for reshape, contiguous and cat.
+
+#include <algorithm>
+
+#include "schedules/planner/recipes/recipe.h"
+
+namespace foreshard {
+
+SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape) {
+  SymTensor v = host.view_as(t, shape, t->offset);
+  v->base = t->base ? t->base : t;
+  return v;
+}
+
+SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape, const std::array<std::int64_t, kMaxRank>& stride,
+                   std::int64_t offset) {
+  SymTensor v = host.view_as(t, shape, offset);
+  v->stride = stride;
+  v->base = t->base ? t->base : t;
+  return v;
+}
+
+bool view_strides(const SymTensorImpl& t, const Shape& shape, std::array<std::int64_t, kMaxRank>& stride) {
+  // at::detail::computeStride: walk both shapes from the last dimension, chunk by chunk of mergeable dimensions.
+  if (t.numel == 0) {
+    stride = contiguous_strides(shape);
+    return true;
+  }
+  int v = shape.rank - 1;
+  std::int64_t base = t.shape.rank > 0 ? t.stride[static_cast<std::size_t>(t.shape.rank - 1)] : 1;
+  std::int64_t chunk = 1, seen = 1;
+  for (int d = t.shape.rank - 1; d >= 0; --d) {
+    chunk *= t.shape[d];
+    const bool ends = d == 0 || (t.shape[d - 1] != 1 &&
+                                 t.stride[static_cast<std::size_t>(d - 1)] != chunk * base);
+    if (!ends) continue;
+    while (v >= 0 && (seen < chunk || shape[v] == 1)) {
+      stride[static_cast<std::size_t>(v)] = seen * base;
+      seen *= shape[v];
+      --v;
+    }
+    if (seen != chunk) return false;
+    if (d > 0) {
+      base = t.stride[static_cast<std::size_t>(d - 1)];
+      chunk = seen = 1;
+    }
+  }
+  if (t.shape.rank == 0) {
+    for (; v >= 0; --v) stride[static_cast<std::size_t>(v)] = 1;
+  }
+  return v == -1;
+}
+
+namespace {
+
+void view_backward(BackwardContext& ctx) {
+  if (!ctx.grad() || !ctx.needs(0)) return;
+  ctx.set(0, reshape(ctx.host, ctx.grad(), ctx.node.shape));
+}
+
+/// A view with its node; the backward function finds the input's shape in node.shape.
+SymTensor recorded_view(Host& h, BackwardFunction backward, const SymTensor& x, const Shape& shape,
+                        const std::array<std::int64_t, kMaxRank>& stride, std::int64_t offset,
+                        std::initializer_list<std::int64_t> ints = {}) {
+  Record r(h, backward, {&x});
+  SymTensor y = raw_view(h, x, shape, stride, offset);
+  if (r) {
+    r->shape = x->shape;
+    std::copy(ints.begin(), ints.end(), r->ints.begin());
+    r.attach(y);
+  }
+  return y;
+}
+
+void copy_backward(BackwardContext& ctx) {
+  if (ctx.grad() && ctx.needs(0)) ctx.set(0, ctx.grad());
+}
+
+}  // namespace
+
+SymTensor view(Host& h, const SymTensor& x, const Shape& shape) {
+  std::array<std::int64_t, kMaxRank> stride{};
+  if (shape.numel() != x->numel) throw InternalError("view changes the number of elements");
+  if (!view_strides(*x, shape, stride)) throw InternalError("view of a tensor whose strides do not allow it");
+  return recorded_view(h, view_backward, x, shape, stride, x->offset);
+}
+
+SymTensor reshape(Host& h, const SymTensor& x, const Shape& shape) {
+  std::array<std::int64_t, kMaxRank> stride{};
+  if (shape.numel() != x->numel) throw InternalError("reshape changes the number of elements");
+  if (view_strides(*x, shape, stride)) return recorded_view(h, view_backward, x, shape, stride, x->offset);
+  // clone(contiguous) then _unsafe_view.
+  SymTensor y;
+  {
+    Record r(h, copy_backward, {&x});
+    y = empty_result(h, x->shape, x->dtype);
+    h.launch(OpKind::kCopy, {x}, {y});
+    r.attach(y);
+  }
+  Record r(h, view_backward, {&y});
+  SymTensor z = h.view_as(y, shape, y->offset);
+  if (r) {
+    r->shape = x->shape;
+    r.attach(z);
+  }
+  return z;
+}
+
+namespace {
+
+void transpose_backward(BackwardContext& ctx) {
+  if (!ctx.grad() || !ctx.needs(0)) return;
+  ctx.set(0, transpose(ctx.host, ctx.grad(), static_cast<int>(ctx.node.ints[0]), static_cast<int>(ctx.node.ints[1])));
+}
+
+}  // namespace
+
+SymTensor transpose(Host& h, const SymTensor& x, int a, int b) {
+  if (a < 0) a += x->shape.rank;
+  if (b < 0) b += x->shape.rank;
+  Shape shape = x->shape;
+  std::array<std::int64_t, kMaxRank> stride = x->stride;
+  std::swap(shape[a], shape[b]);
+  std::swap(stride[static_cast<std::size_t>(a)], stride[static_cast<std::size_t>(b)]);
+  return recorded_view(h, transpose_backward, x, shape, stride, x->offset, {a, b});
+}
+
+SymTensor contiguous(Host& h, const SymTensor& x) {
+  if (is_contiguous(*x)) return x;
+  Record r(h, copy_backward, {&x});
+  SymTensor y = empty_result(h, x->shape, x->dtype);
+  h.launch(OpKind::kCopy, {x}, {y});
+  r.attach(y);
+  return y;
+}
+
+namespace {
+
+void expand_backward(BackwardContext& ctx) {
+  if (ctx.grad() && ctx.needs(0)) ctx.set(0, sum_to(ctx.host, ctx.grad(), ctx.node.shape));
+}
+
+}  // namespace
+
+SymTensor expand(Host& h, const SymTensor& x, const Shape& shape) {
+  std::array<std::int64_t, kMaxRank> stride{};
+  const int lead = shape.rank - x->shape.rank;
+  Shape full = shape;
+  for (int d = shape.rank - 1; d >= lead; --d) {
+    const std::int64_t from = x->shape[d - lead];
+    if (full[d] < 0) full[d] = from;
+    stride[static_cast<std::size_t>(d)] = from == full[d] ? x->stride[static_cast<std::size_t>(d - lead)] : 0;
+  }
+  return recorded_view(h, expand_backward, x, full, stride, x->offset);
+}
+
+namespace {
+
+/// Slice and select: the gradient is written into zeros of the input's shape.
+void slice_backward(BackwardContext& ctx) {
+  if (!ctx.grad() || !ctx.needs(0)) return;
+  const auto& n = ctx.node.ints;
+  SymTensor g = empty_result(ctx.host, ctx.node.shape, ctx.grad()->dtype);
+  ctx.host.launch(OpKind::kFill, {}, {g}, {0.0});
+  std::array<std::int64_t, kMaxRank> stride = g->stride;
+  const auto dim = static_cast<std::size_t>(n[0]);
+  const std::int64_t offset = n[1] * stride[dim];
+  SymTensor part;
+  if (n[3] != 0) {                          // select: the dimension is gone
+    Shape s = ctx.grad()->shape;
+    std::array<std::int64_t, kMaxRank> st{};
+    for (std::size_t d = 0, o = 0; d < g->shape.rank; ++d) {
+      if (d != dim) st[o++] = stride[d];
+    }
+    part = ctx.host.view_as(g, s, std::span<const std::int64_t>(st.data(), s.rank), offset);
+  } else {
+    stride[dim] *= n[2];
+    part = ctx.host.view_as(g, ctx.grad()->shape, std::span<const std::int64_t>(stride.data(), g->shape.rank), offset);
+  }
+  ctx.host.launch(OpKind::kCopy, {ctx.grad()}, {part});
+  ctx.set(0, std::move(g));
+}
+
+}  // namespace
+
+SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::int64_t end, std::int64_t step) {
+  if (dim < 0) dim += x->shape.rank;
+  const std::int64_t size = x->shape[dim];
+  if (end == -1 || end > size) end = size;
+  if (start < 0) start += size;
+  Shape shape = x->shape;
+  shape[dim] = std::max<std::int64_t>(0, (end - start + step - 1) / step);
+  std::array<std::int64_t, kMaxRank> stride = x->stride;
+  const std::int64_t offset = x->offset + start * stride[static_cast<std::size_t>(dim)];
+  stride[static_cast<std::size_t>(dim)] *= step;
+  return recorded_view(h, slice_backward, x, shape, stride, offset, {dim, start, step, 0});
+}
+
+SymTensor select(Host& h, const SymTensor& x, int dim, std::int64_t index) {
+  if (dim < 0) dim += x->shape.rank;
+  if (index < 0) index += x->shape[dim];
+  Shape shape;
+  shape.rank = static_cast<std::uint8_t>(x->shape.rank - 1);
+  std::array<std::int64_t, kMaxRank> stride{};
+  for (int d = 0, o = 0; d < x->shape.rank; ++d) {
+    if (d == dim) continue;
+    shape[o] = x->shape[d];
+    stride[static_cast<std::size_t>(o++)] = x->stride[static_cast<std::size_t>(d)];
+  }
+  return recorded_view(h, slice_backward, x, shape, stride,
+                       x->offset + index * x->stride[static_cast<std::size_t>(dim)], {dim, index, 1, 1});
+}
+
+namespace {
+
+/// split_backward: the gradients of all parts put together; undefined ones are zeros.
+void split_backward(BackwardContext& ctx) {
+  if (!ctx.needs(0)) return;
+  Host& h = ctx.host;
+  bool any = false;
+  DType dtype = DType::kFloat32;
+  for (int i = 0; i < ctx.gradients(); ++i) {
+    if (!ctx.grad(i)) continue;
+    any = true;
+    dtype = ctx.grad(i)->dtype;
+  }
+  if (!any) return;
+  const auto dim = static_cast<int>(ctx.node.ints[0]);
+  std::vector<SymTensor> parts;
+  for (int i = 0; i < ctx.gradients(); ++i) {
+    if (ctx.grad(i)) {
+      parts.push_back(ctx.grad(i));
+      continue;
+    }
+    Shape s = ctx.node.shape;
+    s[dim] = i < 6 ? ctx.node.ints[static_cast<std::size_t>(i) + 1] : ctx.node.ints[1];
+    SymTensor zero = empty_result(h, s, dtype);
+    h.launch(OpKind::kFill, {}, {zero}, {0.0});
+    parts.push_back(std::move(zero));
+  }
+  ctx.set(0, cat(h, parts, dim));
+}
+
+}  // namespace
+
+void split(Host& h, const SymTensor& x, int dim, std::span<const std::int64_t> sizes, std::span<SymTensor> out) {
+  if (dim < 0) dim += x->shape.rank;
+  Record r(h, split_backward, {&x});
+  if (r) {
+    r->shape = x->shape;
+    r->ints[0] = dim;
+    for (std::size_t i = 0; i < sizes.size() && i < 6; ++i) r->ints[i + 1] = sizes[i];
+  }
+  std::int64_t offset = x->offset;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    Shape shape = x->shape;
+    shape[dim] = sizes[i];
+    out[i] = raw_view(h, x, shape, x->stride, offset);
+    r.attach(out[i], static_cast<int>(i));
+    offset += sizes[i] * x->stride[static_cast<std::size_t>(dim)];
+  }
+}
+
+namespace {
+
+void cat_backward(BackwardContext& ctx) {
+  if (!ctx.grad()) return;
+  const auto dim = static_cast<int>(ctx.node.ints[0]);
+  std::int64_t offset = ctx.grad()->offset;
+  const SymTensor& g = ctx.grad();
+  for (int i = 0; i < ctx.node.edges(); ++i) {
+    Shape shape = g->shape;
+    shape[dim] = i < 7 ? ctx.node.ints[static_cast<std::size_t>(i) + 1] : ctx.node.ints[1];
+    if (ctx.needs(i)) ctx.set(i, raw_view(ctx.host, g, shape, g->stride, offset));
+    offset += shape[dim] * g->stride[static_cast<std::size_t>(dim)];
+  }
+}
+
+}  // namespace
+
+SymTensor cat(Host& h, std::span<const SymTensor> xs, int dim) {
+  if (dim < 0) dim += xs[0]->shape.rank;
+  Record r(h, cat_backward, xs);
+  Shape shape = xs[0]->shape;
+  std::int64_t total = 0;
+  for (const SymTensor& x : xs) total += x->shape[dim];
+  shape[dim] = total;
+  if (r) {
+    r->ints[0] = dim;
+    for (std::size_t i = 0; i < xs.size() && i < 7; ++i) r->ints[i + 1] = xs[i]->shape[dim];
+  }
+  SymTensor y = empty_result(h, shape, xs[0]->dtype);
+  const double d = dim;
+  LaunchRequest q;
+  q.op = OpKind::kCat;
+  q.inputs = xs;
+  q.outputs = {&y, 1};
+  q.attributes = {&d, 1};
+  h.launch(q);
+  r.attach(y);
+  return y;
+}
+
+namespace {
+
+void cast_backward(BackwardContext& ctx) {
+  if (!ctx.grad() || !ctx.needs(0)) return;
+  ctx.set(0, ctx.host.cast(ctx.grad(), static_cast<DType>(ctx.node.ints[0]), result_category(ctx.host)));
+}
+
+}  // namespace
+
+SymTensor cast(Host& h, const SymTensor& x, DType dtype) {
+  if (x->dtype == dtype) return x;
+  Record r(h, cast_backward, {&x});
+  if (r) r->ints[0] = static_cast<std::int64_t>(x->dtype);
+  SymTensor y = empty_result(h, x->shape, dtype);
+  if (!is_contiguous(*x)) {
+    // to() preserves the strides of a dense tensor.
+    std::int64_t extent = 1;
+    for (int d = 0; d < x->shape.rank; ++d) extent += (x->shape[d] - 1) * x->stride[static_cast<std::size_t>(d)];
+    if (extent == x->numel) y->stride = x->stride;
+  }
+  h.launch(OpKind::kCopy, {x}, {y});
+  r.attach(y);
+  return y;
+}
+
+}  // namespace foreshard
