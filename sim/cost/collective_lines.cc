@@ -257,8 +257,8 @@ void set_network(CollectiveSetting& s, const HardwareProfile& profile, const Gro
   const double nics = net.nics.value;
   const double gpus = profile.node.gpus.value;
   const double ranks = placement.fewest_per_node;
-  const double rate = net.nic_rate.value * 1e-9 * net.efficiency.value * s.tuning.network_rate /
-                      std::max(1.0, net.oversubscription.value_or(1));
+  const double rate =
+      net.nic_rate.value * 1e-9 * net.efficiency.value / std::max(1.0, net.oversubscription.value_or(1));
   s.nics = nics >= gpus ? std::max(1.0, ranks * nics / gpus) : std::min(ranks, nics);
   s.network = std::min(s.nics * rate, nics * rate / placement.concurrent);
   s.one_nic = s.network / ranks;
@@ -276,7 +276,6 @@ CollectiveSetting collective_setting(const HardwareProfile& profile, const Group
   s.per_node = placement.most_per_node;
   s.levels = static_cast<int>(std::floor(std::log2(std::max(1, placement.nodes))));
   s.generation = profile.gpu.generation;
-  s.tuning = tuning;
   s.ring = std::numeric_limits<double>::infinity();
   s.over_nvlink = profile.node.fabric != FabricKind::kPcie;
   if (placement.local.size() >= 2) {
@@ -291,7 +290,30 @@ CollectiveSetting collective_setting(const HardwareProfile& profile, const Group
   s.constants = collective_constants(s.generation, s.over_nvlink);
   if (profile.node.fabric != FabricKind::kNvSwitch) s.constants.nvls = {};
   if (placement.nodes > 1) set_network(s, profile, placement);
-  return s;
+  return with_tuning(s, tuning);
+}
+
+CollectiveSetting with_tuning(CollectiveSetting untuned, const CollectiveTuning& tuning) {
+  untuned.tuning = tuning;
+  untuned.network *= tuning.network_rate;
+  untuned.one_nic *= tuning.network_rate;
+  return untuned;
+}
+
+double line_us(const CollectiveModel::Line& line, double bytes, double& transfer_us) {
+  transfer_us = bytes * line.wire / line.rate * 1e-3;
+  const double fill = std::min(line.fill_factor * std::sqrt(line.latency_us * transfer_us), line.most_fill_us);
+  return line.latency_us + transfer_us + fill;
+}
+
+double fastest_us(const CollectiveModel::Lines& lines, double bytes) {
+  double best = 0;
+  for (int i = 0; i < lines.count; ++i) {
+    double transfer = 0;
+    const double us = line_us(lines.line[static_cast<std::size_t>(i)], bytes, transfer);
+    if (i == 0 || us < best) best = us;
+  }
+  return best;
 }
 
 Lines collective_lines(CollectiveKind kind, const CollectiveSetting& s) {

@@ -29,5 +29,11 @@ CollectiveSetting collective_setting(const HardwareProfile& profile, const Group
 
 /// All candidates of one kind of collective.
 CollectiveModel::Lines collective_lines(CollectiveKind kind, const CollectiveSetting& setting);
+/// Time of one candidate, us; `transfer_us` receives the part that bandwidth explains.
+double line_us(const CollectiveModel::Line& line, double bytes, double& transfer_us);
+/// Time of the fastest candidate, us; 0 without candidates (a group of one rank).
+double fastest_us(const CollectiveModel::Lines& lines, double bytes);
+/// The same setting under other corrections (rates of the network included).
+CollectiveSetting with_tuning(CollectiveSetting untuned, const CollectiveTuning& tuning);
 
 }  // namespace foreshard

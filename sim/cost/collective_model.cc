@@ -6,17 +6,6 @@
 #include "sim/cost/collective_lines.h"
 
 namespace foreshard {
-namespace {
-
-/// Time of a line in microseconds; `transfer` receives the part that bandwidth explains.
-double line_time(const CollectiveModel::Line& line, double bytes, double& transfer) {
-  transfer = bytes * line.wire / line.rate * 1e-3;
-  const double fill = std::min(line.fill_factor * std::sqrt(line.latency_us * transfer), line.most_fill_us);
-  return line.latency_us + transfer + fill;
-}
-
-}  // namespace
-
 std::string_view name_of(CollectiveAlgorithm algorithm) {
   constexpr std::string_view names[] = {"none", "ring", "tree", "NVLS", "NVLSTree", "PAT", "peer-to-peer"};
   return names[static_cast<int>(algorithm)];
@@ -108,7 +97,7 @@ CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes bytes) const {
   for (int i = 0; i < all.count; ++i) {
     const Line& line = all.line[static_cast<std::size_t>(i)];
     double transfer = 0;
-    const double us = line_time(line, size, transfer);
+    const double us = line_us(line, size, transfer);
     if (best != nullptr && us >= best_us) continue;
     best = &line;
     best_us = us;

@@ -1,0 +1,189 @@
+#include "sim/hardware_cost.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "core/error.h"
+#include "sim/cost/collective.h"
+#include "sim/cost/host_cost.h"
+#include "sim/cost/kernel_cost.h"
+
+namespace foreshard {
+namespace {
+
+constexpr double kUnlimited = 1e15;  // B/s: a link that the machine does not have is never used
+
+class HardwareCostModel final : public CostModel {
+ public:
+  HardwareCostModel(const Cluster& cluster, const CostParameters& parameters)
+      : cluster_(cluster),
+        parameters_(parameters),
+        kernels_(cluster_.profile.gpu, parameters),
+        host_(parameters.host, cpu_factor()) {
+    const double sigma = parameters.step.slowest_gpu_sigma;
+    slowest_ = std::max(0.0, 1 + sigma * (expected_maximum(cluster.gpus) - expected_maximum(8)));
+    find_capacities();
+  }
+
+  LaunchCost launch(const RankProgram&, const Launch& l) const override {
+    const Time device(static_cast<std::int64_t>(static_cast<double>(kernels_.time(l).value) * slowest_));
+    return {device, host_.launch(l), kernel_class_of(l.op)};
+  }
+
+  TransferCost collective(const Collective& c, std::span<const std::int64_t> ranks) const override {
+    const CollectiveCost cost = model_for(ranks).cost(c.kind, c.bytes);
+    TransferCost t;
+    t.device = cost.time;
+    t.host = host_.collective();
+    const double widest = std::max({cost.nvlink_bytes, cost.pcie_bytes, cost.network_bytes});
+    if (widest > 0 && cost.time.value > 0) {
+      t.rate = BytesPerSecond(widest / to_seconds(cost.time));
+      t.weight[index(Link::kNvLink)] = cost.nvlink_bytes / widest;
+      t.weight[index(Link::kNetwork)] = cost.network_bytes / widest;
+      t.weight[index(Link::kPcieIn)] = t.weight[index(Link::kPcieOut)] = cost.pcie_bytes / widest;
+    }
+    t.bottleneck = bottleneck(cost);
+    t.interference = interference(t.rate.per_second);
+    return t;
+  }
+
+  TransferCost copy(const RankProgram&, const Copy& c) const override {
+    TransferCost t;
+    t.host = host_.copy();
+    if (c.direction == CopyDirection::kDeviceToDevice) {
+      t.device = kernels_.memory_bound(c.bytes * 2, 1);
+      return t;
+    }
+    const Link link = c.direction == CopyDirection::kHostToDevice ? Link::kPcieIn : Link::kPcieOut;
+    const Time wire = c.bytes / BytesPerSecond(capacity_[index(link)]);
+    t.device = parameters_.links.copy_latency + wire;
+    t.rate = BytesPerSecond(static_cast<double>(c.bytes.value) / std::max(to_seconds(t.device), 1e-12));
+    t.weight[index(link)] = 1;
+    t.bottleneck = link;
+    return t;
+  }
+
+  HostCosts host() const override {
+    const HostParameters& p = parameters_.host;
+    const auto us = [](double n) { return from_seconds(n * 1e-6); };
+    HostCosts h;  // allocator calls served from the cache are part of each op's measured dispatch
+    h.record_event = us(p.record_event_us);
+    h.wait_event = us(p.wait_event_us);
+    h.sync = us(p.sync_us);
+    h.segment_alloc = us(p.segment_alloc_us);
+    h.segment_free = us(p.segment_free_us);
+    h.cpu_factor = cpu_factor();
+    h.launch_queue = p.launch_queue;
+    return h;
+  }
+
+  BytesPerSecond capacity(Link link) const override { return BytesPerSecond(capacity_[index(link)]); }
+
+  DeviceMemory memory() const override {
+    const GpuProfile& gpu = cluster_.profile.gpu;
+    DeviceMemory m;
+    m.capacity = Bytes(static_cast<std::int64_t>(gpu.usable_memory.value_or(gpu.memory.value_or(0))));
+    m.context = Bytes(static_cast<std::int64_t>(gpu.context_memory.value_or(0)));
+    const int local = std::min(cluster_.gpus, cluster_.gpus_per_node);
+    if (local > 1) {
+      const CollectiveModel model(cluster_.profile, place_block(local, 1));
+      const CollectiveCost large = model.cost(CollectiveKind::kAllGather, Bytes(1'000'000'000));
+      m.communicator = Bytes(static_cast<std::int64_t>(large.channels * parameters_.memory.bytes_per_channel));
+    }
+    return m;
+  }
+
+  std::int64_t node_of(std::int64_t rank) const override { return rank / std::max(cluster_.gpus_per_node, 1); }
+
+ private:
+  static std::size_t index(Link link) { return static_cast<std::size_t>(link); }
+
+  double cpu_factor() const { return cluster_.profile.node.host_cpu_factor.value_or(1); }
+
+  void find_capacities() {
+    const HardwareProfile& p = cluster_.profile;
+    const LinkParameters& links = parameters_.links;
+    const double gpus = std::max(1, p.gpus_per_node());
+    capacity_.fill(kUnlimited);
+    if (p.gpu.nvlink_bandwidth.value_or(0) > 0) {
+      capacity_[index(Link::kNvLink)] = p.gpu.nvlink_bandwidth.value * links.nvlink_share;
+    }
+    if (p.network.nic_rate.known() && p.network.nics.known()) {
+      capacity_[index(Link::kNetwork)] =
+          p.network.nics.value * p.network.nic_rate.value * p.network.efficiency.value_or(1) / gpus;
+    }
+    const double slot = p.gpu.pcie_bandwidth.value_or(0) * links.pcie_share;
+    const double shared = std::max(1.0, p.node.gpus_per_pcie_switch.value_or(1));
+    const auto pcie = [&](const Fact& measured) {
+      double rate = measured.value_or(slot);
+      if (slot > 0) rate = std::min(rate, slot / shared);  // all GPUs of a switch copy at the same time
+      if (p.node.host_memory_bandwidth.known()) rate = std::min(rate, p.node.host_memory_bandwidth.value / gpus);
+      return rate > 0 ? rate : kUnlimited;
+    };
+    capacity_[index(Link::kPcieIn)] = pcie(p.node.host_to_device);
+    capacity_[index(Link::kPcieOut)] = pcie(p.node.device_to_host);
+  }
+
+  double interference(double rate) const {
+    const GpuProfile& gpu = cluster_.profile.gpu;
+    const InterferenceParameters& p = parameters_.interference;
+    const double nvlink = gpu.nvlink_bandwidth.value_or(0);
+    const double full = nvlink > 0 ? nvlink * p.ring_share : gpu.memory_bandwidth.value * p.memory_share;
+    return gpu.efficiency_or("overlap_slowdown", 0.23) * p.scale * std::min(1.0, rate / full);
+  }
+
+  static Link bottleneck(const CollectiveCost& cost) {
+    switch (cost.bound) {
+      case CollectiveBound::kNetwork: return Link::kNetwork;
+      case CollectiveBound::kPcie:
+      case CollectiveBound::kSocket: return Link::kPcieOut;
+      case CollectiveBound::kNvLink: return Link::kNvLink;
+      case CollectiveBound::kLatency: break;
+    }
+    if (cost.network_bytes > 0) return Link::kNetwork;
+    return cost.pcie_bytes > cost.nvlink_bytes ? Link::kPcieOut : Link::kNvLink;
+  }
+
+  const CollectiveModel& model_for(std::span<const std::int64_t> ranks) const {
+    GroupPlacement placement = place_group(ranks, std::max(cluster_.gpus_per_node, 1));
+    if (placement.nodes > 1) {
+      placement.concurrent = std::max(1, cluster_.gpus_per_node / std::max(1, placement.most_per_node));
+    }
+    const auto key = std::tuple(placement.ranks, placement.nodes, placement.most_per_node, placement.fewest_per_node,
+                                placement.local);
+    const std::lock_guard lock(mutex_);
+    auto found = models_.find(key);
+    if (found == models_.end()) found = models_.try_emplace(key, cluster_.profile, placement).first;
+    return found->second;
+  }
+
+  Cluster cluster_;
+  CostParameters parameters_;
+  KernelCostModel kernels_;
+  HostCostModel host_;
+  double slowest_ = 1;
+  std::array<double, kLinkCount> capacity_{};
+  mutable std::mutex mutex_;
+  mutable std::map<std::tuple<int, int, int, int, std::vector<int>>, CollectiveModel> models_;
+};
+
+}  // namespace
+
+std::unique_ptr<CostModel> make_cost_model(const Cluster& cluster, const CostParameters& parameters) {
+  return std::make_unique<HardwareCostModel>(cluster, parameters);
+}
+
+SimulationResult simulate(const Schedule& schedule, const Cluster& cluster, const SimulationOptions& options,
+                          const CostParameters& parameters) {
+  if (schedule.world > cluster.gpus) {
+    throw InputError(Issue{"schedule", "world", "has " + std::to_string(schedule.world) + " ranks",
+                           "at most the " + std::to_string(cluster.gpus) + " GPUs of the cluster"});
+  }
+  const HardwareCostModel cost(cluster, parameters);
+  return simulate(schedule, cost, options);
+}
+
+}  // namespace foreshard
