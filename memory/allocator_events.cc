@@ -11,7 +11,7 @@ void CachingAllocator::record_stream(BlockHandle handle, std::uint32_t stream) {
   if (!handle.valid()) return;
   checked(handle);
   if (stream >= kMaxStreams) throw InternalError("allocator: stream indices must be dense, from 0");
-  Block& b = blocks_[handle.index];
+  Block& b = blocks_[handle.index()];
   if (stream == stream_of(b.pool)) return;
   for (Index u = b.uses; u != kNone; u = uses_[u].next) {
     if (uses_[u].stream == stream) return;

@@ -23,12 +23,8 @@ CachingAllocator::CachingAllocator(const AllocatorOptions& options, SegmentSourc
   }
 }
 
-const CachingAllocator::Block& CachingAllocator::checked(BlockHandle handle) const {
-  if (handle.index >= blocks_.size() || blocks_[handle.index].serial != handle.serial ||
-      blocks_[handle.index].state != State::kAllocated) {
-    throw InternalError("allocator: handle of a block that is not allocated (freed twice, or of another allocator)");
-  }
-  return blocks_[handle.index];
+void CachingAllocator::throw_bad_handle() {
+  throw InternalError("allocator: handle of a block that is not allocated (freed twice, or of another allocator)");
 }
 
 CachingAllocator::Index CachingAllocator::new_block(DeviceAddress address, std::int64_t size,
@@ -57,19 +53,15 @@ void CachingAllocator::recycle(Index i) {
   unused_blocks_ = i;
 }
 
-CachingAllocator::Index CachingAllocator::pool_for(std::int64_t rounded, std::uint32_t stream) {
-  const Index pool = 2 * stream + (rounded <= kSmallRequestBytes.value ? 0 : 1);
-  if (pool >= pools_.size()) {
-    if (stream >= kMaxStreams) throw InternalError("allocator: stream indices must be dense, from 0");
-    pools_.resize(2 * static_cast<std::size_t>(stream) + 2);
-  }
-  return pool;
+void CachingAllocator::grow_pools(std::uint32_t stream) {
+  if (stream >= kMaxStreams) throw InternalError("allocator: stream indices must be dense, from 0");
+  pools_.resize(2 * static_cast<std::size_t>(stream) + 2);
 }
 
 Allocation CachingAllocator::allocate(Bytes bytes, std::uint32_t stream) {
-  const Allocation a = try_allocate(bytes, stream);
-  if (a) [[likely]] return a;
-  return retry_allocate(bytes, stream);
+  Allocation a = try_allocate(bytes, stream);
+  if (!a) [[unlikely]] a = retry_allocate(bytes, stream);
+  return a;
 }
 
 Allocation CachingAllocator::try_allocate(Bytes bytes, std::uint32_t stream) {
@@ -158,21 +150,21 @@ Allocation CachingAllocator::hand_out(Index block, std::int64_t size, std::int64
   stats_.active.add(b.size);
   stats_.requested.add(requested);
   if (b.size >= max_split_) stats_.oversize_allocations.add(1);
-  return Allocation{{front, b.serial}, b.address, true};
+  return Allocation{BlockHandle(front, b.serial), b.address, true};
 }
 
 void CachingAllocator::free(BlockHandle handle) {
   if (!handle.valid()) return;
   checked(handle);
-  Block& b = blocks_[handle.index];
+  Block& b = blocks_[handle.index()];
   ++b.serial;
   stats_.allocations.subtract(1);
   stats_.allocated.subtract(b.size);
   if (b.size >= max_split_) stats_.oversize_allocations.subtract(1);
   if (b.uses != kNone) [[unlikely]] {
-    record_events(handle.index);
+    record_events(handle.index());
   } else {
-    make_cached(handle.index);
+    make_cached(handle.index());
   }
 }
 

@@ -12,11 +12,17 @@
 namespace foreshard {
 
 /// Names one block in the program's hands; valid until it is freed. The default value names none.
-struct BlockHandle {
-  std::uint32_t index = UINT32_MAX;
-  std::uint32_t serial = 0;
-  bool valid() const { return index != UINT32_MAX; }
+class BlockHandle {
+ public:
+  BlockHandle() = default;
+  BlockHandle(std::uint32_t index, std::uint32_t serial) : value_(std::uint64_t{serial} << 32 | index) {}
+  bool valid() const { return value_ != UINT64_MAX; }
+  std::uint32_t index() const { return static_cast<std::uint32_t>(value_); }
+  std::uint32_t serial() const { return static_cast<std::uint32_t>(value_ >> 32); }  ///< Tells reuses of an index apart.
   bool operator==(const BlockHandle&) const = default;
+
+ private:
+  std::uint64_t value_ = UINT64_MAX;  // one word: a handle is copied at every call
 };
 
 /// Result of a request. `ok` is false when the memory is exhausted; then CachingAllocator::last_out_of_memory() says
@@ -166,12 +172,24 @@ class CachingAllocator {
   static bool is_small(Index pool) { return (pool & 1) == 0; }
   static std::uint32_t stream_of(Index pool) { return pool / 2; }
   bool is_split(const Block& b) const { return b.prev != kNone || b.next != kNone; }
-  const Block& checked(BlockHandle handle) const;
+  const Block& checked(BlockHandle handle) const {
+    const Index i = handle.index();
+    if (i >= blocks_.size() || blocks_[i].serial != handle.serial() || blocks_[i].state != State::kAllocated) {
+      throw_bad_handle();
+    }
+    return blocks_[i];
+  }
+  [[noreturn]] static void throw_bad_handle();
   Index new_block(DeviceAddress address, std::int64_t size, Index pool, State state);
   void recycle(Index i);
 
   // Requests and frees (caching_allocator.cc).
-  Index pool_for(std::int64_t rounded, std::uint32_t stream);
+  Index pool_for(std::int64_t rounded, std::uint32_t stream) {
+    const Index pool = 2 * stream + (rounded <= kSmallRequestBytes.value ? 0 : 1);
+    if (pool >= pools_.size()) [[unlikely]] grow_pools(stream);
+    return pool;
+  }
+  void grow_pools(std::uint32_t stream);
   Index take_cached(Index pool, std::int64_t size);
   bool should_split(std::int64_t block_size, std::int64_t size, Index pool) const;
   Allocation hand_out(Index block, std::int64_t size, std::int64_t requested);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 namespace foreshard {
@@ -10,7 +12,7 @@ namespace foreshard {
 ///
 /// Training repeats few sizes: recorded pools hold up to 600 blocks but at most 33 sizes. So the order has two levels:
 /// the sizes in use, sorted, and for each the blocks of that size, highest address first, so that taking the lowest and
-/// giving it back touch only the end. No allocation once the vectors have grown.
+/// giving it back touch only the end. No allocation once the vectors have grown. Sizes are exact up to 2^53 bytes.
 class FreeBlocks {
  public:
   using Index = std::uint32_t;
@@ -31,7 +33,7 @@ class FreeBlocks {
     return at_rank(c.size_rank + 1);
   }
   Index block(Cursor c) const { return members(c.size_rank)[c.place].block; }
-  std::int64_t bytes(Cursor c) const { return sizes_[c.size_rank]; }
+  std::int64_t bytes(Cursor c) const { return static_cast<std::int64_t>(sizes_[c.size_rank]); }
 
   /// The last block of the order; there must be one.
   Index largest() const { return members(count_ - 1).front().block; }
@@ -45,7 +47,7 @@ class FreeBlocks {
 
   void insert(Index block, std::int64_t bytes, std::uint64_t address) {
     const std::size_t r = rank(bytes);
-    if (r == count_ || sizes_[r] != bytes) open(r, bytes);
+    if (r == count_ || sizes_[r] != static_cast<double>(bytes)) open(r, bytes);
     std::vector<Member>& m = members(r);
     if (m.empty() || address < m.back().address) {
       m.push_back({address, block});
@@ -69,6 +71,9 @@ class FreeBlocks {
   }
 
  private:
+  using Sizes = double __attribute__((vector_size(16)));
+  using Counts = std::int64_t __attribute__((vector_size(16)));
+
   struct Member {
     std::uint64_t address;
     Index block;
@@ -79,19 +84,26 @@ class FreeBlocks {
 
   Cursor at_rank(std::size_t r) const { return {r, r < count_ ? members(r).size() - 1 : 0}; }
 
-  // Number of sizes below `bytes`. Counts instead of searching where the sizes are few: nothing to mispredict.
+  // Number of sizes below `bytes`. Few sizes are counted rather than searched: vector instructions, nothing to mispredict.
   std::size_t rank(std::int64_t bytes) const {
-    constexpr std::size_t kCounted = 64;
-    if (count_ > kCounted) [[unlikely]] {
-      return static_cast<std::size_t>(
-          std::lower_bound(sizes_.begin(), sizes_.begin() + static_cast<std::ptrdiff_t>(count_), bytes) -
-          sizes_.begin());
+    const auto wanted = static_cast<double>(bytes);
+    if (count_ > kCounted) [[unlikely]] return rank_by_search(wanted);
+    const Sizes limit = {wanted, wanted};
+    Counts below = {0, 0};
+    const double* end = sizes_.data() + count_;
+    for (const double* at = sizes_.data(); at < end; at += kStride) {
+      for (std::size_t j = 0; j < kStride; j += 2) {
+        Sizes some;
+        std::memcpy(&some, at + j, sizeof some);
+        below -= some < limit;  // a true lane is -1
+      }
     }
-    std::size_t below = 0;
-    for (std::size_t k = 0; k < count_; k += kStride) {
-      for (std::size_t j = 0; j < kStride; ++j) below += sizes_[k + j] < bytes ? 1 : 0;
-    }
-    return below;
+    return static_cast<std::size_t>(below[0] + below[1]);
+  }
+
+  std::size_t rank_by_search(double wanted) const {
+    const auto end = sizes_.begin() + static_cast<std::ptrdiff_t>(count_);
+    return static_cast<std::size_t>(std::lower_bound(sizes_.begin(), end, wanted) - sizes_.begin());
   }
 
   static std::size_t place_of(const std::vector<Member>& m, std::uint64_t address) {
@@ -106,7 +118,7 @@ class FreeBlocks {
       sizes_[k] = sizes_[k - 1];
       slots_[k] = slots_[k - 1];
     }
-    sizes_[r] = bytes;
+    sizes_[r] = static_cast<double>(bytes);
     slots_[r] = slot;
     ++count_;
   }
@@ -118,13 +130,13 @@ class FreeBlocks {
       sizes_[k] = sizes_[k + 1];
       slots_[k] = slots_[k + 1];
     }
-    sizes_[count_] = INT64_MAX;
+    sizes_[count_] = kPadding;
     slots_[count_] = slot;
   }
 
   void grow() {
     const std::size_t n = slots_.size() + kStride;
-    sizes_.resize(n, INT64_MAX);
+    sizes_.resize(n, kPadding);
     members_.resize(n);
     for (std::size_t k = slots_.size(); k < n; ++k) slots_.push_back(static_cast<std::uint32_t>(k));
   }
@@ -139,9 +151,11 @@ class FreeBlocks {
   }
 
   static constexpr std::size_t kStride = 8;
+  static constexpr std::size_t kCounted = 64;
+  static constexpr double kPadding = std::numeric_limits<double>::infinity();
 
   std::size_t count_ = 0;                     ///< Sizes in use.
-  std::vector<std::int64_t> sizes_;           ///< Ascending; padded to whole strides by INT64_MAX.
+  std::vector<double> sizes_;                 ///< Ascending; padded to whole strides by infinity.
   std::vector<std::uint32_t> slots_;          ///< For each size its entry of members_; then the unused entries.
   std::vector<std::vector<Member>> members_;  ///< Blocks of one size, by descending address.
 };
