@@ -92,9 +92,9 @@ class SharedMemoryTransport final : public Transport {
     check_shapes(call);
     const MeetingKey key = key_of(call, 0, call.sequence);
     const std::shared_ptr<Meeting> meeting = arrive(key, call.size, call.index, call, ready);
-    wait_for_all(*meeting, call, key);
+    wait_for_all(*meeting, call);
     move_data(*meeting, call);
-    leave(*meeting, key, call);
+    leave(*meeting, key);
     return meeting->ready;
   }
 
@@ -121,7 +121,7 @@ class SharedMemoryTransport final : public Transport {
     return meeting;
   }
 
-  void wait_for_all(Meeting& m, const CollectiveCall& call, const MeetingKey&) {
+  void wait_for_all(Meeting& m, const CollectiveCall& call) {
     std::unique_lock lock(m.mutex);
     const bool all = control_.wait(lock, m.changed, [&] { return m.arrived == m.members.size(); }, control_.watchdog());
     if (!all) throw RunError(stuck(m, call));
@@ -140,14 +140,19 @@ class SharedMemoryTransport final : public Transport {
                        std::chrono::duration<double>(control_.watchdog()).count(), missing);
   }
 
-  /// All members have passed phase `p`.
-  void barrier(Meeting& m, std::size_t p) {
-    std::unique_lock lock(m.mutex);
+  static void pass(Meeting& m, std::size_t p) {
+    const std::scoped_lock lock(m.mutex);
     if (++m.passed[p] == m.members.size()) m.changed.notify_all();
+  }
+
+  /// Waits until all members have passed phase `p`.
+  void barrier(Meeting& m, std::size_t p) {
+    pass(m, p);
+    std::unique_lock lock(m.mutex);
     control_.wait(lock, m.changed, [&] { return m.passed[p] == m.members.size(); });
   }
 
-  void leave(Meeting& m, const MeetingKey& key, const CollectiveCall&) {
+  void leave(Meeting& m, const MeetingKey& key) {
     barrier(m, 1);
     const std::scoped_lock lock(mutex_);
     meetings_.erase(key);
@@ -224,17 +229,17 @@ class SharedMemoryTransport final : public Transport {
     if (call.output.present) {
       const MeetingKey key = key_of(call, 1 + call.root * call.size + call.index, call.receive_sequence);
       const std::shared_ptr<Meeting> receiving = arrive(key, 2, 1, call, ready);
-      wait_for_all(*receiving, call, key);
+      wait_for_all(*receiving, call);
       const TensorView& source = receiving->members[0]->input;
       require(source.numel() == call.output.numel() && source.dtype == call.output.dtype, call,
               "sender and receiver differ in length or type");
       copy(call.output.data, source.data, source.bytes());
-      leave(*receiving, key, call);
+      pass(*receiving, 1);  // only the sender waits: two ranks that exchange must not wait for each other's sends
       start = std::max(start, receiving->ready);
     }
     if (sending) {
-      wait_for_all(*sending, call, send_key);
-      leave(*sending, send_key, call);
+      wait_for_all(*sending, call);
+      leave(*sending, send_key);
       start = std::max(start, sending->ready);
     }
     return start;
