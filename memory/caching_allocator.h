@@ -190,11 +190,16 @@ class CachingAllocator {
     return pool;
   }
   void grow_pools(std::uint32_t stream);
-  Index take_cached(Index pool, std::int64_t size);
+  bool find_cached(Index pool, std::int64_t size, FreeBlocks::Cursor& at);
   bool should_split(std::int64_t block_size, std::int64_t size, Index pool) const;
-  Allocation hand_out(Index block, std::int64_t size, std::int64_t requested);
+  Allocation hand_out_cached(Index pool, FreeBlocks::Cursor at, std::int64_t size, std::int64_t requested);
+  Allocation hand_out_new(Index block, std::int64_t size, std::int64_t requested);
+  Index cut_front(Index block, std::int64_t size);
+  Allocation start_use(Index i, std::int64_t requested);
   void make_cached(Index i);
   void insert_cached(Index i);
+  void mark_cached(Block& b);
+  void join(Index into, Index neighbour);
   void remove_cached(const Block& b) { pools_[b.pool].cached.remove(b.size, b.address); }
   void merge(Index into, Index neighbour);
 

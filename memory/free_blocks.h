@@ -56,11 +56,40 @@ class FreeBlocks {
     }
   }
 
+  /// The place of a block that is there.
+  Cursor find(std::int64_t bytes, std::uint64_t address) const {
+    const std::size_t r = rank(bytes);
+    const std::vector<Member>& m = members(r);
+    return {r, m.back().address == address ? m.size() - 1 : place_of(m, address)};
+  }
+
+  /// take(from) and insert(block, bytes, address) in one: what a split or a merge does.
+  void replace(Cursor from, Index block, std::int64_t bytes, std::uint64_t address) {
+    const std::size_t old = from.size_rank;
+    std::size_t r = rank(bytes);
+    if (members(old).size() > 1 || (r < count_ && sizes_[r] == static_cast<double>(bytes))) {
+      take(from);
+      insert(block, bytes, address);
+      return;
+    }
+    const std::uint32_t slot = slots_[old];
+    members_[slot].back() = {address, block};
+    if (r > old) --r;
+    for (std::size_t k = old; k < r; ++k) {
+      sizes_[k] = sizes_[k + 1];
+      slots_[k] = slots_[k + 1];
+    }
+    for (std::size_t k = old; k > r; --k) {
+      sizes_[k] = sizes_[k - 1];
+      slots_[k] = slots_[k - 1];
+    }
+    sizes_[r] = static_cast<double>(bytes);
+    slots_[r] = slot;
+  }
+
   /// Removes a block that is there.
   void remove(std::int64_t bytes, std::uint64_t address) {
-    const std::size_t r = rank(bytes);
-    std::vector<Member>& m = members(r);
-    erase(m, r, m.back().address == address ? m.size() - 1 : place_of(m, address));
+    take(find(bytes, address));
   }
 
   /// Appends all blocks in order.
