@@ -85,7 +85,9 @@ TEST(Emulation, TimeScaleStretchesTheWallClockOnly) {
   const RunResult result = run(overlap.schedule, o);
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(60));
   EXPECT_GE(last_end(result.trace), Overlap::kStep);
-  if (result.trace.overruns == 0) EXPECT_LE(last_end(result.trace), Overlap::kStep + milliseconds(5));
+  if (result.trace.overruns == 0) {
+    EXPECT_LE(last_end(result.trace), Overlap::kStep + milliseconds(5));
+  }
 }
 
 TEST(Emulation, HostTimeCounts) {
