@@ -11,16 +11,18 @@
 namespace foreshard {
 namespace {
 
-/// One allocator call of a program: bytes > 0 allocates slot `slot` on `stream`, bytes == 0 frees it.
+/// One allocator call of a program: bytes > 0 allocates slot `slot` on `stream`, bytes == 0 frees
+/// it.
 struct Call {
   std::uint32_t slot;
   std::uint32_t stream;
   std::int64_t bytes;
 };
 
-/// Host order of one sharded training step of a plain transformer (hidden 4096, 4096 tokens, bf16): per block an
-/// all-gather buffer on stream 1, unsharded parameters, temporaries and kept activations on stream 0, and a
-/// reduce-scatter output on stream 2 that lives to the end of the step.
+/// Host order of one sharded training step of a plain transformer (hidden 4096, 4096 tokens, bf16):
+/// per block an all-gather buffer on stream 1, unsharded parameters, temporaries and kept
+/// activations on stream 0, and a reduce-scatter output on stream 2 that lives to the end of the
+/// step.
 class StepProgram {
  public:
   explicit StepProgram(int blocks) {
@@ -46,8 +48,8 @@ class StepProgram {
   std::vector<std::uint32_t> unshard() {
     const std::uint32_t gathered = allocate(436'000'000, 1);
     std::vector<std::uint32_t> parameters;
-    for (const std::int64_t bytes : {kHidden, kHidden / 4, kHidden / 4, kHidden, kWide, kWide, kWide,
-                                     std::int64_t{8192}, std::int64_t{8192}}) {
+    for (const std::int64_t bytes : {kHidden, kHidden / 4, kHidden / 4, kHidden, kWide, kWide,
+                                     kWide, std::int64_t{8192}, std::int64_t{8192}}) {
       parameters.push_back(allocate(bytes));
     }
     free(gathered);
@@ -57,8 +59,9 @@ class StepProgram {
   void forward(int k) {
     const auto parameters = unshard();
     kept_.resize(static_cast<std::size_t>(k) + 1);
-    for (const std::int64_t bytes : {kHidden, std::int64_t{16384}, kHidden, kHidden / 4, kHidden / 4, kHidden,
-                                     std::int64_t{524288}, kHidden, kWide, kWide, kWide, kHidden}) {
+    for (const std::int64_t bytes :
+         {kHidden, std::int64_t{16384}, kHidden, kHidden / 4, kHidden / 4, kHidden,
+          std::int64_t{524288}, kHidden, kWide, kWide, kWide, kHidden}) {
       temporary(32 << 20);
       kept_.back().push_back(allocate(bytes));
       temporary(bytes);
@@ -90,7 +93,8 @@ class StepProgram {
   std::uint32_t slots_ = 0;
 };
 
-void run(CachingAllocator& allocator, const StepProgram& program, std::vector<BlockHandle>& blocks) {
+void run(CachingAllocator& allocator, const StepProgram& program,
+         std::vector<BlockHandle>& blocks) {
   for (const Call& call : program.calls()) {
     if (call.bytes > 0) {
       blocks[call.slot] = allocator.allocate(Bytes(call.bytes), call.stream).block;
@@ -108,10 +112,11 @@ void training_steps(benchmark::State& state, const AllocatorOptions& options) {
   CachingAllocator allocator(options, source, progress);
   run(allocator, program, blocks);
   for (auto _ : state) run(allocator, program, blocks);
-  const auto calls = static_cast<std::int64_t>(program.calls().size()) * static_cast<std::int64_t>(state.iterations());
+  const auto calls = static_cast<std::int64_t>(program.calls().size()) *
+                     static_cast<std::int64_t>(state.iterations());
   state.SetItemsProcessed(calls);
-  state.counters["per_call"] =
-      benchmark::Counter(static_cast<double>(calls), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["per_call"] = benchmark::Counter(
+      static_cast<double>(calls), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
 void BM_AllocatorStep(benchmark::State& state) { training_steps(state, AllocatorOptions{}); }

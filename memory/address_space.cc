@@ -4,7 +4,8 @@
 
 namespace foreshard {
 
-std::vector<AddressSpace::Range>::const_iterator AddressSpace::at_or_after(std::int64_t offset) const {
+std::vector<AddressSpace::Range>::const_iterator AddressSpace::at_or_after(
+    std::int64_t offset) const {
   return std::lower_bound(ranges_.begin(), ranges_.end(), offset,
                           [](const Range& r, std::int64_t o) { return r.begin < o; });
 }

@@ -5,9 +5,10 @@
 
 namespace foreshard {
 
-/// Places ranges in a window of addresses: each new range above all earlier ones, one free granule (2 MiB) apart, as the
-/// recordings of PyTorch did; only when the top is reached, the lowest gap that fits. Deterministic, so that a
-/// simulated and a real device of the same window order their segments alike. Offsets and sizes in bytes.
+/// Places ranges in a window of addresses: each new range above all earlier ones, one free granule
+/// (2 MiB) apart, as the recordings of PyTorch did; only when the top is reached, the lowest gap
+/// that fits. Deterministic, so that a simulated and a real device of the same window order their
+/// segments alike. Offsets and sizes in bytes.
 class AddressSpace {
  public:
   static constexpr std::int64_t kGranule = 2 << 20;

@@ -40,7 +40,8 @@ void CachingAllocator::record_events(Index i) {
     if (stream >= queues_.size()) queues_.resize(stream + 1);
     EventQueue& queue = queues_[stream];
     if (queue.events.empty()) {
-      waiting_streams_.insert(std::upper_bound(waiting_streams_.begin(), waiting_streams_.end(), stream), stream);
+      waiting_streams_.insert(
+          std::upper_bound(waiting_streams_.begin(), waiting_streams_.end(), stream), stream);
     }
     queue.events.push_back({progress_.record(stream), i});
     ++b.events;
@@ -64,7 +65,8 @@ void CachingAllocator::process_events() {
       continue;
     }
     if (queue.head > 64 && queue.head > queue.events.size() / 2) {
-      queue.events.erase(queue.events.begin(), queue.events.begin() + static_cast<std::ptrdiff_t>(queue.head));
+      queue.events.erase(queue.events.begin(),
+                         queue.events.begin() + static_cast<std::ptrdiff_t>(queue.head));
       queue.head = 0;
     }
     waiting_streams_[kept++] = stream;
@@ -90,7 +92,8 @@ std::vector<StreamProgress::Event> CachingAllocator::pending_events() const {
   std::vector<StreamProgress::Event> events;
   for (const std::uint32_t stream : waiting_streams_) {
     const EventQueue& queue = queues_[stream];
-    for (std::size_t k = queue.head; k < queue.events.size(); ++k) events.push_back(queue.events[k].event);
+    for (std::size_t k = queue.head; k < queue.events.size(); ++k)
+      events.push_back(queue.events[k].event);
   }
   return events;
 }

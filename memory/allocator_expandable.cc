@@ -1,4 +1,5 @@
-// Expandable segments (rule A-7): one address range per stream and pool, mapped page by page as it is needed.
+// Expandable segments (rule A-7): one address range per stream and pool, mapped page by page as it
+// is needed.
 
 #include <algorithm>
 
@@ -17,8 +18,10 @@ std::int64_t CachingAllocator::reach(const Block& b) const {
   return b.size + (grows ? blocks_[b.next].size : 0);
 }
 
-// Best fit by what a block can grow to: goes on from the best fit as long as the next block reaches less far.
-FreeBlocks::Cursor CachingAllocator::least_reach(const FreeBlocks& cached, FreeBlocks::Cursor at) const {
+// Best fit by what a block can grow to: goes on from the best fit as long as the next block reaches
+// less far.
+FreeBlocks::Cursor CachingAllocator::least_reach(const FreeBlocks& cached,
+                                                 FreeBlocks::Cursor at) const {
   std::int64_t best = reach(blocks_[cached.block(at)]);
   for (;;) {
     const FreeBlocks::Cursor next = cached.next(at);
@@ -40,12 +43,13 @@ bool CachingAllocator::has_room(Index i, std::int64_t size) const {
   return room >= size;
 }
 
-// The lowest place that can grow to `size`: an unmapped block, or the free block before it. A new range if there is
-// none; kNone if the addresses are exhausted.
+// The lowest place that can grow to `size`: an unmapped block, or the free block before it. A new
+// range if there is none; kNone if the addresses are exhausted.
 CachingAllocator::Index CachingAllocator::find_expandable(Index pool, std::int64_t size) {
   for (const Index unmapped : pools_[pool].unmapped) {
     const Index before = blocks_[unmapped].prev;
-    const Index start = before != kNone && blocks_[before].state == State::kCached ? before : unmapped;
+    const Index start =
+        before != kNone && blocks_[before].state == State::kCached ? before : unmapped;
     if (has_room(start, size)) return start;
   }
   // PyTorch reserves 9/8 of the device's memory, in whole pages.
@@ -69,11 +73,13 @@ CachingAllocator::Index CachingAllocator::find_expandable(Index pool, std::int64
   return i;
 }
 
-// A block of at least `size` bytes that is in no pool; kNone when memory is short (pages mapped on the way stay cached).
+// A block of at least `size` bytes that is in no pool; kNone when memory is short (pages mapped on
+// the way stay cached).
 CachingAllocator::Index CachingAllocator::expand(Index pool, std::int64_t size) {
   Index i = find_expandable(pool, size);
   if (i == kNone) return kNone;
-  if (blocks_[i].state == State::kUnmapped && !map_block(i, std::min(blocks_[i].size, size))) return kNone;
+  if (blocks_[i].state == State::kUnmapped && !map_block(i, std::min(blocks_[i].size, size)))
+    return kNone;
   while (blocks_[i].size < size) {
     const Index next = blocks_[i].next;
     if (!map_block(next, std::min(size - blocks_[i].size, blocks_[next].size))) return kNone;
@@ -83,7 +89,8 @@ CachingAllocator::Index CachingAllocator::expand(Index pool, std::int64_t size) 
   return i;
 }
 
-// Backs the front of an unmapped block by whole pages, merges it with free neighbours and puts it into its pool.
+// Backs the front of an unmapped block by whole pages, merges it with free neighbours and puts it
+// into its pool.
 bool CachingAllocator::map_block(Index i, std::int64_t size) {
   const Index pool = blocks_[i].pool;
   const std::int64_t page = page_bytes(pool);
@@ -92,8 +99,8 @@ bool CachingAllocator::map_block(Index i, std::int64_t size) {
   if (!source_.map(address, Bytes(mapped))) return false;
   remove_unmapped(i);
   if (mapped < blocks_[i].size) {
-    const Index rest = new_block(address + static_cast<DeviceAddress>(mapped), blocks_[i].size - mapped, pool,
-                                 State::kUnmapped);
+    const Index rest = new_block(address + static_cast<DeviceAddress>(mapped),
+                                 blocks_[i].size - mapped, pool, State::kUnmapped);
     Block& b = blocks_[i];
     Block& r = blocks_[rest];
     r.range = b.range;
@@ -114,7 +121,8 @@ bool CachingAllocator::map_block(Index i, std::int64_t size) {
   return true;
 }
 
-// Returns the whole pages inside a cached block to the device; what sticks out on both sides stays cached.
+// Returns the whole pages inside a cached block to the device; what sticks out on both sides stays
+// cached.
 void CachingAllocator::unmap_block(Index i) {
   const Block b = blocks_[i];
   const std::int64_t page = page_bytes(b.pool);
@@ -135,8 +143,8 @@ void CachingAllocator::unmap_block(Index i) {
     insert_cached(before);
   }
   if (high < begin + b.size) {
-    const Index after = new_block(base + static_cast<DeviceAddress>(high), begin + b.size - high, b.pool,
-                                  State::kCached);
+    const Index after = new_block(base + static_cast<DeviceAddress>(high), begin + b.size - high,
+                                  b.pool, State::kCached);
     blocks_[after].range = b.range;
     blocks_[after].prev = i;
     blocks_[after].next = b.next;

@@ -37,11 +37,13 @@ Bytes CachingAllocator::segment_size(Index first) const {
   return Bytes(size);
 }
 
-void CachingAllocator::notify(SegmentEvent::Kind kind, DeviceAddress address, std::int64_t bytes, Index pool) {
+void CachingAllocator::notify(SegmentEvent::Kind kind, DeviceAddress address, std::int64_t bytes,
+                              Index pool) {
   if (listener_ != nullptr) listener_->on_segment({kind, address, Bytes(bytes), stream_of(pool)});
 }
 
-// takes a segment (or grows an expandable one) and returns a block of at least `size` that is in no pool.
+// takes a segment (or grows an expandable one) and returns a block of at least `size` that is
+// in no pool.
 CachingAllocator::Index CachingAllocator::new_segment(Index pool, std::int64_t size) {
   const std::int64_t segment = segment_bytes_for(Bytes(size), options_).value;
   if (segment > allowed_ || stats_.reserved.current > allowed_ - segment) return kNone;
@@ -69,8 +71,8 @@ void CachingAllocator::release_segment(Index i) {
   notify(SegmentEvent::Kind::kRelease, b.address, b.size, b.pool);
 }
 
-// A-6 with max_split_size: returns the smallest oversize block of this pool that is large enough for the request, or
-// else the largest ones until their sum is. False if that was not enough.
+// A-6 with max_split_size: returns the smallest oversize block of this pool that is large enough
+// for the request, or else the largest ones until their sum is. False if that was not enough.
 bool CachingAllocator::release_oversize(Index pool, std::int64_t size) {
   if (max_split_ == kNoByteLimit.value || options_.expandable_segments) return false;
   const std::int64_t wanted = std::max(size, max_split_);
@@ -90,8 +92,8 @@ bool CachingAllocator::release_oversize(Index pool, std::int64_t size) {
   return released >= wanted;
 }
 
-// waits for every pending event, then returns every unsplit cached block (whole pages of expandable segments) to
-// the device, the large pools first.
+// waits for every pending event, then returns every unsplit cached block (whole pages of
+// expandable segments) to the device, the large pools first.
 void CachingAllocator::release_cached() {
   synchronize_all();
   for (const Index kind : {Index{1}, Index{0}}) {
@@ -111,8 +113,8 @@ void CachingAllocator::release_cached() {
 
 void CachingAllocator::empty_cache() { release_cached(); }
 
-// above the threshold, returns unsplit large blocks of at least average age, round by round, until enough is
-// returned. Age counts searches of the large pools since the block became cached.
+// above the threshold, returns unsplit large blocks of at least average age, round by round,
+// until enough is returned. Age counts searches of the large pools since the block became cached.
 void CachingAllocator::collect_garbage() {
   const auto threshold = static_cast<std::int64_t>(options_.garbage_collection_threshold *
                                                    static_cast<double>(allowed_));
@@ -121,7 +123,8 @@ void CachingAllocator::collect_garbage() {
   std::int64_t total_age = 0;
   std::vector<Index> candidates;
   for (Index pool = 1; pool < pools_.size(); pool += 2) pools_[pool].cached.append_to(candidates);
-  std::erase_if(candidates, [this](Index i) { return is_split(blocks_[i]) || blocks_[i].range != kNone; });
+  std::erase_if(candidates,
+                [this](Index i) { return is_split(blocks_[i]) || blocks_[i].range != kNone; });
   for (const Index i : candidates) total_age += gc_calls_[1] - blocks_[i].gc_base;
   std::int64_t reclaimed = 0;
   bool progress = true;
@@ -144,7 +147,8 @@ void CachingAllocator::collect_garbage() {
   }
 }
 
-Allocation CachingAllocator::out_of_memory(Bytes requested, std::int64_t size, std::uint32_t stream) {
+Allocation CachingAllocator::out_of_memory(Bytes requested, std::int64_t size,
+                                           std::uint32_t stream) {
   ++stats_.ooms;
   const Bytes capacity = source_.capacity();
   last_oom_ = {.requested = requested,
@@ -163,7 +167,8 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
   for (Index i = 0; i < blocks_.size(); ++i) {
     if (!begins_segment(i)) continue;
     const Block& head = blocks_[i];
-    SegmentInfo segment{head.address, segment_size(i), stream_of(head.pool), is_small(head.pool), {}};
+    SegmentInfo segment{
+        head.address, segment_size(i), stream_of(head.pool), is_small(head.pool), {}};
     for (Index k = i; k != kNone && blocks_[k].state != State::kUnmapped; k = blocks_[k].next) {
       const Block& b = blocks_[k];
       const auto state = b.state == State::kCached    ? BlockInfo::State::kCached
@@ -174,7 +179,8 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
     segments.push_back(std::move(segment));
   }
   std::sort(segments.begin(), segments.end(), [](const SegmentInfo& a, const SegmentInfo& b) {
-    return std::tuple(a.stream, !a.small_pool, a.address) < std::tuple(b.stream, !b.small_pool, b.address);
+    return std::tuple(a.stream, !a.small_pool, a.address) <
+           std::tuple(b.stream, !b.small_pool, b.address);
   });
   return segments;
 }

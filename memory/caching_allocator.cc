@@ -14,7 +14,8 @@ CachingAllocator::CachingAllocator(const AllocatorOptions& options, SegmentSourc
       listener_(listener),
       max_split_(options.max_split_size.value),
       allowed_(INT64_MAX),
-      power2_rounding_(options.roundup_power2_divisions != decltype(options.roundup_power2_divisions){}),
+      power2_rounding_(options.roundup_power2_divisions !=
+                       decltype(options.roundup_power2_divisions){}),
       gc_enabled_(options.memory_fraction && options.garbage_collection_threshold > 0) {
   options.validate();
   if (options.memory_fraction) {
@@ -24,7 +25,8 @@ CachingAllocator::CachingAllocator(const AllocatorOptions& options, SegmentSourc
 }
 
 void CachingAllocator::throw_bad_handle() {
-  throw InternalError("allocator: handle of a block that is not allocated (freed twice, or of another allocator)");
+  throw InternalError(
+      "allocator: handle of a block that is not allocated (freed twice, or of another allocator)");
 }
 
 CachingAllocator::Index CachingAllocator::new_block(DeviceAddress address, std::int64_t size,
@@ -60,7 +62,8 @@ void CachingAllocator::grow_pools(std::uint32_t stream) {
 
 Allocation CachingAllocator::allocate(Bytes bytes, std::uint32_t stream) {
   Allocation a = try_allocate(bytes, stream);
-  if (!a) [[unlikely]] a = retry_allocate(bytes, stream);
+  if (!a) [[unlikely]]
+    a = retry_allocate(bytes, stream);
   return a;
 }
 
@@ -70,11 +73,13 @@ Allocation CachingAllocator::try_allocate(Bytes bytes, std::uint32_t stream) {
     return Allocation{{}, 0, true};
   }
   if (!waiting_streams_.empty()) process_events();
-  const std::int64_t size = power2_rounding_ || bytes > kNoByteLimit ? round_request(bytes, options_).value
-                                                                     : (bytes.value + 511) & ~std::int64_t{511};
+  const std::int64_t size = power2_rounding_ || bytes > kNoByteLimit
+                                ? round_request(bytes, options_).value
+                                : (bytes.value + 511) & ~std::int64_t{511};
   const Index pool = pool_for(size, stream);
   FreeBlocks::Cursor at;
-  if (find_cached(pool, size, at)) [[likely]] return hand_out_cached(pool, at, size, bytes.value);
+  if (find_cached(pool, size, at)) [[likely]]
+    return hand_out_cached(pool, at, size, bytes.value);
   if (gc_enabled_) collect_garbage();
   Index block = new_segment(pool, size);
   if (block == kNone && release_oversize(pool, size)) block = new_segment(pool, size);
@@ -100,7 +105,8 @@ bool CachingAllocator::find_cached(Index pool, std::int64_t size, FreeBlocks::Cu
   if (cached.at_end(at)) return false;
   if (options_.expandable_segments) at = least_reach(cached, at);
   const std::int64_t found = cached.bytes(at);
-  return size < max_split_ ? found < max_split_ : found < size + options_.max_non_split_rounding.value;
+  return size < max_split_ ? found < max_split_
+                           : found < size + options_.max_non_split_rounding.value;
 }
 
 //
@@ -137,9 +143,11 @@ Allocation CachingAllocator::hand_out_cached(Index pool, FreeBlocks::Cursor at, 
   return start_use(front, requested);
 }
 
-// The same for a block that is in no pool: a new segment, or one that an expandable segment grew for the request.
+// The same for a block that is in no pool: a new segment, or one that an expandable segment grew
+// for the request.
 Allocation CachingAllocator::hand_out_new(Index block, std::int64_t size, std::int64_t requested) {
-  if (!should_split(blocks_[block].size, size, blocks_[block].pool)) return start_use(block, requested);
+  if (!should_split(blocks_[block].size, size, blocks_[block].pool))
+    return start_use(block, requested);
   const Index front = cut_front(block, size);
   insert_cached(block);
   if (blocks_[block].range == kNone) {
@@ -151,7 +159,8 @@ Allocation CachingAllocator::hand_out_new(Index block, std::int64_t size, std::i
 
 // Makes the first `size` bytes of a block a block of their own.
 CachingAllocator::Index CachingAllocator::cut_front(Index block, std::int64_t size) {
-  const Index front = new_block(blocks_[block].address, size, blocks_[block].pool, State::kAllocated);
+  const Index front =
+      new_block(blocks_[block].address, size, blocks_[block].pool, State::kAllocated);
   Block& rest = blocks_[block];
   Block& b = blocks_[front];
   b.range = rest.range;
@@ -195,7 +204,9 @@ void CachingAllocator::free(BlockHandle handle) {
 void CachingAllocator::make_cached(Index i) {
   stats_.active.subtract(blocks_[i].size);
   stats_.requested.subtract(blocks_[i].requested);
-  const auto free_neighbour = [this](Index k) { return k != kNone && blocks_[k].state == State::kCached ? k : kNone; };
+  const auto free_neighbour = [this](Index k) {
+    return k != kNone && blocks_[k].state == State::kCached ? k : kNone;
+  };
   const Index before = free_neighbour(blocks_[i].prev);
   const Index after = free_neighbour(blocks_[i].next);
   std::int64_t split_bytes = 0;

@@ -15,18 +15,22 @@ namespace foreshard {
 class BlockHandle {
  public:
   BlockHandle() = default;
-  BlockHandle(std::uint32_t index, std::uint32_t serial) : value_(std::uint64_t{serial} << 32 | index) {}
+  BlockHandle(std::uint32_t index, std::uint32_t serial)
+      : value_(std::uint64_t{serial} << 32 | index) {}
   bool valid() const { return value_ != UINT64_MAX; }
   std::uint32_t index() const { return static_cast<std::uint32_t>(value_); }
-  std::uint32_t serial() const { return static_cast<std::uint32_t>(value_ >> 32); }  ///< Tells reuses of an index apart.
+  std::uint32_t serial() const {
+    return static_cast<std::uint32_t>(value_ >> 32);
+  }  ///< Tells reuses of an index apart.
   bool operator==(const BlockHandle&) const = default;
 
  private:
   std::uint64_t value_ = UINT64_MAX;  // one word: a handle is copied at every call
 };
 
-/// Result of a request. `ok` is false when the memory is exhausted; then CachingAllocator::last_out_of_memory() says
-/// why. A request of 0 bytes succeeds without a block, as in PyTorch.
+/// Result of a request. `ok` is false when the memory is exhausted; then
+/// CachingAllocator::last_out_of_memory() says why. A request of 0 bytes succeeds without a block,
+/// as in PyTorch.
 struct Allocation {
   BlockHandle block;
   DeviceAddress address = 0;
@@ -52,11 +56,12 @@ struct SegmentInfo {
   std::vector<BlockInfo> blocks;
 };
 
-/// The CUDA caching allocator of PyTorch 2.15, rule for rule, over any source of memory. It decides from
-/// the requests, the stream progress and the order of addresses alone, so equal calls give equal decisions.
+/// The CUDA caching allocator of PyTorch 2.15, rule for rule, over any source of
+/// memory. It decides from the requests, the stream progress and the order of addresses alone, so
+/// equal calls give equal decisions.
 ///
-/// Streams are dense indices from 0 (at most kMaxStreams); the allocation stream decides the pool. Not thread-safe.
-/// A broken handle (freed twice, foreign) throws InternalError. Example:
+/// Streams are dense indices from 0 (at most kMaxStreams); the allocation stream decides the pool.
+/// Not thread-safe. A broken handle (freed twice, foreign) throws InternalError. Example:
 ///
 ///   VirtualSegmentSource device(Bytes(80'000'000'000));
 ///   InstantProgress progress;
@@ -69,8 +74,8 @@ class CachingAllocator {
  public:
   static constexpr std::uint32_t kMaxStreams = 1 << 16;
 
-  /// `source`, `progress` and `listener` (may be null) must outlive the allocator. Throws InputError if an option is
-  /// out of its range.
+  /// `source`, `progress` and `listener` (may be null) must outlive the allocator. Throws
+  /// InputError if an option is out of its range.
   CachingAllocator(const AllocatorOptions& options, SegmentSource& source, StreamProgress& progress,
                    SegmentListener* listener = nullptr);
   /// Returns all segments to the source, in use or not.
@@ -78,23 +83,24 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  /// A block of at least `bytes` for work on `stream` (A-6, all steps): try_allocate(), and if that fails
-  /// retry_allocate().
+  /// A block of at least `bytes` for work on `stream` (A-6, all steps): try_allocate(), and if that
+  /// fails retry_allocate().
   Allocation allocate(Bytes bytes, std::uint32_t stream);
 
   /// All steps of A-6 that do not wait for the device. A failure is not final and not counted.
   Allocation try_allocate(Bytes bytes, std::uint32_t stream);
 
-  /// The last step of A-6, after try_allocate() failed for the same request: waits for every pending event, returns all
-  /// unsplit cached blocks to the device and tries once more; counts a retry, and an OOM if it fails. A simulator lets
-  /// its host reach the time of all pending_events() between the two calls.
+  /// The last step of A-6, after try_allocate() failed for the same request: waits for every
+  /// pending event, returns all unsplit cached blocks to the device and tries once more; counts a
+  /// retry, and an OOM if it fails. A simulator lets its host reach the time of all
+  /// pending_events() between the two calls.
   Allocation retry_allocate(Bytes bytes, std::uint32_t stream);
 
   /// Gives a block back. Does nothing for an invalid handle (the block of 0 bytes).
   void free(BlockHandle handle);
 
-  /// The block is also used by `stream`: after free() it stays active until that stream passes the point of the free()
-  /// and a later allocation notices it.
+  /// The block is also used by `stream`: after free() it stays active until that stream passes the
+  /// point of the free() and a later allocation notices it.
   void record_stream(BlockHandle handle, std::uint32_t stream);
 
   /// Returns blocks to their pools whose events are complete. try_allocate() does this first.
@@ -134,16 +140,16 @@ class CachingAllocator {
     std::int64_t gc_base = 0;  ///< gc_calls_ of its pool kind when it became cached.
     Index prev = kNone;
     Index next = kNone;
-    Index pool = 0;         ///< 2 * stream + (large ? 1 : 0).
-    Index range = kNone;    ///< Expandable segment, or kNone.
-    Index uses = kNone;     ///< List of other streams that use it.
+    Index pool = 0;            ///< 2 * stream + (large ? 1 : 0).
+    Index range = kNone;       ///< Expandable segment, or kNone.
+    Index uses = kNone;        ///< List of other streams that use it.
     std::uint32_t events = 0;  ///< Events outstanding while kPending.
     std::uint32_t serial = 0;
     State state = State::kUnused;
   };
 
   struct Pool {
-    FreeBlocks cached;           ///< By size, then address.
+    FreeBlocks cached;            ///< By size, then address.
     std::vector<Index> unmapped;  ///< Expandable: address space without memory, by address.
   };
 
@@ -174,7 +180,8 @@ class CachingAllocator {
   bool is_split(const Block& b) const { return b.prev != kNone || b.next != kNone; }
   const Block& checked(BlockHandle handle) const {
     const Index i = handle.index();
-    if (i >= blocks_.size() || blocks_[i].serial != handle.serial() || blocks_[i].state != State::kAllocated) {
+    if (i >= blocks_.size() || blocks_[i].serial != handle.serial() ||
+        blocks_[i].state != State::kAllocated) {
       throw_bad_handle();
     }
     return blocks_[i];
@@ -186,13 +193,15 @@ class CachingAllocator {
   // Requests and frees (caching_allocator.cc).
   Index pool_for(std::int64_t rounded, std::uint32_t stream) {
     const Index pool = 2 * stream + (rounded <= kSmallRequestBytes.value ? 0 : 1);
-    if (pool >= pools_.size()) [[unlikely]] grow_pools(stream);
+    if (pool >= pools_.size()) [[unlikely]]
+      grow_pools(stream);
     return pool;
   }
   void grow_pools(std::uint32_t stream);
   bool find_cached(Index pool, std::int64_t size, FreeBlocks::Cursor& at);
   bool should_split(std::int64_t block_size, std::int64_t size, Index pool) const;
-  Allocation hand_out_cached(Index pool, FreeBlocks::Cursor at, std::int64_t size, std::int64_t requested);
+  Allocation hand_out_cached(Index pool, FreeBlocks::Cursor at, std::int64_t size,
+                             std::int64_t requested);
   Allocation hand_out_new(Index block, std::int64_t size, std::int64_t requested);
   Index cut_front(Index block, std::int64_t size);
   Allocation start_use(Index i, std::int64_t requested);
@@ -236,7 +245,7 @@ class CachingAllocator {
   StreamProgress& progress_;
   SegmentListener* listener_;
   std::int64_t max_split_;
-  std::int64_t allowed_;       ///< Limit of reserved bytes; INT64_MAX without memory_fraction.
+  std::int64_t allowed_;  ///< Limit of reserved bytes; INT64_MAX without memory_fraction.
   bool power2_rounding_;
   bool gc_enabled_;
   std::int64_t gc_calls_[2] = {0, 0};  ///< Searches of the small and the large pools.
@@ -248,7 +257,7 @@ class CachingAllocator {
   std::vector<Index> unused_ranges_;
   std::vector<StreamUse> uses_;
   Index unused_uses_ = kNone;
-  std::vector<EventQueue> queues_;             ///< By stream.
+  std::vector<EventQueue> queues_;              ///< By stream.
   std::vector<std::uint32_t> waiting_streams_;  ///< Streams with outstanding events, ascending.
   std::vector<Index> scratch_;
   AllocatorStats stats_;

@@ -10,9 +10,10 @@ namespace foreshard {
 
 /// The cached blocks of one pool in best-fit order: by size, equal sizes by address.
 ///
-/// Training repeats few sizes: recorded pools hold up to 600 blocks but at most 33 sizes. So the order has two levels:
-/// the sizes in use, sorted, and for each the blocks of that size, highest address first, so that taking the lowest and
-/// giving it back touch only the end. No allocation once the vectors have grown. Sizes are exact up to 2^53 bytes.
+/// Training repeats few sizes: recorded pools hold up to 600 blocks but at most 33 sizes. So the
+/// order has two levels: the sizes in use, sorted, and for each the blocks of that size, highest
+/// address first, so that taking the lowest and giving it back touch only the end. No allocation
+/// once the vectors have grown. Sizes are exact up to 2^53 bytes.
 class FreeBlocks {
  public:
   using Index = std::uint32_t;
@@ -88,9 +89,7 @@ class FreeBlocks {
   }
 
   /// Removes a block that is there.
-  void remove(std::int64_t bytes, std::uint64_t address) {
-    take(find(bytes, address));
-  }
+  void remove(std::int64_t bytes, std::uint64_t address) { take(find(bytes, address)); }
 
   /// Appends all blocks in order.
   void append_to(std::vector<Index>& out) const {
@@ -113,10 +112,12 @@ class FreeBlocks {
 
   Cursor at_rank(std::size_t r) const { return {r, r < count_ ? members(r).size() - 1 : 0}; }
 
-  // Number of sizes below `bytes`. Few sizes are counted rather than searched: vector instructions, nothing to mispredict.
+  // Number of sizes below `bytes`. Few sizes are counted rather than searched: vector instructions,
+  // nothing to mispredict.
   std::size_t rank(std::int64_t bytes) const {
     const auto wanted = static_cast<double>(bytes);
-    if (count_ > kCounted) [[unlikely]] return rank_by_search(wanted);
+    if (count_ > kCounted) [[unlikely]]
+      return rank_by_search(wanted);
     const Sizes limit = {wanted, wanted};
     Counts below = {0, 0};
     const double* end = sizes_.data() + count_;
@@ -137,7 +138,8 @@ class FreeBlocks {
 
   static std::size_t place_of(const std::vector<Member>& m, std::uint64_t address) {
     const auto above = [](const Member& a, std::uint64_t b) { return a.address > b; };
-    return static_cast<std::size_t>(std::lower_bound(m.begin(), m.end(), address, above) - m.begin());
+    return static_cast<std::size_t>(std::lower_bound(m.begin(), m.end(), address, above) -
+                                    m.begin());
   }
 
   void open(std::size_t r, std::int64_t bytes) {
@@ -183,9 +185,10 @@ class FreeBlocks {
   static constexpr std::size_t kCounted = 64;
   static constexpr double kPadding = std::numeric_limits<double>::infinity();
 
-  std::size_t count_ = 0;                     ///< Sizes in use.
-  std::vector<double> sizes_;                 ///< Ascending; padded to whole strides by infinity.
-  std::vector<std::uint32_t> slots_;          ///< For each size its entry of members_; then the unused entries.
+  std::size_t count_ = 0;      ///< Sizes in use.
+  std::vector<double> sizes_;  ///< Ascending; padded to whole strides by infinity.
+  std::vector<std::uint32_t>
+      slots_;  ///< For each size its entry of members_; then the unused entries.
   std::vector<std::vector<Member>> members_;  ///< Blocks of one size, by descending address.
 };
 

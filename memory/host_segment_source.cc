@@ -28,14 +28,17 @@ HostSegmentSource::HostSegmentSource(Bytes capacity, Bytes window)
   void* base = mmap(nullptr, static_cast<std::size_t>(window_.value), PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
-    throw RunError("cannot set aside " + format_memory(window_) + " of addresses: " + std::strerror(errno));
+    throw RunError("cannot set aside " + format_memory(window_) +
+                   " of addresses: " + std::strerror(errno));
   }
   base_ = static_cast<std::byte*>(base);
 }
 
 HostSegmentSource::~HostSegmentSource() { munmap(base_, static_cast<std::size_t>(window_.value)); }
 
-std::int64_t HostSegmentSource::offset_of(DeviceAddress address) const { return pointer(address) - base_; }
+std::int64_t HostSegmentSource::offset_of(DeviceAddress address) const {
+  return pointer(address) - base_;
+}
 
 DeviceAddress HostSegmentSource::address_at(std::int64_t offset) const {
   return offset < 0 ? 0 : reinterpret_cast<DeviceAddress>(base_ + offset);
@@ -44,8 +47,10 @@ DeviceAddress HostSegmentSource::address_at(std::int64_t offset) const {
 // Makes memory usable, within the capacity.
 bool HostSegmentSource::open(DeviceAddress address, Bytes size) {
   if (size > capacity_ - in_use_) return false;
-  if (mprotect(pointer(address), static_cast<std::size_t>(size.value), PROT_READ | PROT_WRITE) != 0) {
-    throw RunError("cannot take " + format_memory(size) + " of host memory: " + std::strerror(errno));
+  if (mprotect(pointer(address), static_cast<std::size_t>(size.value), PROT_READ | PROT_WRITE) !=
+      0) {
+    throw RunError("cannot take " + format_memory(size) +
+                   " of host memory: " + std::strerror(errno));
   }
   in_use_ += size;
   return true;
@@ -56,7 +61,8 @@ void HostSegmentSource::close(DeviceAddress address, Bytes size) {
   void* again = mmap(pointer(address), static_cast<std::size_t>(size.value), PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (again == MAP_FAILED) {
-    throw RunError("cannot return " + format_memory(size) + " of host memory: " + std::strerror(errno));
+    throw RunError("cannot return " + format_memory(size) +
+                   " of host memory: " + std::strerror(errno));
   }
   in_use_ -= size;
 }
@@ -74,7 +80,9 @@ void HostSegmentSource::release(DeviceAddress address, Bytes size) {
   close(address, size);
 }
 
-DeviceAddress HostSegmentSource::reserve(Bytes span) { return address_at(addresses_.place(span.value)); }
+DeviceAddress HostSegmentSource::reserve(Bytes span) {
+  return address_at(addresses_.place(span.value));
+}
 
 void HostSegmentSource::unreserve(DeviceAddress address, Bytes span) {
   if (!addresses_.remove(offset_of(address), span.value)) {

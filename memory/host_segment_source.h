@@ -8,18 +8,19 @@
 
 namespace foreshard {
 
-/// Real host memory in the place of device memory, for the executor: an address is a pointer that may be read and
-/// written. It orders segments as VirtualSegmentSource does, so the allocator decides alike. Fresh memory is zero and
-/// takes physical pages when it is touched; released memory faults when touched.
+/// Real host memory in the place of device memory, for the executor: an address is a pointer that
+/// may be read and written. It orders segments as VirtualSegmentSource does, so the allocator
+/// decides alike. Fresh memory is zero and takes physical pages when it is touched; released memory
+/// faults when touched.
 ///
-/// One window of addresses is set aside at construction; segments come from it. Throws RunError if the operating system
-/// refuses it. Owns the memory; not thread-safe for allocation (use one for each rank), while the memory itself may be
-/// used by any thread.
+/// One window of addresses is set aside at construction; segments come from it. Throws RunError if
+/// the operating system refuses it. Owns the memory; not thread-safe for allocation (use one for
+/// each rank), while the memory itself may be used by any thread.
 class HostSegmentSource final : public SegmentSource {
  public:
-  /// `capacity`: limit that stands for the device's memory. `window`: address space to set aside; 0 chooses 16 times
-  /// the capacity between 64 GiB and 4 TiB. It must hold 9/8 of the capacity for each stream and pool with expandable
-  /// segments.
+  /// `capacity`: limit that stands for the device's memory. `window`: address space to set aside; 0
+  /// chooses 16 times the capacity between 64 GiB and 4 TiB. It must hold 9/8 of the capacity for
+  /// each stream and pool with expandable segments.
   explicit HostSegmentSource(Bytes capacity, Bytes window = Bytes(0));
   ~HostSegmentSource() override;
   HostSegmentSource(const HostSegmentSource&) = delete;

@@ -23,8 +23,8 @@ struct Key {
   Known known;
 };
 
-// Keys of PyTorch's parsers (c10/core/AllocatorConfig.h, c10/cuda/CUDAAllocatorConfig.h); the ignored ones do not
-// change which device memory is taken.
+// Keys of PyTorch's parsers (c10/core/AllocatorConfig.h, c10/cuda/CUDAAllocatorConfig.h); the
+// ignored ones do not change which device memory is taken.
 constexpr Key kKeys[] = {
     {"backend", Known::kEffective},
     {"expandable_segments", Known::kEffective},
@@ -89,12 +89,14 @@ class ConfReader {
   void read_item(const std::string& item) {
     const std::size_t colon = item.find(':');
     if (item.empty() || colon == std::string::npos || colon == 0 || colon + 1 == item.size()) {
-      issues_.add(item.empty() ? "(empty item)" : item, "not of the form key:value", "items are separated by commas");
+      issues_.add(item.empty() ? "(empty item)" : item, "not of the form key:value",
+                  "items are separated by commas");
       return;
     }
     const std::string key = item.substr(0, colon);
     const std::string value = item.substr(colon + 1);
-    const auto* known = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const Key& k) { return key == k.name; });
+    const auto* known = std::find_if(std::begin(kKeys), std::end(kKeys),
+                                     [&](const Key& k) { return key == k.name; });
     if (known == std::end(kKeys)) {
       unknown_key(key);
     } else if (known->known == Known::kEffective) {
@@ -110,7 +112,8 @@ class ConfReader {
       if (k.known == Known::kEffective) all += (all.empty() ? "" : ", ") + names.back();
     }
     const std::string near = nearest_name(key, names);
-    issues_.add(key, "unknown option", near.empty() ? "known: " + all : "did you mean " + near + "?");
+    issues_.add(key, "unknown option",
+                near.empty() ? "known: " + all : "did you mean " + near + "?");
   }
 
   void read_value(const std::string& key, const std::string& value) {
@@ -125,10 +128,12 @@ class ConfReader {
     } else if (key == "per_process_memory_fraction") {
       if (const auto share = read_share(key, value)) options_.memory_fraction = share;
     } else if (key == "expandable_segments") {
-      if (value != "True" && value != "False") issues_.add(key, "found \"" + value + "\"", "True or False");
+      if (value != "True" && value != "False")
+        issues_.add(key, "found \"" + value + "\"", "True or False");
       options_.expandable_segments = value == "True";
     } else if (key == "backend") {
-      if (value != "native") issues_.add(key, "found \"" + value + "\"", "only the native backend is modelled");
+      if (value != "native")
+        issues_.add(key, "found \"" + value + "\"", "only the native backend is modelled");
     } else {
       read_divisions(key, value);
     }
@@ -145,7 +150,8 @@ class ConfReader {
 
   std::optional<double> read_share(const std::string& key, const std::string& value) {
     const auto share = parse_number<double>(value);
-    if (!share || !std::isfinite(*share)) issues_.add(key, "found \"" + value + "\"", "a number between 0 and 1");
+    if (!share || !std::isfinite(*share))
+      issues_.add(key, "found \"" + value + "\"", "a number between 0 and 1");
     return share;
   }
 
@@ -155,8 +161,9 @@ class ConfReader {
     return n;
   }
 
-  // One number for all sizes, or [64:8,256:4,>:1]: the divisions for requests from that many MiB on. Below the first
-  // size its divisions hold; a size between two named ones keeps 0; ">" fills from the last named size on.
+  // One number for all sizes, or [64:8,256:4,>:1]: the divisions for requests from that many MiB
+  // on. Below the first size its divisions hold; a size between two named ones keeps 0; ">" fills
+  // from the last named size on.
   void read_divisions(const std::string& key, const std::string& value) {
     auto& divisions = options_.roundup_power2_divisions;
     if (value.front() != '[') {
@@ -171,8 +178,10 @@ class ConfReader {
     std::size_t last = 0;
     for (const std::string& item : split_items(value.substr(1, value.size() - 2))) {
       const std::size_t colon = item.find(':');
-      const auto n = colon == std::string::npos ? std::nullopt : read_division(key, item.substr(colon + 1));
-      if (colon == std::string::npos) issues_.add(key, "found \"" + item + "\"", "size:divisions with the size in MiB");
+      const auto n =
+          colon == std::string::npos ? std::nullopt : read_division(key, item.substr(colon + 1));
+      if (colon == std::string::npos)
+        issues_.add(key, "found \"" + item + "\"", "size:divisions with the size in MiB");
       if (!n) continue;
       const std::string size = item.substr(0, colon);
       if (size == ">") {
@@ -184,7 +193,8 @@ class ConfReader {
         issues_.add(key, "size \"" + size + "\"", "a power of two in MiB, or >");
         continue;
       }
-      last = std::min<std::size_t>(static_cast<std::size_t>(std::countr_zero(*megabytes)), divisions.size() - 1);
+      last = std::min<std::size_t>(static_cast<std::size_t>(std::countr_zero(*megabytes)),
+                                   divisions.size() - 1);
       if (first) std::fill_n(divisions.begin(), last, *n);
       first = false;
       divisions[last] = *n;
@@ -197,7 +207,8 @@ class ConfReader {
 
 void check(const AllocatorOptions& o, IssueList& issues) {
   const auto mib = [](Bytes b) { return std::to_string(b.value / kMiB) + " MiB"; };
-  if (o.large_segment_size < kMinLargeSegmentRequest || o.large_segment_size.value % kSmallSegmentBytes.value != 0) {
+  if (o.large_segment_size < kMinLargeSegmentRequest ||
+      o.large_segment_size.value % kSmallSegmentBytes.value != 0) {
     issues.add("large_segment_size_mb", "found " + mib(o.large_segment_size),
                "an even number of at least 10, since requests up to 10 MiB share such segments");
   }
@@ -211,14 +222,17 @@ void check(const AllocatorOptions& o, IssueList& issues) {
   }
   const double threshold = o.garbage_collection_threshold;
   if (!(threshold >= 0 && threshold < 1)) {
-    issues.add("garbage_collection_threshold", "found " + std::to_string(threshold), "in (0, 1), or unset");
+    issues.add("garbage_collection_threshold", "found " + std::to_string(threshold),
+               "in (0, 1), or unset");
   }
   if (o.memory_fraction && !(*o.memory_fraction >= 0 && *o.memory_fraction <= 1)) {
-    issues.add("per_process_memory_fraction", "found " + std::to_string(*o.memory_fraction), "in [0, 1]");
+    issues.add("per_process_memory_fraction", "found " + std::to_string(*o.memory_fraction),
+               "in [0, 1]");
   }
   for (const std::uint32_t n : o.roundup_power2_divisions) {
     if (n == 0 || std::has_single_bit(n)) continue;
-    issues.add("roundup_power2_divisions", "found " + std::to_string(n), "a power of two, or 0 for no rounding");
+    issues.add("roundup_power2_divisions", "found " + std::to_string(n),
+               "a power of two, or 0 for no rounding");
     break;
   }
 }
@@ -247,7 +261,8 @@ Bytes round_request(Bytes request, const AllocatorOptions& options) {
   const auto bucket = static_cast<std::size_t>(std::clamp(log2 - 20, 0, 15));
   const std::int64_t divisions = options.roundup_power2_divisions[bucket];
   if (divisions > 1 && request > kMinBlockBytes * divisions) {
-    const std::int64_t step = (std::int64_t{1} << log2) >> (std::bit_width(static_cast<std::uint64_t>(divisions)) - 1);
+    const std::int64_t step =
+        (std::int64_t{1} << log2) >> (std::bit_width(static_cast<std::uint64_t>(divisions)) - 1);
     return Bytes((request.value + step - 1) & ~(step - 1));
   }
   return Bytes((request.value + 511) & ~std::int64_t{511});

@@ -9,9 +9,10 @@ namespace foreshard {
 /// A place in device memory, real or imagined; 0 is "none".
 using DeviceAddress = std::uint64_t;
 
-/// Where the caching allocator's memory comes from: the device driver of a simulated, a host or a real device.
-/// Addresses decide between equally good blocks, so two sources that place segments in the same order make the same
-/// allocator decisions. Not thread-safe; must outlive its allocator. All sizes are multiples of 2 MiB.
+/// Where the caching allocator's memory comes from: the device driver of a simulated, a host or a
+/// real device. Addresses decide between equally good blocks, so two sources that place segments in
+/// the same order make the same allocator decisions. Not thread-safe; must outlive its allocator.
+/// All sizes are multiples of 2 MiB.
 class SegmentSource {
  public:
   virtual ~SegmentSource() = default;
@@ -30,14 +31,15 @@ class SegmentSource {
   virtual DeviceAddress reserve(Bytes span) = 0;
   /// Returns what reserve() gave, whole; nothing may be mapped there.
   virtual void unreserve(DeviceAddress address, Bytes span) = 0;
-  /// Backs reserved addresses by memory (cuMemCreate, cuMemMap); false, and no change, when less than `size` is free.
+  /// Backs reserved addresses by memory (cuMemCreate, cuMemMap); false, and no change, when less
+  /// than `size` is free.
   virtual bool map(DeviceAddress address, Bytes size) = 0;
   /// Takes the memory away again; any part of what was mapped.
   virtual void unmap(DeviceAddress address, Bytes size) = 0;
 };
 
-/// Tells how far streams have come, for blocks that other streams still use (rule A-9). Events of one stream complete
-/// in the order in which they were recorded.
+/// Tells how far streams have come, for blocks that other streams still use (rule A-9). Events of
+/// one stream complete in the order in which they were recorded.
 class StreamProgress {
  public:
   /// Names one recorded event; chosen by the implementation.
@@ -52,7 +54,8 @@ class StreamProgress {
   virtual void synchronize(Event event) = 0;
 };
 
-/// An infinitely fast device: every event is complete at once. The lower bound of active and reserved bytes.
+/// An infinitely fast device: every event is complete at once. The lower bound of active and
+/// reserved bytes.
 class InstantProgress final : public StreamProgress {
  public:
   Event record(std::uint32_t) override { return 0; }
@@ -60,8 +63,9 @@ class InstantProgress final : public StreamProgress {
   void synchronize(Event) override {}
 };
 
-/// A device that comes forward only when the host waits for it: the upper bound of active and reserved bytes.
-/// Waiting for one event (by the allocator or through wait_for_all) completes all that were recorded before it.
+/// A device that comes forward only when the host waits for it: the upper bound of active and
+/// reserved bytes. Waiting for one event (by the allocator or through wait_for_all) completes all
+/// that were recorded before it.
 class OnlyWhenWaitedProgress final : public StreamProgress {
  public:
   Event record(std::uint32_t) override { return ++last_; }
@@ -86,7 +90,8 @@ struct SegmentEvent {
   std::uint32_t stream;
 };
 
-/// Hears of each segment decision, after it was carried out and counted. Must not call the allocator.
+/// Hears of each segment decision, after it was carried out and counted. Must not call the
+/// allocator.
 class SegmentListener {
  public:
   virtual ~SegmentListener() = default;

@@ -34,7 +34,9 @@ void VirtualSegmentSource::release(DeviceAddress address, Bytes size) {
   in_use_ -= size;
 }
 
-DeviceAddress VirtualSegmentSource::reserve(Bytes span) { return address_at(addresses_.place(span.value)); }
+DeviceAddress VirtualSegmentSource::reserve(Bytes span) {
+  return address_at(addresses_.place(span.value));
+}
 
 void VirtualSegmentSource::unreserve(DeviceAddress address, Bytes span) {
   if (!addresses_.remove(offset_of(address), span.value)) {

@@ -6,12 +6,12 @@
 
 namespace foreshard {
 
-/// Device memory that exists only as numbers, for the simulator. Throws InternalError if the allocator gives back what
-/// it did not take.
+/// Device memory that exists only as numbers, for the simulator. Throws InternalError if the
+/// allocator gives back what it did not take.
 class VirtualSegmentSource final : public SegmentSource {
  public:
-  /// `capacity` is the memory of the device; `context` is taken from the start by others (CUDA context, communication
-  /// buffers). kUnlimited asks "how much would it need?".
+  /// `capacity` is the memory of the device; `context` is taken from the start by others (CUDA
+  /// context, communication buffers). kUnlimited asks "how much would it need?".
   explicit VirtualSegmentSource(Bytes capacity, Bytes context = Bytes(0));
 
   /// Never out of memory for any real program (1 PiB).

@@ -1,10 +1,13 @@
 #pragma once
 
-// Recordings of PyTorch's allocator (2.15.0, on a device without kernels) and their replay against ours.
+// Recordings of PyTorch's allocator (2.15.0, on a device without kernels) and their replay against
+// ours.
 //
-// A recording is NAME.txt.gz, one event a line: "a id bytes stream" | "f id" | "c id" (block reusable) |
-// "S bytes stream" / "s bytes stream" (segment taken / returned) | "M" / "m" (pages mapped / unmapped) | "O bytes" |
-// "# step k" | "# phase name allocated reserved active", and NAME.json with the settings and the statistics.
+// A recording is NAME.txt.gz, one event a line: "a id bytes stream" | "f id" | "c id" (block
+// reusable) | "S bytes stream" / "s bytes stream" (segment taken / returned) | "M" / "m" (pages
+// mapped / unmapped) | "O bytes" |
+// "# step k" | "# phase name allocated reserved active", and NAME.json with the settings and the
+// statistics.
 
 #include <zlib.h>
 
@@ -46,8 +49,8 @@ struct Decision {
   auto operator<=>(const Decision&) const = default;
 };
 
-/// Device order between streams is by pointer in PyTorch and by index in ours: runs of returned segments are compared
-/// as sets.
+/// Device order between streams is by pointer in PyTorch and by index in ours: runs of returned
+/// segments are compared as sets.
 inline void sort_returns(std::vector<Decision>& decisions) {
   const auto returned = [](const Decision& d) { return d.kind == 's' || d.kind == 'm'; };
   for (auto it = decisions.begin(); it != decisions.end();) {
@@ -81,9 +84,11 @@ class DecisionLog final : public SegmentListener {
 class Replay {
  public:
   Replay(const std::filesystem::path& folder, const std::string& name)
-      : lines_(read_gz_lines(stream_file(folder, name))), facts_(read_json(folder / (name + ".json"))) {}
+      : lines_(read_gz_lines(stream_file(folder, name))),
+        facts_(read_json(folder / (name + ".json"))) {}
 
-  static std::filesystem::path stream_file(const std::filesystem::path& folder, const std::string& name) {
+  static std::filesystem::path stream_file(const std::filesystem::path& folder,
+                                           const std::string& name) {
     const auto inner = folder / "alloc" / (name + ".txt.gz");
     return std::filesystem::exists(inner) ? inner : folder / (name + ".txt.gz");
   }
@@ -96,7 +101,8 @@ class Replay {
   void run() {
     const auto& c = facts_.at("case");
     AllocatorOptions options = parse_alloc_conf(c.value("alloc_conf", std::string()));
-    options.expandable_segments = options.expandable_segments || c.at("expandable_segments").get<bool>();
+    options.expandable_segments =
+        options.expandable_segments || c.at("expandable_segments").get<bool>();
     VirtualSegmentSource source(Bytes(c.at("mem_bytes").get<std::int64_t>()));
     CachingAllocator allocator(options, source, progress_, &log_);
     allocator_ = &allocator;
@@ -117,13 +123,14 @@ class Replay {
   static constexpr std::uint32_t kOtherStreams = 1000;  ///< First index that no recording uses.
 
   void differ(const std::string& what) {
-    differences.push_back("line " + std::to_string(at_ + 1) + " (" + (at_ < lines_.size() ? lines_[at_] : "end") +
-                          "): " + what);
+    differences.push_back("line " + std::to_string(at_ + 1) + " (" +
+                          (at_ < lines_.size() ? lines_[at_] : "end") + "): " + what);
   }
 
   template <typename T>
   void expect_equal(const std::string& what, T ours, T recorded) {
-    if (ours != recorded) differ(what + " ours " + std::to_string(ours) + ", recorded " + std::to_string(recorded));
+    if (ours != recorded)
+      differ(what + " ours " + std::to_string(ours) + ", recorded " + std::to_string(recorded));
   }
 
   void line() {
@@ -139,7 +146,8 @@ class Replay {
       compare_decisions();
     } else if (kind == "O") {
       in >> bytes;
-      if (allocator_->allocate(Bytes(bytes), 0).ok) differ("recorded is out of memory, ours is not");
+      if (allocator_->allocate(Bytes(bytes), 0).ok)
+        differ("recorded is out of memory, ours is not");
       compare_decisions();
     } else if (kind == "f") {
       in >> id;
@@ -171,9 +179,11 @@ class Replay {
     sort_returns(log_.log);
     if (recorded_ != log_.log) {
       std::string text = "decisions differ; recorded:";
-      for (const Decision& d : recorded_) text += std::string(" ") + d.kind + std::to_string(d.bytes);
+      for (const Decision& d : recorded_)
+        text += std::string(" ") + d.kind + std::to_string(d.bytes);
       text += "; ours:";
-      for (const Decision& d : log_.log) text += std::string(" ") + d.kind + std::to_string(d.bytes);
+      for (const Decision& d : log_.log)
+        text += std::string(" ") + d.kind + std::to_string(d.bytes);
       differ(text.substr(0, 600));
     }
     decisions += recorded_.size();
@@ -204,7 +214,9 @@ class Replay {
 
   const nlohmann::json* step_facts() const {
     const auto& all = facts_.at("steps");
-    return step_ >= 0 && static_cast<std::size_t>(step_) < all.size() ? &all[static_cast<std::size_t>(step_)] : nullptr;
+    return step_ >= 0 && static_cast<std::size_t>(step_) < all.size()
+               ? &all[static_cast<std::size_t>(step_)]
+               : nullptr;
   }
 
   void end_phase() {
@@ -214,9 +226,12 @@ class Replay {
     if (static_cast<std::size_t>(phase_) >= rows.size()) return;
     const auto& row = rows[static_cast<std::size_t>(phase_)];
     ++phases;
-    expect_equal("peak allocated", allocator_->stats().allocated.peak, row.at("peak_allocated").get<std::int64_t>());
-    expect_equal("peak reserved", allocator_->stats().reserved.peak, row.at("peak_reserved").get<std::int64_t>());
-    expect_equal("peak active", allocator_->stats().active.peak, row.at("peak_active").get<std::int64_t>());
+    expect_equal("peak allocated", allocator_->stats().allocated.peak,
+                 row.at("peak_allocated").get<std::int64_t>());
+    expect_equal("peak reserved", allocator_->stats().reserved.peak,
+                 row.at("peak_reserved").get<std::int64_t>());
+    expect_equal("peak active", allocator_->stats().active.peak,
+                 row.at("peak_active").get<std::int64_t>());
   }
 
   void end_step() {
@@ -228,7 +243,8 @@ class Replay {
     expect_equal("reserved", s.reserved.current, step->at("reserved_end").get<std::int64_t>());
     expect_equal("requested", s.requested.current, step->at("requested_end").get<std::int64_t>());
     expect_equal("segments", s.segments.current, step->at("segments").get<std::int64_t>());
-    expect_equal("inactive split", s.inactive_split.current, step->at("inactive_split_bytes").get<std::int64_t>());
+    expect_equal("inactive split", s.inactive_split.current,
+                 step->at("inactive_split_bytes").get<std::int64_t>());
     expect_equal("retries", s.retries, step->at("num_alloc_retries").get<std::int64_t>());
     expect_equal("ooms", s.ooms, step->at("num_ooms").get<std::int64_t>());
   }

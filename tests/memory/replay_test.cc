@@ -10,7 +10,8 @@ void replay_all(const std::filesystem::path& folder) {
   for (const std::string& name : recording_names(folder)) {
     Replay replay(folder, name);
     replay.run();
-    for (const std::string& difference : replay.differences) ADD_FAILURE() << name << ": " << difference;
+    for (const std::string& difference : replay.differences)
+      ADD_FAILURE() << name << ": " << difference;
     EXPECT_GT(replay.decisions, 0u) << name;
     decisions += replay.decisions;
     phases += replay.phases;
@@ -20,10 +21,12 @@ void replay_all(const std::filesystem::path& folder) {
   EXPECT_GT(phases, 0u);
 }
 
-// Each segment decision, each phase's allocated, reserved and active bytes and their peaks, each step's requested and
-// inactive split bytes, segments, retries and OOMs, as recorded from PyTorch 2.15.0.
+// Each segment decision, each phase's allocated, reserved and active bytes and their peaks, each
+// step's requested and inactive split bytes, segments, retries and OOMs, as recorded from
+// PyTorch 2.15.0.
 TEST(Replay, OwnRecordings) {
-  const std::filesystem::path folder = std::filesystem::path(FORESHARD_SOURCE_DIR) / "tests/memory/data";
+  const std::filesystem::path folder =
+      std::filesystem::path(FORESHARD_SOURCE_DIR) / "tests/memory/data";
   ASSERT_GE(recording_names(folder).size(), 8u);
   replay_all(folder);
 }

@@ -13,7 +13,8 @@ using namespace literals;
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-/// An allocator on a virtual device, with its decisions as text such as "+20M@0 -2M@1" (MiB, stream; p = pages).
+/// An allocator on a virtual device, with its decisions as text such as "+20M@0 -2M@1" (MiB,
+/// stream; p = pages).
 class Fixture : public SegmentListener {
  public:
   explicit Fixture(Bytes capacity = 1_GiB, const AllocatorOptions& options = {})
@@ -22,9 +23,12 @@ class Fixture : public SegmentListener {
   void on_segment(const SegmentEvent& e) override {
     constexpr const char* kKinds[] = {"+", "-", "p+", "p-"};
     if (!log.empty()) log += ' ';
-    log += kKinds[static_cast<int>(e.kind)] + std::to_string(e.bytes.value / kMiB) + "M@" + std::to_string(e.stream);
+    log += kKinds[static_cast<int>(e.kind)] + std::to_string(e.bytes.value / kMiB) + "M@" +
+           std::to_string(e.stream);
   }
-  Allocation get(Bytes bytes, std::uint32_t stream = 0) { return allocator.allocate(bytes, stream); }
+  Allocation get(Bytes bytes, std::uint32_t stream = 0) {
+    return allocator.allocate(bytes, stream);
+  }
   std::string take_log() { return std::exchange(log, std::string()); }
   std::int64_t allocated() const { return allocator.stats().allocated.current; }
   std::int64_t active() const { return allocator.stats().active.current; }
@@ -45,8 +49,8 @@ TEST(Rules, A_1_SizesRoundTo512) {
 }
 
 TEST(Rules, A_1_PowerOfTwoDivisions) {
-  // Four divisions between 1024 and 2048 (the example of PyTorch's documentation): 1024, 1280, 1536, 1792, 2048; but
-  // sizes up to 512 * divisions round plainly.
+  // Four divisions between 1024 and 2048 (the example of PyTorch's documentation): 1024, 1280,
+  // 1536, 1792, 2048; but sizes up to 512 * divisions round plainly.
   AllocatorOptions o;
   o.roundup_power2_divisions.fill(4);
   EXPECT_EQ(round_request(1200_B, o), 1536_B);
@@ -89,7 +93,8 @@ TEST(Rules, A_4_BestFitThenLowestAddress) {
   Fixture f;
   const Allocation a = f.get(12_MiB), b = f.get(16_MiB), c = f.get(12_MiB);
   for (const Allocation& x : {c, b, a}) f.allocator.free(x.block);
-  EXPECT_EQ(f.get(11_MiB + 512_KiB).address, a.address);  // 12 MiB fits best; of two, the lower address
+  EXPECT_EQ(f.get(11_MiB + 512_KiB).address,
+            a.address);  // 12 MiB fits best; of two, the lower address
   EXPECT_EQ(f.get(12_MiB).address, c.address);
   EXPECT_EQ(f.get(12_MiB).address, b.address);  // 16 MiB, split
   EXPECT_EQ(f.allocator.stats().inactive_split.current, 4 * kMiB);
@@ -109,7 +114,8 @@ TEST(Rules, A_4_SplitThresholds) {
 
 TEST(Rules, A_4_NeighboursMerge) {
   Fixture f;
-  const Allocation a = f.get(5_MiB), b = f.get(5_MiB), c = f.get(5_MiB);  // 5 + 5 + 5 + rest 5 of 20 MiB
+  const Allocation a = f.get(5_MiB), b = f.get(5_MiB),
+                   c = f.get(5_MiB);  // 5 + 5 + 5 + rest 5 of 20 MiB
   EXPECT_EQ(f.take_log(), "+20M@0");
   f.allocator.free(a.block);
   f.allocator.free(c.block);
@@ -136,8 +142,8 @@ TEST(Rules, A_5_OversizeBlocks) {
   const Allocation huge = f.get(60_MiB);
   f.allocator.free(huge.block);
   f.take_log();
-  f.get(40_MiB);               // the 40 MiB block
-  f.get(40_MiB);               // 60 >= 40 + 20: too wasteful, a new segment
+  f.get(40_MiB);  // the 40 MiB block
+  f.get(40_MiB);  // 60 >= 40 + 20: too wasteful, a new segment
   EXPECT_EQ(f.take_log(), "+40M@0");
 }
 
@@ -150,7 +156,9 @@ TEST(Rules, A_6_ReleasesOversizeBeforeEverything) {
   f.allocator.free(b.block);
   f.take_log();
   EXPECT_TRUE(f.get(50_MiB).ok);  // 60 < 50 + 20: served from the cache
-  EXPECT_TRUE(f.get(30_MiB).ok);  // 28 MiB free and no oversize block cached: the retry returns the 12 MiB block
+  EXPECT_TRUE(
+      f.get(30_MiB)
+          .ok);  // 28 MiB free and no oversize block cached: the retry returns the 12 MiB block
   EXPECT_EQ(f.take_log(), "-12M@0 +30M@0");
   EXPECT_EQ(f.allocator.stats().retries, 1);
 
@@ -159,16 +167,18 @@ TEST(Rules, A_6_ReleasesOversizeBeforeEverything) {
   g.allocator.free(x.block);
   g.allocator.free(y.block);
   g.take_log();
-  EXPECT_TRUE(g.get(35_MiB).ok);  // 60 >= 35 + 20; 28 MiB free: returns the 60 MiB block, keeps the 12 MiB one
+  EXPECT_TRUE(
+      g.get(35_MiB)
+          .ok);  // 60 >= 35 + 20; 28 MiB free: returns the 60 MiB block, keeps the 12 MiB one
   EXPECT_EQ(g.take_log(), "-60M@0 +36M@0");
   EXPECT_EQ(g.allocator.stats().retries, 0);
 }
 
 TEST(Rules, A_6_RetryReturnsUnsplitBlocksOfAllStreams) {
   Fixture f(60_MiB);
-  const Allocation a = f.get(5_MiB, 0);      // 20 MiB segment, split: stays
-  const Allocation b = f.get(12_MiB, 1);     // whole: goes
-  const Allocation c = f.get(1_KiB, 2);      // 2 MiB segment, whole after free: goes
+  const Allocation a = f.get(5_MiB, 0);   // 20 MiB segment, split: stays
+  const Allocation b = f.get(12_MiB, 1);  // whole: goes
+  const Allocation c = f.get(1_KiB, 2);   // 2 MiB segment, whole after free: goes
   f.allocator.free(b.block);
   f.allocator.free(c.block);
   EXPECT_EQ(f.take_log(), "+20M@0 +12M@1 +2M@2");
@@ -249,11 +259,13 @@ TEST(Rules, A_7_ExpandableSegmentGrowsAndShrinksByPages) {
   f.get(1_KiB);
   EXPECT_EQ(f.take_log(), "p+2M@0");
   f.allocator.free(a.block);
-  // 38 MiB left of the device; 60 MiB do not fit without the page inside a ([0, 20) whole; [20, 30) is part of a page).
+  // 38 MiB left of the device; 60 MiB do not fit without the page inside a ([0, 20) whole; [20, 30)
+  // is part of a page).
   EXPECT_FALSE(f.get(60_MiB).ok);
   EXPECT_EQ(f.allocator.stats().segments.current, 0);
   EXPECT_EQ(f.reserved(), 42 * kMiB);
-  const Allocation c = f.get(25_MiB);  // unmapped [0, 20) before the free [20, 30): the lowest place
+  const Allocation c =
+      f.get(25_MiB);  // unmapped [0, 20) before the free [20, 30): the lowest place
   EXPECT_EQ(c.address, a.address);
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// The allocator's rules once more, as plainly as they can be said: every segment is a list of pieces in address order,
-// every question is answered by looking at all pieces. The oracle of the property test; shares no code with the real
-// one but the sizes of, which have tests of their own.
+// The allocator's rules once more, as plainly as they can be said: every segment is a list of
+// pieces in address order, every question is answered by looking at all pieces. The oracle of the
+// property test; shares no code with the real one but the sizes of, which have tests of
+// their own.
 
 #include <algorithm>
 #include <cstdint>
@@ -25,12 +26,14 @@ class SlowAllocator {
                 SegmentListener& listener)
       : o_(options), source_(source), progress_(progress), listener_(listener) {
     if (o_.memory_fraction) {
-      allowed_ = static_cast<std::int64_t>(*o_.memory_fraction * static_cast<double>(source.capacity().value));
+      allowed_ = static_cast<std::int64_t>(*o_.memory_fraction *
+                                           static_cast<double>(source.capacity().value));
     }
   }
 
   struct Totals {
-    std::int64_t allocated = 0, active = 0, reserved = 0, requested = 0, inactive_split = 0, inactive_split_blocks = 0;
+    std::int64_t allocated = 0, active = 0, reserved = 0, requested = 0, inactive_split = 0,
+                 inactive_split_blocks = 0;
     std::int64_t segments = 0, allocations = 0;
     bool operator==(const Totals&) const = default;
   };
@@ -218,7 +221,8 @@ class SlowAllocator {
       Piece tail{p.piece().address + static_cast<DeviceAddress>(size), rest, kFree};
       tail.free_since = searches_[p.segment->small];
       p.piece().size = size;
-      p.segment->pieces.insert(p.segment->pieces.begin() + static_cast<std::ptrdiff_t>(p.index) + 1, tail);
+      p.segment->pieces.insert(p.segment->pieces.begin() + static_cast<std::ptrdiff_t>(p.index) + 1,
+                               tail);
     }
     p.piece().state = kUsed;
     p.piece().requested = requested;
@@ -253,7 +257,8 @@ class SlowAllocator {
     if (--p.piece().events == 0) make_free(p);
   }
 
-  void tell(SegmentEvent::Kind kind, DeviceAddress address, std::int64_t bytes, std::uint32_t stream) {
+  void tell(SegmentEvent::Kind kind, DeviceAddress address, std::int64_t bytes,
+            std::uint32_t stream) {
     listener_.on_segment({kind, address, Bytes(bytes), stream});
   }
 
@@ -286,7 +291,8 @@ class SlowAllocator {
       }
     }
     std::int64_t released = 0;
-    while (released < wanted && !places.empty() && places.back().piece().size >= o_.max_split_size.value) {
+    while (released < wanted && !places.empty() &&
+           places.back().piece().size >= o_.max_split_size.value) {
       released += places.back().piece().size;
       release(places.back().segment);
       places.pop_back();
@@ -385,7 +391,8 @@ class SlowAllocator {
     tail.address += static_cast<DeviceAddress>(front);
     tail.size -= front;
     p.piece().size = front;
-    p.segment->pieces.insert(p.segment->pieces.begin() + static_cast<std::ptrdiff_t>(p.index) + 1, tail);
+    p.segment->pieces.insert(p.segment->pieces.begin() + static_cast<std::ptrdiff_t>(p.index) + 1,
+                             tail);
   }
 
   void unmap_pages(Place p) {

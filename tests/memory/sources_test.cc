@@ -27,7 +27,8 @@ TEST(AllocConf, Reads) {
   EXPECT_EQ(parse_alloc_conf(""), AllocatorOptions{});
   const AllocatorOptions o = parse_alloc_conf(
       "max_split_size_mb:512, garbage_collection_threshold:0.8,expandable_segments:True,"
-      "max_non_split_rounding_mb:30,per_process_memory_fraction:0.9,backend:native,pinned_use_background_threads:True");
+      "max_non_split_rounding_mb:30,per_process_memory_fraction:0.9,backend:native,pinned_use_"
+      "background_threads:True");
   EXPECT_EQ(o.max_split_size, 512_MiB);
   EXPECT_EQ(o.garbage_collection_threshold, 0.8);
   EXPECT_TRUE(o.expandable_segments);
@@ -47,21 +48,24 @@ TEST(AllocConf, ReadsDivisionsBySize) {
 
 TEST(AllocConf, ReportsEveryProblem) {
   const std::string text = issues_of(
-      "max_split_size:512,garbage_collection_threshold:1.5,expandable_segments:yes,max_split_size_mb:12,nonsense");
+      "max_split_size:512,garbage_collection_threshold:1.5,expandable_segments:yes,max_split_size_"
+      "mb:12,nonsense");
   EXPECT_NE(text.find("did you mean max_split_size_mb?"), std::string::npos) << text;
   EXPECT_NE(text.find("garbage_collection_threshold: found 1.5"), std::string::npos) << text;
-  EXPECT_NE(text.find("expandable_segments: found \"yes\" (True or False)"), std::string::npos) << text;
+  EXPECT_NE(text.find("expandable_segments: found \"yes\" (True or False)"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("max_split_size_mb: found 12 MiB"), std::string::npos) << text;
   EXPECT_NE(text.find("nonsense: not of the form key:value"), std::string::npos) << text;
 }
 
 TEST(AllocConf, RefusesWhatItCannotModel) {
   for (const char* bad :
-       {"backend:cudaMallocAsync", "max_split_size_mb:", "max_split_size_mb:-5", "max_split_size_mb:1e3",
-        "max_split_size_mb:99999999999999999999", "large_segment_size_mb:4", "roundup_power2_divisions:3",
-        "roundup_power2_divisions:[256:1", "roundup_power2_divisions:[]", "roundup_power2_divisions:[100:2]",
-        "roundup_power2_divisions:[256]", "garbage_collection_threshold:nan", "per_process_memory_fraction:2", ",",
-        "expandable_segments", ":True"}) {
+       {"backend:cudaMallocAsync", "max_split_size_mb:", "max_split_size_mb:-5",
+        "max_split_size_mb:1e3", "max_split_size_mb:99999999999999999999",
+        "large_segment_size_mb:4", "roundup_power2_divisions:3", "roundup_power2_divisions:[256:1",
+        "roundup_power2_divisions:[]", "roundup_power2_divisions:[100:2]",
+        "roundup_power2_divisions:[256]", "garbage_collection_threshold:nan",
+        "per_process_memory_fraction:2", ",", "expandable_segments", ":True"}) {
     EXPECT_NE(issues_of(bad), "") << bad;
   }
 }

@@ -51,12 +51,18 @@ AllocatorOptions random_options(std::mt19937_64& random) {
 
 std::int64_t random_bytes(std::mt19937_64& random) {
   switch (random() % 6) {
-    case 0: return static_cast<std::int64_t>(1 + random() % 4096);
-    case 1: return static_cast<std::int64_t>(1 + random() % (2 * kMiB));
-    case 2: return static_cast<std::int64_t>(1 + random() % (12 * kMiB));
-    case 3: return pick(random, {8, 16, 25}) * kMiB;
-    case 4: return pick(random, {512, 524288, 1048576, 1048577, 10485760, 20971520});
-    default: return static_cast<std::int64_t>(1 + random() % (60 * kMiB));
+    case 0:
+      return static_cast<std::int64_t>(1 + random() % 4096);
+    case 1:
+      return static_cast<std::int64_t>(1 + random() % (2 * kMiB));
+    case 2:
+      return static_cast<std::int64_t>(1 + random() % (12 * kMiB));
+    case 3:
+      return pick(random, {8, 16, 25}) * kMiB;
+    case 4:
+      return pick(random, {512, 524288, 1048576, 1048577, 10485760, 20971520});
+    default:
+      return static_cast<std::int64_t>(1 + random() % (60 * kMiB));
   }
 }
 
