@@ -26,6 +26,8 @@ class Engine {
     std::uint32_t value = 0;         ///< Launch, copy: index; record, wait: moment; collective: sequence number.
   };
 
+  static constexpr std::uint32_t kCompactFrom = 512;   ///< Served entries that a queue may keep.
+
   enum class StreamState : std::uint8_t { kEmpty, kRunning, kTransfer, kBlockedOnEvent, kBlockedOnRanks };
 
   struct Stream {
@@ -166,6 +168,10 @@ class Engine {
 
   void push(Rank& r, std::uint32_t stream, const Item& item) {
     Stream& s = r.streams[stream];
+    if (s.head >= kCompactFrom && 2 * s.head >= s.queue.size()) {
+      s.queue.erase(s.queue.begin(), s.queue.begin() + s.head);
+      s.head = 0;
+    }
     s.queue.push_back(item);
     if (s.state == StreamState::kEmpty) advance(r, stream);
   }

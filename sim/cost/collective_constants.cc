@@ -14,7 +14,7 @@ constexpr GenerationConstants kBlackwell{{6.6, 1.4, 30}, {14, 1.2, 0.45}, {6, 6.
 // AMD (RCCL): no single-node table; latencies as Ampere, assumed.
 constexpr GenerationConstants kCdna{{6.6, 0.6, 20}, kOff, {42, 3.8, 1.0}, {}, 0, 24};
 // PCIe boxes: LL128 is off there [N].
-constexpr GenerationConstants kPcie{{6.6, 1.6, 10}, kOff, {8.4, 15, 1.0}, {}, 0, 8};
+constexpr GenerationConstants kPcie{{6.6, 1.8, 8.0}, kOff, {8.4, 17, 1.0}, {}, 0, 8};
 
 }  // namespace
 

@@ -57,14 +57,18 @@ KernelClass kernel_class_of(OpKind op) {
 
 double expected_maximum(std::int64_t n) {
   if (n < 2) return 0;
-  // Median of the maximum shifted to its mean: P(max <= x) = 0.5264 (Chen and Tyler, 1999).
-  const double p = std::pow(0.5264, 1.0 / static_cast<double>(n));
-  double low = -1, high = 8;
-  for (int i = 0; i < 60; ++i) {
-    const double x = (low + high) / 2;
-    (0.5 * std::erfc(-x / std::sqrt(2.0)) < p ? low : high) = x;
+  // E[max] = integral of x d(Phi(x)^n), summed over small steps.
+  constexpr double kFrom = -8, kTo = 9;
+  constexpr int kSteps = 2000;
+  const auto below = [&](double x) { return std::pow(0.5 * std::erfc(-x / std::sqrt(2.0)), static_cast<double>(n)); };
+  double sum = 0, last = below(kFrom);
+  for (int i = 0; i < kSteps; ++i) {
+    const double x = kFrom + (kTo - kFrom) * (i + 1) / kSteps;
+    const double next = below(x);
+    sum += (x - (kTo - kFrom) / kSteps / 2) * (next - last);
+    last = next;
   }
-  return (low + high) / 2;
+  return sum;
 }
 
 KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& parameters)

@@ -55,7 +55,7 @@ class KernelCostModel {
   double flash1_[2] = {1, 1};
 };
 
-/// E[max of n standard normal numbers], to 1 %.
+/// E[max of n standard normal numbers].
 double expected_maximum(std::int64_t n);
 
 }  // namespace foreshard
