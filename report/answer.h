@@ -1,0 +1,87 @@
+#pragma once
+
+// The answer to "will it fit and how fast is it", as plain data: whoever computes it fills this in, the functions below
+// show it. The order is always: verdict, the few numbers, why, what to try, what was not modelled.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json_fwd.h"
+#include "core/units.h"
+
+namespace foreshard {
+
+struct AnswerCommunication {
+  std::string kind;                    ///< "all-gather"
+  std::int64_t group_size = 1, count = 0;
+  Bytes bytes;
+  Time busy, exposed;
+  std::string limited_by;              ///< "NVLink", "network", ...
+};
+
+struct AnswerOwner {
+  std::string category, unit;
+  Bytes bytes;
+};
+
+struct AnswerMemory {
+  Bytes allocated_peak, reserved_peak, device_peak, capacity;
+  Bytes context, communicators, host_peak;
+  std::int64_t retries = 0;
+  bool fits = true;
+  std::string peak_at;                 ///< "backward of layers.31, step 1"
+  std::string out_of_memory;           ///< Where and why a request failed; empty if it fits.
+  std::vector<AnswerOwner> owners;     ///< At the peak, largest first.
+};
+
+struct AnswerShare {
+  std::string resource;
+  Time time;
+};
+
+/// A change of one option and what it brings, found by computing it.
+struct AnswerSuggestion {
+  std::string change;                  ///< "--micro-batch 2"
+  Time step_time;
+  Bytes memory_change;                 ///< Of the device peak.
+  double tokens_per_s_per_gpu = 0;
+  double speedup = 1;                  ///< Per token.
+  bool fits = true;
+};
+
+struct AnswerProvenance {
+  std::string quantity, value, source, kind;
+};
+
+struct StepAnswer {
+  std::string model, model_size;       ///< "llama3-8b", "8.03 B parameters"
+  std::string framework;               ///< "FSDP2, 34 units"
+  std::string machines, precision, wrapping;
+  std::int64_t gpus = 1;
+  Time step_time;
+  std::optional<std::pair<Time, Time>> step_range;   ///< p10 and p90, where known.
+  double tokens_per_s_per_gpu = 0;
+  double mfu = 0, hfu = 0;             ///< Fractions of the dense peak; 0 if the device has none for this dtype.
+  Time compute, exposed_communication, exposed_host, optimizer, idle;
+  std::vector<AnswerCommunication> communication;
+  std::vector<AnswerShare> critical_path;
+  AnswerMemory memory;
+  std::vector<AnswerSuggestion> suggestions;
+  std::vector<std::string> not_modelled;
+  std::vector<AnswerProvenance> provenance;
+};
+
+/// How text is dressed. Colours and bars only for a terminal.
+struct TextStyle {
+  bool colour = false, bars = false;
+  int width = 100;
+};
+
+/// One screen for people. With `explain`: also every communication row, the critical path, owners and provenance.
+std::string text_of(const StepAnswer& answer, const TextStyle& style, bool explain = false);
+/// The keys of the contract of `simulate --json`.
+Json to_json(const StepAnswer& answer);
+
+}  // namespace foreshard

@@ -1,0 +1,66 @@
+#include "core/json.h"
+#include "report/answer.h"
+
+namespace foreshard {
+namespace {
+
+Json memory_json(const AnswerMemory& m) {
+  Json out;
+  out["allocated_peak_bytes"] = m.allocated_peak.value;
+  out["reserved_peak_bytes"] = m.reserved_peak.value;
+  out["device_peak_bytes"] = m.device_peak.value;
+  out["device_capacity_bytes"] = m.capacity.value;
+  out["context_bytes"] = m.context.value;
+  out["communicator_bytes"] = m.communicators.value;
+  out["host_peak_bytes"] = m.host_peak.value;
+  out["allocator_retries"] = m.retries;
+  out["fits"] = m.fits;
+  out["peak_at"] = m.peak_at;
+  if (!m.out_of_memory.empty()) out["out_of_memory"] = m.out_of_memory;
+  out["owners"] = Json::array();
+  for (const AnswerOwner& o : m.owners)
+    out["owners"].push_back({{"category", o.category}, {"unit", o.unit}, {"bytes", o.bytes.value}});
+  return out;
+}
+
+}  // namespace
+
+Json to_json(const StepAnswer& a) {
+  Json out;
+  out["model"] = a.model;
+  out["machines"] = a.machines;
+  out["framework"] = a.framework;
+  out["step_time_s"] = to_seconds(a.step_time);
+  if (a.step_range) {
+    out["step_time_p10_s"] = to_seconds(a.step_range->first);
+    out["step_time_p90_s"] = to_seconds(a.step_range->second);
+  }
+  out["tokens_per_s_per_gpu"] = a.tokens_per_s_per_gpu;
+  out["mfu"] = a.mfu;
+  out["hfu"] = a.hfu;
+  out["breakdown"] = {{"compute_s", to_seconds(a.compute)},
+                      {"exposed_communication_s", to_seconds(a.exposed_communication)},
+                      {"exposed_host_s", to_seconds(a.exposed_host)},
+                      {"optimizer_s", to_seconds(a.optimizer)},
+                      {"idle_s", to_seconds(a.idle)}};
+  out["communication"] = Json::array();
+  for (const AnswerCommunication& c : a.communication)
+    out["communication"].push_back({{"kind", c.kind}, {"group_size", c.group_size}, {"count", c.count}, {"bytes", c.bytes.value},
+                                    {"busy_s", to_seconds(c.busy)}, {"exposed_s", to_seconds(c.exposed)},
+                                    {"limited_by", c.limited_by}});
+  out["memory"] = memory_json(a.memory);
+  out["critical_path"] = Json::array();
+  for (const AnswerShare& s : a.critical_path)
+    out["critical_path"].push_back({{"resource", s.resource}, {"s", to_seconds(s.time)}});
+  out["suggestions"] = Json::array();
+  for (const AnswerSuggestion& s : a.suggestions)
+    out["suggestions"].push_back({{"change", s.change}, {"step_time_s", to_seconds(s.step_time)}, {"fits", s.fits},
+                                  {"memory_change_bytes", s.memory_change.value}, {"tokens_per_s_per_gpu", s.tokens_per_s_per_gpu}});
+  out["not_modelled"] = a.not_modelled;
+  out["provenance"] = Json::array();
+  for (const AnswerProvenance& p : a.provenance)
+    out["provenance"].push_back({{"quantity", p.quantity}, {"value", p.value}, {"source", p.source}, {"kind", p.kind}});
+  return out;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,46 @@
+#include "study/evaluate.h"
+
+#include "sim/hardware_cost.h"
+#include "sim/simulator.h"
+
+namespace foreshard {
+namespace {
+
+double utilisation(double flops, Time step, const Job& job) {
+  const DType compute = job.config.precision.param.value_or(job.config.model_dtype);
+  const Fact& peak = job.hardware.gpu.peak(compute, GpuProfile::Float32Math::kTf32);
+  const double seconds = to_seconds(step) * static_cast<double>(job.gpus);
+  if (!peak.known() || peak.value <= 0 || seconds <= 0) return 0;
+  return flops / seconds / peak.value;
+}
+
+}  // namespace
+
+double Evaluation::tokens_per_second_per_gpu() const {
+  const double seconds = to_seconds(result.step_time) * static_cast<double>(schedule.world);
+  return seconds <= 0 ? 0 : static_cast<double>(schedule.tokens_per_step) / seconds;
+}
+
+double Evaluation::model_flops_utilisation(const Job& job) const {
+  return utilisation(static_cast<double>(schedule.model_flops_per_step.value), result.step_time, job);
+}
+
+double Evaluation::hardware_flops_utilisation(const Job& job) const {
+  return utilisation(result.executed_flops_per_step, result.step_time, job);
+}
+
+SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware, const SimulationOptions& options) {
+  const Cluster cluster = make_cluster(hardware, static_cast<int>(schedule.world));
+  return simulate(schedule, *make_cost_model(cluster), options);
+}
+
+Evaluation evaluate(const Job& job, const SimulationOptions& options) {
+  PlanOptions plan_options;
+  plan_options.executable = false;
+  Evaluation out;
+  out.schedule = plan(*job.model, job.config, plan_options);
+  out.result = simulate_on(out.schedule, job.hardware, options);
+  return out;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,88 @@
+#include "study/suggest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "core/error.h"
+
+namespace foreshard {
+namespace {
+
+constexpr double kWorthKnowing = 1.02;   ///< Smaller gains are within the model's error.
+
+struct Change {
+  std::string text;
+  std::function<void(ParallelConfig&)> apply;
+};
+
+bool shards(FrameworkKind f) { return f == FrameworkKind::kFsdp2 || f == FrameworkKind::kFsdp1; }
+
+void add_sharding_changes(const Job& job, std::vector<Change>& out) {
+  const ParallelConfig& c = job.config;
+  const std::int64_t per_node = std::max(1, job.hardware.gpus_per_node());
+  if (c.replicate == 1 && job.gpus > per_node && job.gpus % per_node == 0)
+    out.push_back({fmt::format("--replicate {}", job.gpus / per_node), [=](ParallelConfig& p) {
+                     p.replicate = job.gpus / per_node;
+                     p.shard = per_node;
+                   }});
+  if (c.replicate > 1)
+    out.push_back({"--replicate 1", [=](ParallelConfig& p) { p.shard = job.gpus, p.replicate = 1; }});
+  if (c.framework == FrameworkKind::kFsdp2 && c.reshard.kind != Reshard::Kind::kNo)
+    out.push_back({"--reshard false", [](ParallelConfig& p) { p.reshard = Reshard::no(); }});
+  if (c.wrap.kind == WrapPolicy::Kind::kBlocks && job.model->roles.blocks.size() >= 4)
+    out.push_back({"--wrap every:2", [](ParallelConfig& p) { p.wrap.kind = WrapPolicy::Kind::kEveryK, p.wrap.every = 2; }});
+  if (c.accumulate > 1 && c.sync_each_micro_batch)
+    out.push_back({"--sync-each-micro-batch no", [](ParallelConfig& p) { p.sync_each_micro_batch = false; }});
+}
+
+std::vector<Change> changes_for(const Job& job) {
+  const ParallelConfig& c = job.config;
+  std::vector<Change> out;
+  out.push_back({fmt::format("--micro-batch {}", 2 * c.micro_batch), [](ParallelConfig& p) { p.micro_batch *= 2; }});
+  if (c.micro_batch > 1)
+    out.push_back({fmt::format("--micro-batch {}", c.micro_batch / 2), [](ParallelConfig& p) { p.micro_batch /= 2; }});
+  if (c.checkpoint == CheckpointKind::kNone)
+    out.push_back({"--checkpoint full", [](ParallelConfig& p) { p.checkpoint = CheckpointKind::kFull; }});
+  if (c.checkpoint == CheckpointKind::kFull)
+    out.push_back({"--checkpoint none", [](ParallelConfig& p) { p.checkpoint = CheckpointKind::kNone; }});
+  if (shards(c.framework)) add_sharding_changes(job, out);
+  return out;
+}
+
+}  // namespace
+
+std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
+  std::vector<Suggestion> all;
+  SimulationOptions options;
+  options.detail = Detail::kTimesOnly;
+  for (const Change& change : changes_for(job)) {
+    Job changed = job;
+    change.apply(changed.config);
+    try {
+      const Evaluation e = evaluate(changed, options);
+      const double tokens = e.tokens_per_second_per_gpu(), before = base.tokens_per_second_per_gpu();
+      all.push_back({change.text, e.result.step_time, e.result.memory.device_peak - base.result.memory.device_peak, tokens,
+                     before > 0 ? tokens / before : base.result.step_time / e.result.step_time, e.result.memory.fits});
+    } catch (const InputError&) {
+      // The framework refuses this change; it is no advice then.
+    }
+  }
+  const bool base_fits = base.result.memory.fits;
+  std::erase_if(all, [base_fits](const Suggestion& s) { return base_fits ? s.speedup < kWorthKnowing : !s.fits; });
+  std::stable_sort(all.begin(), all.end(), [](const Suggestion& a, const Suggestion& b) {
+    return a.fits != b.fits ? a.fits : a.speedup > b.speedup;
+  });
+  // Keep one that does not fit at most: it says what more memory would buy.
+  std::vector<Suggestion> out;
+  bool too_large = false;
+  for (const Suggestion& s : all) {
+    if (out.size() == most || (!s.fits && too_large)) continue;
+    too_large = too_large || !s.fits;
+    out.push_back(s);
+  }
+  return out;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,27 @@
+#pragma once
+
+// "Try": changes of one option that were planned and simulated, not guessed.
+
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "study/evaluate.h"
+#include "study/job.h"
+
+namespace foreshard {
+
+struct Suggestion {
+  std::string change;                  ///< As typed: "--micro-batch 2".
+  Time step;
+  Bytes memory_change;                 ///< Of the device peak against the job as asked.
+  double tokens_per_s_per_gpu = 0;
+  double speedup = 1;                  ///< Per token.
+  bool fits = true;
+};
+
+/// At most `most` changes worth knowing: those that fit where the job does not, those that make it faster, and the best one
+/// that would be faster but does not fit.
+std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most = 3);
+
+}  // namespace foreshard

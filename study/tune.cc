@@ -1,0 +1,186 @@
+#include "study/tune.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "study/evaluate.h"
+
+namespace foreshard {
+namespace {
+
+/// Within this of the fastest, less memory counts for more.
+constexpr double kCloseEnough = 1.03;
+
+/// The smallest K for each distinct number of units ceil(blocks / K), and 0 for the whole model.
+std::vector<std::int64_t> granularities(std::int64_t blocks) {
+  std::vector<std::int64_t> out;
+  std::int64_t last = -1;
+  for (std::int64_t k = 1; k <= blocks; ++k) {
+    const std::int64_t units = (blocks + k - 1) / k;
+    if (units != last) out.push_back(k);
+    last = units;
+  }
+  out.push_back(0);
+  return out;
+}
+
+WrapChoice candidate(std::int64_t blocks_per_unit, bool reshard, bool root_split) {
+  WrapChoice out;
+  out.blocks_per_unit = blocks_per_unit;
+  out.reshard = reshard;
+  out.root_split = root_split;
+  return out;
+}
+
+WrapChoice measure(const Job& job, WrapChoice choice) {
+  const Evaluation e = evaluate(with_choice(job, choice));
+  const SimulationResult& r = e.result;
+  choice.units = static_cast<std::int64_t>(e.schedule.programs[0].units.size());
+  choice.step = r.step_time;
+  choice.exposed_communication = r.breakdown.exposed_communication;
+  choice.exposed_host = r.breakdown.exposed_host;
+  for (const CommunicationRow& row : r.communication) {
+    choice.busy_communication += row.busy;
+    choice.collectives += row.count;
+    choice.traffic += row.bytes;
+  }
+  choice.memory = r.memory.device_peak;
+  choice.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
+  choice.fits = r.memory.fits;
+  return choice;
+}
+
+void mark_pareto(std::vector<WrapChoice>& choices) {
+  for (WrapChoice& a : choices) {
+    a.pareto = a.fits && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
+      const bool no_worse = b.step <= a.step && b.memory <= a.memory;
+      const bool better = b.step < a.step || b.memory < a.memory;
+      return b.fits && no_worse && better;
+    });
+  }
+}
+
+/// Smallest memory among those that are close to the fastest.
+std::size_t choose(const std::vector<WrapChoice>& choices) {
+  std::size_t best = choices.size();
+  Time fastest;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const WrapChoice& c = choices[i];
+    if (!c.fits) continue;
+    if (best == choices.size()) {
+      best = i;
+      fastest = c.step;
+    } else if (c.step / fastest <= kCloseEnough && c.memory < choices[best].memory) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+/// Seconds per byte of the largest collectives: what the links do when latency does not matter.
+double best_rate(const std::vector<WrapChoice>& choices) {
+  double rate = 0;
+  for (const WrapChoice& c : choices)
+    if (c.busy_communication.value > 0)
+      rate = std::max(rate, static_cast<double>(c.traffic.value) / to_seconds(c.busy_communication));
+  return rate;
+}
+
+std::string memory_gap(const WrapChoice& a, const WrapChoice& b) {
+  return fmt::format("{:+.1f} GiB", static_cast<double>((a.memory - b.memory).value) / (1 << 30));
+}
+
+/// What makes `c` slower than `best`: the part of its step that grew most.
+std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate) {
+  const Time exposed = c.exposed_communication - best.exposed_communication, host = c.exposed_host - best.exposed_host;
+  const Time slower = c.step - best.step;
+  if (host > exposed && host.value * 3 > slower.value)
+    return fmt::format("host: {} more collectives to issue, {} waiting for the host", c.collectives - best.collectives, format_time(host));
+  if (exposed.value * 3 < slower.value) return fmt::format("slower by {} outside communication", format_time(slower));
+  const auto latency = [rate](const WrapChoice& x) { return to_seconds(x.busy_communication) - static_cast<double>(x.traffic.value) / rate; };
+  const double latency_grew = latency(c) - latency(best);
+  const double traffic_grew = static_cast<double>((c.traffic - best.traffic).value) / rate;
+  if (c.units <= best.units && traffic_grew <= 0.1 * to_seconds(c.busy_communication))
+    return fmt::format("bandwidth: units too large to hide, {} exposed", format_time(c.exposed_communication));
+  if (latency_grew > traffic_grew)
+    return fmt::format("latency: {} collectives, {} exposed", c.collectives, format_time(c.exposed_communication));
+  return fmt::format("bandwidth: {} on the links, {} exposed", format_bytes_decimal(c.traffic), format_time(c.exposed_communication));
+}
+
+void explain(TuneResult& r) {
+  const double rate = best_rate(r.choices);
+  const auto fastest = std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& c) { return c.fits; });
+  for (WrapChoice& c : r.choices) {
+    if (!c.fits) {
+      c.verdict = fmt::format("memory: does not fit, {:.1f} GiB too much", static_cast<double>((c.memory - r.capacity).value) / (1 << 30));
+      if (c.memory <= r.capacity) c.verdict = "memory: does not fit (fragmentation)";
+      continue;
+    }
+    if (c.chosen) c.verdict = "<- choose this";
+    else if (&c == &*fastest) c.verdict = "fastest; " + memory_gap(c, r.choices[r.chosen]);
+    else if (c.pareto) c.verdict = fmt::format("on the front: {} for {:+.1f} %", memory_gap(c, *fastest), 100 * (c.step / fastest->step - 1));
+    else if (c.step / fastest->step <= 1.005) c.verdict = "memory: as fast, " + memory_gap(c, r.choices[r.chosen]);
+    else c.verdict = why_slower(c, *fastest, rate);
+  }
+}
+
+}  // namespace
+
+Job with_choice(const Job& job, const WrapChoice& c) {
+  Job out = job;
+  WrapPolicy& wrap = out.config.wrap;
+  wrap.kind = c.blocks_per_unit == 0   ? WrapPolicy::Kind::kRootOnly
+              : c.blocks_per_unit == 1 ? WrapPolicy::Kind::kBlocks
+                                       : WrapPolicy::Kind::kEveryK;
+  wrap.every = std::max<std::int64_t>(1, c.blocks_per_unit);
+  wrap.root_split = c.root_split;
+  out.config.reshard = c.reshard ? Reshard::yes() : Reshard::no();
+  return out;
+}
+
+std::string options_of(const WrapChoice& c) {
+  return fmt::format("--wrap {} --root-split {} --reshard {}",
+                     c.blocks_per_unit == 0   ? "root"
+                     : c.blocks_per_unit == 1 ? "blocks"
+                                              : fmt::format("every:{}", c.blocks_per_unit),
+                     c.root_split ? "yes" : "no", c.reshard ? "true" : "false");
+}
+
+TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
+  TuneResult out;
+  out.blocks = static_cast<std::int64_t>(job.model->roles.blocks.size());
+  if (out.blocks == 0) throw InputError(Issue{job.model->name, "", "has no blocks to wrap", "tune varies the number of blocks in a unit"});
+  std::vector<WrapChoice> candidates;
+  for (const std::int64_t k : granularities(out.blocks))
+    for (const bool reshard : {true, false})
+      for (const bool split : {true, false})
+        if (k != 0 || !split) candidates.push_back(candidate(k, reshard, split));
+  int done = 0;
+  std::optional<InputError> refused;
+  for (const WrapChoice& c : candidates) {
+    try {
+      out.choices.push_back(measure(job, c));
+    } catch (const InputError& e) {
+      refused = e;
+    }
+    if (progress) progress(++done, static_cast<int>(candidates.size()));
+  }
+  if (out.choices.empty()) throw *refused;
+  out.capacity = Bytes(static_cast<std::int64_t>(job.hardware.gpu.usable_memory.value_or(job.hardware.gpu.memory.value_or(0))));
+  std::stable_sort(out.choices.begin(), out.choices.end(), [](const WrapChoice& a, const WrapChoice& b) {
+    return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);
+  });
+  mark_pareto(out.choices);
+  out.chosen = choose(out.choices);
+  if (out.chosen < out.choices.size()) out.choices[out.chosen].chosen = true;
+  explain(out);
+  return out;
+}
+
+}  // namespace foreshard
