@@ -92,6 +92,7 @@ using ValueSlot = std::int32_t;
   X(kViewLike, "view_like")            /* x viewed with y's shape */                                \
   X(kSliceLike, "slice_like")          /* x cut to y's size along a dimension; ints: dim of x and y */ \
   X(kExpandLike, "expand_like")        /* x expanded to y's size along a dimension; ints: dim */    \
+  X(kJitter, "jitter")                 /* x *= uniform noise of x's shape, in place; outputs x; floats: width; saves the noise */ \
   X(kAssign, "assign")                 /* outputs are the inputs: Python's a, b = c, d; no tensor work */ \
   X(kRelativeBias, "relative_bias")    /* x [b, s, .] -> [1, heads, s, s]; parameters: table [buckets, heads]; ints: bidirectional, buckets, distance */ \
   X(kGatedDeltaRule, "gated_delta_rule") /* q, k, v, decay, beta: Qwen3-Next's chunked fallback; ints: chunk */

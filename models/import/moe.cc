@@ -14,11 +14,12 @@ void check_top_k(HfConfig& config, const MoeSpec& spec, const char* key) {
   }
 }
 
-ModuleId mixtral_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec) {
+ModuleId mixtral_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, double jitter) {
   const ModuleId id = b.add_module(parent, "mlp", "MixtralSparseMoeBlock");
   const ModuleId gate = softmax_router(b, id, "gate", "MixtralTopKRouter", spec, {true, false, true});
   const ModuleId experts = experts_module(b, id, "experts", spec);
   Program p(b, id, {"x"});
+  if (jitter > 0) p.scalar(Function::kJitter, "x", jitter, "x");
   p.view("x", {-1, spec.hidden}, "hidden_states");
   p.call_all(gate, {"hidden_states"}, {"top_k_weights", "top_k_index"});
   p.call(experts, {"hidden_states", "top_k_index", "top_k_weights"}, "hidden_states");
@@ -85,14 +86,12 @@ Model import_mixtral(HfConfig& config) {
   moe.experts = config.size_or("num_local_experts", "num_experts", 8, kLargestExperts);
   moe.top_k = config.size("num_experts_per_tok", 2, kLargestExperts);
   check_top_k(config, moe, "num_experts_per_tok");
-  if (config.number("router_jitter_noise", 0.0, 0.0, 1.0) > 0) {
-    config.problem("router_jitter_noise", "is above 0: input noise is not modelled", "0");
-  }
+  const double jitter = config.number("router_jitter_noise", 0.0, 0.0, 1.0);
   config.ignore({"output_router_logits", "router_aux_loss_coef"});
   const bool tied = read_tied(config, false);
   config.finish();
   if (!config.usable()) return {};
-  spec.mlp = [&](ModelBuilder& b, ModuleId block, std::int64_t) { return mixtral_block(b, block, moe); };
+  spec.mlp = [&](ModelBuilder& b, ModuleId block, std::int64_t) { return mixtral_block(b, block, moe, jitter); };
   return causal_model("MixtralForCausalLM", "model", spec, {tied, std::nullopt});
 }
 

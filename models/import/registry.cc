@@ -34,6 +34,8 @@ constexpr std::array kRows = {
     Row{"gpt_neox", "GPTNeoXForCausalLM", import_gpt_neox},
     Row{"bert", "BertForSequenceClassification", import_bert_classifier},
     Row{"vit", "ViTForImageClassification", import_vit_classifier},
+    Row{"deepseek_v3", "DeepseekV3ForCausalLM", import_deepseek_v3},
+    Row{"dbrx", "DbrxForCausalLM", import_dbrx},
     Row{"mpt", "MPTForCausalLM", import_mpt},
 };
 
