@@ -51,6 +51,7 @@ struct CollectiveCall {
   TensorView input, output;      ///< Contiguous.
   double factor = 1;
   std::int32_t root = 0;
+  Time duration;                 ///< Emulated, from the moment when all members have arrived.
 };
 
 /// One Copy. Without a source, a model input is filled in, or nothing is moved (pointer tables).

@@ -40,7 +40,7 @@ class CpuBackend final : public Backend, private StreamProgress {
   CpuBackend(const CpuBackendShared& shared, StreamMode mode, std::size_t streams, std::uint32_t events, Bytes capacity,
              PacingCounts& counts)
       : shared_(shared), counts_(counts), segments_(capacity, [this] { drain(); }), events_(events) {
-    const auto execute = [this](const DeviceWork& work, Time ready) { return this->execute(work, ready); };
+    const auto execute = [this](const DeviceWork& work, StreamWorker::Start earliest) { return this->execute(work, earliest); };
     for (std::size_t s = 0; s < streams; ++s) {
       streams_.push_back(std::make_unique<StreamWorker>(mode, static_cast<StreamIndex>(s), shared.control, shared.clock,
                                                         shared.pacing, execute));
@@ -112,14 +112,17 @@ class CpuBackend final : public Backend, private StreamProgress {
     synchronize(SyncTarget{});
   }
 
-  Time execute(const DeviceWork& work, Time ready) {
-    if (const auto* call = std::get_if<CollectiveCall>(&work)) return shared_.transport.collective(*call, ready);
+  StreamWorker::Start execute(const DeviceWork& work, StreamWorker::Start earliest) {
+    if (const auto* call = std::get_if<CollectiveCall>(&work)) {
+      const CollectiveStart start = shared_.transport.collective(*call, earliest.nominal);
+      return {start.nominal, shared_.clock.at(start.real)};
+    }
     if (const auto* call = std::get_if<KernelCall>(&work)) {
       run_kernel(*call);
     } else {
       run_copy(std::get<CopyCall>(work));
     }
-    return ready;
+    return earliest;
   }
 
   const CpuBackendShared shared_;

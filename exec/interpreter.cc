@@ -137,6 +137,7 @@ void Interpreter::collective(const Collective& c) {
   call.output = memory_.view(c.output);
   call.factor = c.factor;
   call.root = c.root;
+  call.duration = nominal().duration;
   if (c.kind == CollectiveKind::kSendReceive) {
     if (call.input.present) call.sequence = sequences_[{c.group.value, 1 + call.index * call.size + c.root}]++;
     if (call.output.present) call.receive_sequence = sequences_[{c.group.value, 1 + c.root * call.size + call.index}]++;
@@ -196,7 +197,7 @@ void Interpreter::advance_host() {
   if (!host_times_ || step_ < 0) return;
   host_nominal_ += (*host_times_)[instruction_];
   const Time ahead = host_nominal_ - shared_.clock.now();
-  if (ahead > shared_.clock.from_wall(kHostLead)) shared_.control.sleep_until(shared_.clock.instant(host_nominal_));
+  if (ahead > shared_.clock.from_wall(kHostLead)) shared_.control.sleep_until(shared_.clock.wall(host_nominal_));
 }
 
 NominalTime Interpreter::nominal() const {

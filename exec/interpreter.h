@@ -41,7 +41,7 @@ class Interpreter {
   std::vector<Span> spans;                   ///< Host lane.
   std::vector<MemorySample> memory_samples;
   std::vector<StepMemory> step_memory;
-  std::vector<StepTime> step_times;          ///< Ends when the host reached the end of the step.
+  std::vector<StepTime> step_times;          ///< As the host saw them.
 
  private:
   void run_segment(Segment segment, std::int32_t step);

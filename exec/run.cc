@@ -192,8 +192,10 @@ class Run {
       Interpreter& i = *ranks_[r]->interpreter;
       trace.memory.insert(trace.memory.end(), i.memory_samples.begin(), i.memory_samples.end());
       trace.step_memory.insert(trace.step_memory.end(), i.step_memory.begin(), i.step_memory.end());
+      Time previous;  // a step begins where the one before it ended
       for (StepTime t : i.step_times) {
-        t.end = std::max(t.end, device_ends[r].at(static_cast<std::size_t>(t.step)));
+        t.start = previous;
+        t.end = previous = std::max(t.end, device_ends[r].at(static_cast<std::size_t>(t.step)));
         trace.step_times.push_back(t);
       }
       result.timed_work += ranks_[r]->pacing.timed;

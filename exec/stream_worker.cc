@@ -99,18 +99,17 @@ void StreamWorker::process(Item& item) {
 
 void StreamWorker::run_work(const DeviceWork& work, NominalTime time) {
   const CallOrigin& origin = origin_of(work);
-  const Time start = clock_.now();
-  const Time ready = execute_(work, std::max(nominal_, time.issued));
-  nominal_ = ready + time.duration;
+  const Start start = execute_(work, {std::max(nominal_, time.issued), clock_.now()});
+  nominal_ = start.nominal + time.duration;
   if (pacing_.enabled && origin.step >= 0) hold_until(nominal_);
   if (origin.step < 0) return;
   spans_.push_back({.rank = static_cast<std::int32_t>(origin.rank), .lane = Lane::kStream, .stream = index_,
-                    .instruction = origin.instruction, .step = origin.step, .start = start, .end = clock_.now()});
+                    .instruction = origin.instruction, .step = origin.step, .start = start.real, .end = clock_.now()});
 }
 
 void StreamWorker::hold_until(Time deadline) {
   ++timed_;
-  control_.sleep_until(clock_.instant(deadline));
+  control_.sleep_until(clock_.wall(deadline));
   if (clock_.now() > deadline + pacing_.tolerance) ++overruns_;
 }
 

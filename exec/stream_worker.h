@@ -55,8 +55,12 @@ struct Pacing {
 /// All methods but the destructor are called from the rank's host thread.
 class StreamWorker {
  public:
-  /// Executes one piece of work; `ready` is its nominal start, the result when all that it had to meet were ready too.
-  using Executor = std::function<Time(const DeviceWork&, Time ready)>;
+  /// When a piece of work began, after meeting all that it had to meet: by the nominal and by the run's clock.
+  struct Start {
+    Time nominal, real;
+  };
+  /// Executes one piece of work; `earliest` is its start if it has nobody to meet.
+  using Executor = std::function<Start(const DeviceWork&, Start earliest)>;
 
   StreamWorker(StreamMode mode, StreamIndex index, RunControl& control, const WallClock& clock, Pacing pacing,
                Executor execute);

@@ -15,12 +15,13 @@ class WallClock {
 
   /// Sets the zero. Before the ranks' threads use it, or while they all wait.
   void start() { zero_ = std::chrono::steady_clock::now(); }
-  Time now() const {
-    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - zero_);
+  Time now() const { return at(std::chrono::steady_clock::now()); }
+  Time at(std::chrono::steady_clock::time_point instant) const {
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(instant - zero_);
     return Time(static_cast<std::int64_t>(static_cast<double>(ns.count()) * 1000.0 / scale_));
   }
   /// Wall-clock instant of a time of this clock.
-  std::chrono::steady_clock::time_point instant(Time t) const {
+  std::chrono::steady_clock::time_point wall(Time t) const {
     return zero_ + std::chrono::nanoseconds(static_cast<std::int64_t>(static_cast<double>(t.value) * scale_ / 1000.0));
   }
   /// A span of wall-clock time in units of this clock.

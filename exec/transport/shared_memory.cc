@@ -29,12 +29,24 @@ struct Meeting {
   std::vector<std::optional<CollectiveCall>> members;  ///< Copies: a member that failed may be gone. Its buffers are not.
   std::size_t arrived = 0;
   std::array<std::size_t, 2> passed{};  ///< Members past the middle and at the end.
-  Time ready;
+  Time ready;                           ///< Latest of the members.
+  Time duration;                        ///< Longest of the members.
+  bool started = false;
+  CollectiveStart start;
   std::vector<std::byte> scratch;       ///< All-reduce: the result before it is copied out.
+};
+
+/// The collectives of one communicator start one after the other.
+struct Lane {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t next = 0;  ///< Sequence number of the one that may start.
+  Time free_at;            ///< Nominal end of the one before.
 };
 
 /// Group, first rank, stride; channel (0, or direction of a send); number of the call.
 using MeetingKey = std::tuple<std::uint32_t, std::int64_t, std::int64_t, std::int64_t, std::uint64_t>;
+using LaneKey = std::tuple<std::uint32_t, std::int64_t, std::int64_t>;
 
 std::string describe(const CollectiveCall& c) {
   return fmt::format("rank {} instruction {} ({} of {} B {}, group {})", c.origin.rank, c.origin.instruction,
@@ -87,7 +99,7 @@ class SharedMemoryTransport final : public Transport {
  public:
   explicit SharedMemoryTransport(RunControl& control) : control_(control) {}
 
-  Time collective(const CollectiveCall& call, Time ready) override {
+  CollectiveStart collective(const CollectiveCall& call, Time ready) override {
     if (call.kind == CollectiveKind::kSendReceive) return send_receive(call, ready);
     check_shapes(call);
     const MeetingKey key = key_of(call, 0, call.sequence);
@@ -95,7 +107,7 @@ class SharedMemoryTransport final : public Transport {
     wait_for_all(*meeting, call);
     move_data(*meeting, call);
     leave(*meeting, key);
-    return meeting->ready;
+    return meeting->start;
   }
 
  private:
@@ -112,21 +124,58 @@ class SharedMemoryTransport final : public Transport {
       if (!slot) slot = std::make_shared<Meeting>(size);
       meeting = slot;
     }
-    const std::scoped_lock lock(meeting->mutex);
-    std::optional<CollectiveCall>& place = meeting->members[static_cast<std::size_t>(index)];
-    if (place) throw InternalError("two calls of one rank meet: " + describe(call));
-    place = call;
-    meeting->ready = std::max(meeting->ready, ready);
-    if (++meeting->arrived == meeting->members.size()) meeting->changed.notify_all();
+    bool last = false;
+    {
+      const std::scoped_lock lock(meeting->mutex);
+      std::optional<CollectiveCall>& place = meeting->members[static_cast<std::size_t>(index)];
+      if (place) throw InternalError("two calls of one rank meet: " + describe(call));
+      place = call;
+      meeting->ready = std::max(meeting->ready, ready);
+      meeting->duration = std::max(meeting->duration, call.duration);
+      last = ++meeting->arrived == meeting->members.size();
+    }
+    if (last) start(*meeting, call);
     return meeting;
+  }
+
+  /// Called by the member that arrived last: lets the meeting begin when its communicator's turn comes.
+  void start(Meeting& m, const CollectiveCall& call) {
+    CollectiveStart start{m.ready, std::chrono::steady_clock::now()};
+    if (call.kind != CollectiveKind::kSendReceive) {
+      check_agreement(m.members);
+      start = take_turn(lane_of(call), m, call);
+    }
+    const std::scoped_lock lock(m.mutex);
+    m.start = start;
+    m.started = true;
+    m.changed.notify_all();
+  }
+
+  Lane& lane_of(const CollectiveCall& call) {
+    const std::scoped_lock lock(mutex_);
+    return lanes_[{call.group.value, call.first_rank, call.stride}];
+  }
+
+  CollectiveStart take_turn(Lane& lane, const Meeting& m, const CollectiveCall& call) {
+    std::unique_lock lock(lane.mutex);
+    if (!control_.wait(lock, lane.changed, [&] { return lane.next == call.sequence; }, control_.watchdog())) {
+      throw RunError(fmt::format("{} waited {:.3g} s for an earlier collective of its group", describe(call), watchdog_s()));
+    }
+    const CollectiveStart start{std::max(m.ready, lane.free_at), std::chrono::steady_clock::now()};
+    lane.free_at = start.nominal + m.duration;
+    ++lane.next;
+    lane.changed.notify_all();
+    return start;
   }
 
   void wait_for_all(Meeting& m, const CollectiveCall& call) {
     std::unique_lock lock(m.mutex);
-    const bool all = control_.wait(lock, m.changed, [&] { return m.arrived == m.members.size(); }, control_.watchdog());
-    if (!all) throw RunError(stuck(m, call));
-    if (call.kind != CollectiveKind::kSendReceive) check_agreement(m.members);
+    while (!control_.wait(lock, m.changed, [&] { return m.started; }, control_.watchdog())) {
+      if (m.arrived < m.members.size()) throw RunError(stuck(m, call));
+    }
   }
+
+  double watchdog_s() const { return std::chrono::duration<double>(control_.watchdog()).count(); }
 
   std::string stuck(const Meeting& m, const CollectiveCall& call) const {
     std::string missing;
@@ -137,7 +186,7 @@ class SharedMemoryTransport final : public Transport {
       missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", call.first_rank + member * call.stride);
     }
     return fmt::format("{} waited {:.3g} s for {}", describe(call),
-                       std::chrono::duration<double>(control_.watchdog()).count(), missing);
+                       watchdog_s(), missing);
   }
 
   static void pass(Meeting& m, std::size_t p) {
@@ -221,8 +270,11 @@ class SharedMemoryTransport final : public Transport {
   }
 
   /// Sending and receiving halves meet separately, each in its direction: member 0 sends, member 1 receives.
-  Time send_receive(const CollectiveCall& call, Time ready) {
-    Time start = ready;
+  CollectiveStart send_receive(const CollectiveCall& call, Time ready) {
+    CollectiveStart begun{ready, std::chrono::steady_clock::now()};
+    const auto join = [&](const CollectiveStart& s) {
+      begun = {std::max(begun.nominal, s.nominal), std::max(begun.real, s.real)};
+    };
     std::shared_ptr<Meeting> sending;
     const MeetingKey send_key = key_of(call, 1 + call.index * call.size + call.root, call.sequence);
     if (call.input.present) sending = arrive(send_key, 2, 0, call, ready);
@@ -235,19 +287,20 @@ class SharedMemoryTransport final : public Transport {
               "sender and receiver differ in length or type");
       copy(call.output.data, source.data, source.bytes());
       pass(*receiving, 1);  // only the sender waits: two ranks that exchange must not wait for each other's sends
-      start = std::max(start, receiving->ready);
+      join(receiving->start);
     }
     if (sending) {
       wait_for_all(*sending, call);
       leave(*sending, send_key);
-      start = std::max(start, sending->ready);
+      join(sending->start);
     }
-    return start;
+    return begun;
   }
 
   RunControl& control_;
   std::mutex mutex_;
   std::map<MeetingKey, std::shared_ptr<Meeting>> meetings_;
+  std::map<LaneKey, Lane> lanes_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "core/units.h"
@@ -9,15 +10,22 @@ namespace foreshard {
 
 class RunControl;
 
+/// When all members of a collective were there.
+struct CollectiveStart {
+  Time nominal;                                ///< Not before the communicator's previous collective had ended.
+  std::chrono::steady_clock::time_point real;
+};
+
 /// Moves data between the ranks of a run. One object serves all ranks; called from their stream threads at once.
 class Transport {
  public:
   virtual ~Transport() = default;
 
   /// Takes part in one collective; returns when this rank's output is complete and its input may be overwritten.
-  /// `ready` is when this rank could start (nominal time); the result is when all members could. Throws RunError if
-  /// members disagree about the call or one does not arrive within the watchdog's time.
-  virtual Time collective(const CollectiveCall& call, Time ready) = 0;
+  /// `ready` is when this rank could start (nominal time). Collectives of one communicator start in the order of their
+  /// sequence numbers (rule N-2), except sends. Throws RunError if members disagree about the call or one does not arrive
+  /// within the watchdog's time.
+  virtual CollectiveStart collective(const CollectiveCall& call, Time ready) = 0;
 };
 
 /// Ranks are threads of this process and read each other's buffers. Reductions add in the order of the ranks, so the

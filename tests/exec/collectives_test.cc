@@ -275,7 +275,7 @@ TEST(Transport, ReadyTimeIsTheLatestMember) {
       c.size = 4;
       c.index = r;
       c.input = c.output = t.view();
-      EXPECT_EQ(transport->collective(c, microseconds(r * 10)), microseconds(30));
+      EXPECT_EQ(transport->collective(c, microseconds(r * 10)).nominal, microseconds(30));
     });
   }
   for (std::thread& t : threads) t.join();

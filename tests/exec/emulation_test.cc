@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "exec/emulation.h"
 #include "exec/run.h"
 #include "tests/exec/program_maker.h"
 
@@ -98,6 +99,53 @@ TEST(Emulation, HostTimeCounts) {
   o.emulate->host[0][overlap.first] = milliseconds(10);  // rank 0 issues its first work late: 10 + 2 > 6
   const RunResult result = run(overlap.schedule, o);
   EXPECT_GE(last_end(result.trace), milliseconds(12 + 5 + 4));
+}
+
+TEST(Emulation, CollectivesOfOneCommunicatorRunOneAfterTheOther) {
+  // Rule N-2: two all-reduces on two streams, issued together, take the sum of their times.
+  ProgramMaker m({"compute", "first", "second"});
+  const BufferId a = m.buffer("a", 16), b = m.buffer("b", 16);
+  const TensorId at = m.tensor(a, {4}), bt = m.tensor(b, {4});
+  m.alloc(a);
+  m.alloc(b);
+  m.launch(OpKind::kFill, {}, {at}, {1});
+  m.launch(OpKind::kFill, {}, {bt}, {1});
+  m.end_init();
+  const std::uint32_t one = m.collective(CollectiveKind::kAllReduce, ReduceOp::kSum, at, at, 1);
+  const std::uint32_t two = m.collective(CollectiveKind::kAllReduce, ReduceOp::kSum, bt, bt, 2);
+  m.end_step();
+  RunOptions o;
+  o.emulate.emplace();
+  o.emulate->device.emplace_back(m.program().instructions.size());
+  o.emulate->device[0][one] = milliseconds(5);
+  o.emulate->device[0][two] = milliseconds(4);
+  EXPECT_GE(last_end(run(m.schedule(2), o).trace), milliseconds(9));
+}
+
+TEST(Emulation, TimesComeFromAPredictedTrace) {
+  const Overlap overlap;
+  Trace predicted;
+  const auto span = [&](std::int32_t rank, Lane lane, std::uint32_t instruction, std::int32_t step, int ms) {
+    Span s;
+    s.rank = rank;
+    s.lane = lane;
+    s.instruction = instruction;
+    s.step = step;
+    s.start = milliseconds(100 * step);
+    s.end = s.start + milliseconds(ms);
+    predicted.spans.push_back(s);
+  };
+  span(0, Lane::kStream, overlap.first, 0, 9);  // only the last step counts
+  span(0, Lane::kStream, overlap.first, 1, 2);
+  span(0, Lane::kHost, overlap.first, 1, 1);
+  span(1, Lane::kStream, overlap.reduce, 1, 7);
+  const EmulatedTimes times = emulated_times(overlap.schedule, predicted);
+  EXPECT_EQ(times.device[0][overlap.first], milliseconds(2));
+  EXPECT_EQ(times.host[0][overlap.first], milliseconds(1));
+  EXPECT_EQ(times.device[1][overlap.reduce], milliseconds(7));
+  EXPECT_EQ(times.device[1][overlap.first], Time(0));
+  predicted.spans[0].instruction = 10'000;
+  EXPECT_THROW(emulated_times(overlap.schedule, predicted), InputError);
 }
 
 TEST(Emulation, RefusesTimesOfAnotherSchedule) {
