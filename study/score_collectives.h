@@ -1,0 +1,57 @@
+#pragma once
+
+// Predicted against measured collectives (`foreshard score collectives`, docs/collectives.md).
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/json_fwd.h"
+#include "sim/cost/collective_calibrate.h"
+#include "sim/cost/collective_table.h"
+
+namespace foreshard {
+
+/// What a table's description says about its machine, in terms of the catalogue.
+struct TableMachine {
+  HardwareProfile profile;
+  GroupPlacement placement;
+  BenchmarkOverhead overhead;
+  std::string hardware;             ///< the name that would be typed after --on
+  std::vector<std::string> doubts;  ///< what the description leaves open or the source calls poor
+};
+/// Reads GPU, machine and network of a table. InputError if it names no known GPU.
+TableMachine machine_of_table(const CollectiveTable& table);
+
+struct ScoredRow {
+  Bytes bytes;
+  double measured_s = 0, predicted_s = 0;
+  double error() const { return predicted_s / measured_s - 1; }
+};
+
+struct ScoredTable {
+  std::string id, hardware;
+  std::vector<std::string> doubts;
+  double mape = 0, worst = 0;
+  std::vector<ScoredRow> rows;
+  std::vector<std::string> warnings;   ///< of the calibration
+};
+
+struct CollectiveScore {
+  std::vector<ScoredTable> tables;
+  double mape = 0;           ///< mean over the tables
+  double mape_clear = 0;     ///< over those whose description leaves no doubt
+};
+
+enum class CollectiveScoring { kCatalogue, kCalibrated };
+
+/// Scores every table of an index: from the catalogue alone, all rows; or calibrated on the even rows (0, 2, ...), the odd
+/// ones scored.
+CollectiveScore score_collectives(const std::filesystem::path& index, CollectiveScoring scoring);
+
+/// Keys as docs/formats/score.md: tables [{id, mape, worst, rows [{bytes, measured_s, predicted_s}]}], summary.
+Json to_json(const CollectiveScore& score);
+/// A table for people, worst last.
+std::string to_text(const CollectiveScore& score);
+
+}  // namespace foreshard
