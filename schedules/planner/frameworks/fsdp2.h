@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "schedules/planner/frameworks/framework.h"
@@ -92,6 +93,12 @@ class Fsdp2 final : public Framework {
   void cast_outputs(const State& state, std::span<SymTensor> outputs);
   void register_pre_backward(const State& state, std::span<SymTensor> outputs);
   void decide_root(DecisionKind kind, const State& state);
+
+  // clipping (fsdp2_clip.cc)
+  std::vector<std::pair<SymTensor, ParamGroup*>> gradients_in_order() const;
+  SymTensor total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner, bool offload);
+  void all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vector);
+  void scale_gradients(Host& host, const std::vector<SymTensor>& gradients, const SymTensor& total, double max_norm, bool offload);
 
   State& state_at(ModuleId m) const;
   std::uint32_t index_of(const State& state) const;

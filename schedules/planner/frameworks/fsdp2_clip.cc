@@ -1,0 +1,191 @@
+// torch.nn.utils.clip_grad_norm_ over sharded gradients (F2-O-1): norms of the local parts, one vector all-reduced over the
+// shard group, the norm of that vector, one scaling of all gradients. Allocations follow PyTorch 2.15's.
+
+#include <algorithm>
+#include <set>
+
+#include "schedules/planner/frameworks/fsdp2.h"
+#include "schedules/planner/frameworks/fsdp2_error.h"
+
+namespace foreshard::fsdp2 {
+namespace {
+
+/// Elements that one block of a multi-tensor kernel takes.
+constexpr std::int64_t kForeachChunk = 65536;
+
+/// Device or, with offload, host memory for the scalars of clipping.
+class ClipMemory {
+ public:
+  ClipMemory(Host& host, bool on_host) : host_(host), on_host_(on_host) {}
+  SymTensor make(const Shape& shape, DType dtype) {
+    if (on_host_) return host_.empty_on_host(shape, dtype, MemorySpace::kHostPageable, BufferCategory::kClipTemporary);
+    return host_.empty(shape, dtype, BufferCategory::kClipTemporary);
+  }
+  bool on_host() const { return on_host_; }
+
+ private:
+  Host& host_;
+  bool on_host_;
+};
+
+/// torch._foreach_norm: a table of chunk counts, partial sums, one scalar for each tensor.
+std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory, const std::vector<SymTensor>& gradients) {
+  std::int64_t chunks = 1;
+  for (const SymTensor& g : gradients) chunks = std::max(chunks, (g->numel + kForeachChunk - 1) / kForeachChunk);
+  const auto n = static_cast<std::int64_t>(gradients.size());
+  SymTensor table;
+  if (!memory.on_host()) table = host.pointer_table((n + 1) * 8);
+  const SymTensor partial = memory.make(Shape{n * chunks}, DType::kFloat32);
+  std::vector<SymTensor> norms;
+  for (std::int64_t i = 0; i < n; ++i) norms.push_back(memory.make(Shape{}, gradients[0]->dtype));
+  const double two = 2;
+  LaunchRequest request;
+  request.op = OpKind::kForeachNorm;
+  request.inputs = gradients;
+  request.outputs = norms;
+  request.attributes = std::span(&two, 1);
+  request.kernels = 2;
+  host.launch(request);
+  return norms;
+}
+
+}  // namespace
+
+/// Gradients in the order of model.parameters(), and the group that owns each (nullptr: none).
+std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const {
+  const Model& model = wrapping_->model();
+  std::vector<std::pair<SymTensor, ParamGroup*>> all;
+  std::set<std::pair<ParameterId, bool>> seen;
+  for (const ModuleId m : modules_under(model, ModuleId(0))) {
+    for (const OwnedParameter& owned : model.at(m).parameters) {
+      const bool sharded = wrapping_->is_sharded(m, owned.name);
+      if (!seen.emplace(owned.id, sharded).second) continue;
+      if (!sharded) {
+        const SymTensor& plain = plain_[owned.id.value];
+        if (plain && plain->grad) all.emplace_back(plain->grad, nullptr);
+        continue;
+      }
+      for (ParamGroup* group : wrapping_->groups()) {
+        for (std::size_t i = 0; i < group->parameters.size(); ++i) {
+          if (group->parameters[i].id != owned.id) continue;
+          // While a group is gathered the model's parameter is the whole one, whose gradient has been taken.
+          if (group->sharded != ShardedState::kSharded) continue;
+          const SymTensor& gradient = group->runtime.parameters[i].local->grad;
+          if (gradient) all.emplace_back(gradient, group);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+void Fsdp2::clip_gradients(Host& host, double max_norm) {
+  const auto gradients = gradients_in_order();
+  if (gradients.empty()) return;
+  const Mesh* mesh = nullptr;
+  ParamGroup* owner = nullptr;
+  bool plain = false, offload = false;
+  for (const auto& [gradient, group] : gradients) {
+    plain = plain || group == nullptr;
+    if (group == nullptr) continue;
+    if (mesh != nullptr && mesh != group->mesh) {
+      throw Fsdp2Error(Refusal::kRuntimeError, "clip", "gradients of two meshes cannot be clipped together",
+                       "clip each mesh's parameters apart");
+    }
+    mesh = group->mesh;
+    owner = group;
+    offload = offload || group->parameters[0].offload;
+  }
+  if (plain && owner != nullptr) {
+    throw Fsdp2Error(Refusal::kRuntimeError, "clip", "some gradients are sharded and some are not",
+                     "wrap the root module and ignore no parameter, or clip them apart");
+  }
+  std::vector<SymTensor> tensors;
+  for (const auto& [gradient, group] : gradients) tensors.push_back(gradient);
+  ClipMemory memory(host, offload);
+  std::vector<SymTensor> norms = foreach_norm(host, memory, tensors);
+  const SymTensor total = total_norm(host, norms, owner, offload);
+  while (!norms.empty()) norms.pop_back();
+  scale_gradients(host, tensors, total, max_norm, offload);
+}
+
+SymTensor Fsdp2::total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner, bool offload) {
+  ClipMemory memory(host, offload);
+  const DType dtype = norms[0]->dtype;
+  const Shape vector{static_cast<std::int64_t>(norms.size())};
+  const SymTensor stacked = memory.make(vector, dtype);
+  std::vector<SymTensor> rows;
+  for (const SymTensor& n : norms) rows.push_back(host.view_as(n, Shape{1}));
+  const double dim = 0;
+  LaunchRequest cat;
+  cat.op = OpKind::kCat;
+  cat.inputs = rows;
+  cat.outputs = std::span(&stacked, 1);
+  cat.attributes = std::span(&dim, 1);
+  host.launch(cat);
+  SymTensor whole = stacked;
+  if (owner != nullptr && owner->mesh->shard > 1) {
+    SymTensor squares = memory.make(vector, dtype);
+    host.launch(OpKind::kPow, {stacked}, {squares}, {2.0});
+    SymTensor reduced = memory.make(vector, dtype);
+    host.launch(OpKind::kCopy, {squares}, {reduced});
+    all_reduce_norms(host, *owner, reduced);
+    whole = memory.make(vector, dtype);
+    host.launch(OpKind::kSqrt, {reduced}, {whole});
+    squares.reset();
+    reduced.reset();
+  }
+  const SymTensor total = memory.make(Shape{}, dtype);
+  host.launch(OpKind::kNorm, {whole}, {total}, {2.0});
+  return total;
+}
+
+/// A functional collective: it runs on the communicator's own stream, the compute stream waits for it.
+void Fsdp2::all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vector) {
+  CommContext& comm = *owner.comm;
+  if (!comm.internal) comm.internal = host.program().add_stream("communicator", 0);
+  host.wait_stream(*comm.internal, host.stream());
+  Collective c;
+  c.kind = CollectiveKind::kAllReduce;
+  c.op = ReduceOp::kSum;
+  c.dtype = vector->dtype;
+  c.stream = *comm.internal;
+  c.group = owner.mesh->shard_group;
+  c.input = c.output = host.id_of(vector);
+  c.bytes = Bytes(vector->bytes());
+  Decision d;
+  d.kind = DecisionKind::kCollective;
+  d.bytes = vector->bytes();
+  d.collective = host.collective(c);
+  host.decide(d);
+  host.wait_stream(host.stream(), *comm.internal);
+}
+
+void Fsdp2::scale_gradients(Host& host, const std::vector<SymTensor>& gradients, const SymTensor& total, double max_norm,
+                            bool offload) {
+  ClipMemory memory(host, offload);
+  SymTensor sum = memory.make(Shape{}, total->dtype);
+  SymTensor inverse = memory.make(Shape{}, total->dtype);
+  SymTensor ratio = memory.make(Shape{}, total->dtype);
+  inverse.reset();
+  sum.reset();
+  const SymTensor coefficient = memory.make(Shape{}, total->dtype);
+  LaunchRequest clip;   // add epsilon, reciprocal, times the maximum, clamp
+  clip.op = OpKind::kClipCoefficient;
+  clip.inputs = std::span(&total, 1);
+  clip.outputs = std::span(&coefficient, 1);
+  clip.attributes = std::span(&max_norm, 1);
+  clip.kernels = 4;
+  host.launch(clip);
+  ratio.reset();
+  std::vector<SymTensor> operands = gradients;
+  operands.push_back(coefficient);
+  LaunchRequest scale;
+  scale.op = OpKind::kForeachMul;
+  scale.inputs = operands;
+  scale.outputs = gradients;
+  host.launch(scale);
+  host.launch(OpKind::kObserve, {total}, {}, {1.0});
+}
+
+}  // namespace foreshard::fsdp2
