@@ -40,7 +40,9 @@ std::vector<std::string> Fsdp2::unsharded_parameters() const {
   std::vector<ParameterId> seen;
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
     for (const OwnedParameter& p : model.at(m).parameters) {
-      if (wrapping_->is_sharded(m, p.name) || std::find(seen.begin(), seen.end(), p.id) != seen.end()) continue;
+      const Wrapping::Owner* owner = wrapping_->owner_of(m, p.name);
+      if (owner != nullptr && owner->group->sharded != ShardedState::kUnsharded) continue;
+      if (std::find(seen.begin(), seen.end(), p.id) != seen.end()) continue;
       seen.push_back(p.id);
       names.push_back(model.at(m).name.empty() ? p.name : model.at(m).name + "." + p.name);
     }

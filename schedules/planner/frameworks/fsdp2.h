@@ -61,14 +61,14 @@ class Fsdp2 final : public Framework {
 
   const Wrapping& wrapping() const { return *wrapping_; }
   const ParamGroup& group_of(UnitId unit) const { return *wrapping_->groups()[unit.value]; }
-  /// Parameters of the model that no group owns, by name.
+  /// Parameters that the model sees whole now: no group owns them, or their group is gathered.
   std::vector<std::string> unsharded_parameters() const;
 
  private:
   // initialisation (fsdp2_initialize.cc)
   void make_units();
   void make_shards();
-  void make_plain_parameters();
+  void publish_parameters();
   void apply_config();
   void list_prefetches();
   void lazy_init_root(State& state);

@@ -55,25 +55,20 @@ std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory, const std::v
 std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const {
   const Model& model = wrapping_->model();
   std::vector<std::pair<SymTensor, ParamGroup*>> all;
-  std::set<std::pair<ParameterId, bool>> seen;
+  std::set<std::pair<ParameterId, const ParamGroup*>> seen;
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
-      const bool sharded = wrapping_->is_sharded(m, owned.name);
-      if (!seen.emplace(owned.id, sharded).second) continue;
-      if (!sharded) {
+      const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name);
+      if (!seen.emplace(owned.id, owner == nullptr ? nullptr : owner->group).second) continue;
+      if (owner == nullptr) {
         const SymTensor& plain = plain_[owned.id.value];
         if (plain && plain->grad) all.emplace_back(plain->grad, nullptr);
         continue;
       }
-      for (ParamGroup* group : wrapping_->groups()) {
-        for (std::size_t i = 0; i < group->parameters.size(); ++i) {
-          if (group->parameters[i].id != owned.id) continue;
-          // While a group is gathered the model's parameter is the whole one, whose gradient has been taken.
-          if (group->sharded != ShardedState::kSharded) continue;
-          const SymTensor& gradient = group->runtime.parameters[i].local->grad;
-          if (gradient) all.emplace_back(gradient, group);
-        }
-      }
+      // While a group is gathered the model's parameter is the whole one, whose gradient has been taken.
+      if (owner->group->sharded != ShardedState::kSharded) continue;
+      const SymTensor& gradient = owner->group->runtime.parameters[owner->index].local->grad;
+      if (gradient) all.emplace_back(gradient, owner->group);
     }
   }
   return all;

@@ -23,7 +23,7 @@ void Fsdp2::initialize(Host& host) {
   for (const WrapCall& call : wrap_calls(host.model(), config_)) wrapping_->apply(call, config_.precision);
   make_units();
   make_shards();
-  make_plain_parameters();
+  publish_parameters();
   for (const auto& state : wrapping_->states()) {
     for (const ModuleId m : state->modules) host.watch(m);
   }
@@ -59,14 +59,6 @@ void Fsdp2::make_units() {
 /// when all of it is there (F2-P-1, F2-P-4).
 void Fsdp2::make_shards() {
   const Model& model = host_->model();
-  struct Place {
-    ParamGroup* group;
-    std::size_t index;
-  };
-  std::map<ParameterId, Place> place;
-  for (ParamGroup* group : wrapping_->groups()) {
-    for (std::size_t i = 0; i < group->parameters.size(); ++i) place.emplace(group->parameters[i].id, Place{group, i});
-  }
   plain_.resize(model.parameters.size());
   const auto empty = [&](const ShardedParameter& p, std::int64_t numel, UnitId unit) {
     if (!p.offload) return host_->empty(Shape{numel}, p.original, BufferCategory::kShardedParameter, unit);
@@ -87,18 +79,17 @@ void Fsdp2::make_shards() {
     if (!visited.insert(m).second) return;
     for (const ChildModule& c : model.at(m).children) visit(c.id);
     for (const OwnedParameter& owned : model.at(m).parameters) {
-      const auto it = place.find(owned.id);
-      if (it == place.end() || !wrapping_->is_sharded(m, owned.name)) {
-        SymTensor& t = plain_[owned.id.value];
-        if (t) continue;
-        const ParameterDef& def = model.at(owned.id);
-        t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
-        t->requires_grad = def.trainable;
+      if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
+        ParameterTensors& t = owner->group->runtime.parameters[owner->index];
+        const ShardedParameter& p = owner->group->parameters[owner->index];
+        if (!t.shard) t.shard = empty(p, p.local_numel(), owner->group->unit);
         continue;
       }
-      ParameterTensors& t = it->second.group->runtime.parameters[it->second.index];
-      const ShardedParameter& p = it->second.group->parameters[it->second.index];
-      if (!t.shard) t.shard = empty(p, p.local_numel(), it->second.group->unit);
+      SymTensor& t = plain_[owned.id.value];
+      if (t) continue;
+      const ParameterDef& def = model.at(owned.id);
+      t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
+      t->requires_grad = def.trainable;
     }
     if (State* state = wrapping_->state_of(m)) {
       for (const auto& group : state->groups) pad(*group);
@@ -107,9 +98,11 @@ void Fsdp2::make_shards() {
   visit(ModuleId(0));
 }
 
-void Fsdp2::make_plain_parameters() {
+/// Gives the host the parameters, and the program their table.
+void Fsdp2::publish_parameters() {
   const Model& model = host_->model();
   RankProgram& program = host_->program().program();
+  std::vector<SymTensor> held = plain_;
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {
     const ParameterDef& def = model.parameters[i];
     ParameterView view;
@@ -119,10 +112,8 @@ void Fsdp2::make_plain_parameters() {
     view.trainable = def.trainable;
     view.shard_dim = -1;
     view.elements = def.numel();
-    if (plain_[i]) {
-      view.local = host_->id_of(plain_[i]);
-      host_->set_parameter(ParameterId(static_cast<std::uint32_t>(i)), plain_[i]);
-    }
+    if (plain_[i]) view.local = host_->id_of(plain_[i]);
+    host_->set_parameter(ParameterId(static_cast<std::uint32_t>(i)), plain_[i]);
     program.parameters.push_back(std::move(view));
   }
   for (ParamGroup* group : wrapping_->groups()) {
@@ -131,39 +122,27 @@ void Fsdp2::make_plain_parameters() {
       ParameterTensors& t = group->runtime.parameters[i];
       t.local = host_->view_as(t.shard, shape_of(p.local_shape));
       t.local->requires_grad = p.trainable;
+      held[p.id.value] = t.local;
       ParameterView& view = program.parameters[p.id.value];
       view.elements = p.local_numel();
       view.local = view.elements > 0 ? host_->id_of(t.local) : TensorId();
       view.group = p.mesh->shard_group;
       view.shard_dim = p.shard_dim;
-      std::int64_t inner = 1;
-      for (std::size_t d = static_cast<std::size_t>(p.shard_dim); d < p.padded_shape.size(); ++d) inner *= p.padded_shape[d];
-      view.first_element_per_rank = inner;
-    }
-  }
-  for (std::uint32_t i = 0; i < program.parameters.size(); ++i) {
-    SymTensor t = plain_[i];
-    for (ParamGroup* group : wrapping_->groups()) {
-      for (std::size_t k = 0; k < group->parameters.size() && !t; ++k) {
-        if (group->parameters[k].id.value == i) t = group->runtime.parameters[k].local;
+      view.first_element_per_rank = 1;
+      for (std::size_t d = static_cast<std::size_t>(p.shard_dim); d < p.padded_shape.size(); ++d) {
+        view.first_element_per_rank *= p.padded_shape[d];
       }
     }
-    if (t && t->numel > 0) host_->launch(OpKind::kInitialize, {}, {t}, {static_cast<double>(i)});
+  }
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    if (held[i] && held[i]->numel > 0) host_->launch(OpKind::kInitialize, {}, {held[i]}, {static_cast<double>(i)});
   }
   std::set<ParameterId> seen;
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
       if (!model.at(owned.id).trainable || !seen.insert(owned.id).second) continue;
-      LocalParameter local;
-      local.id = owned.id;
-      local.local = plain_[owned.id.value];
-      for (ParamGroup* group : wrapping_->groups()) {
-        for (std::size_t k = 0; k < group->parameters.size(); ++k) {
-          if (group->parameters[k].id == owned.id) local.local = group->runtime.parameters[k].local;
-        }
-      }
-      local.numel = local.local ? local.local->numel : 0;
-      local_parameters_.push_back(std::move(local));
+      const SymTensor& local = held[owned.id.value];
+      local_parameters_.push_back({owned.id, local, local->numel});
     }
   }
 }

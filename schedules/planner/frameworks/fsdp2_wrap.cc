@@ -228,12 +228,21 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   }
   for (const auto& [mesh, owned] : by_mesh) {
     Mesh* after = mesh == &meshes_.whole() ? post_forward : post_forward_mesh(call.reshard, *mesh, place_of(call));
-    make_group(made, call, *mesh, after, owned);
+    made.groups.push_back(make_group(made, call, *mesh, after, owned));
+  }
+  for (const auto& group : made.groups) {
+    group->wrap_index = groups_.size();
+    groups_.push_back(group.get());
   }
 }
 
-void Wrapping::make_group(State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
-                          const std::vector<std::pair<ModuleId, OwnedParameter>>& owned) {
+const Wrapping::Owner* Wrapping::owner_of(ModuleId module, const std::string& name) const {
+  const auto it = owners_.find({module, name});
+  return it == owners_.end() ? nullptr : &it->second;
+}
+
+std::unique_ptr<ParamGroup> Wrapping::make_group(State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
+                                                 const std::vector<std::pair<ModuleId, OwnedParameter>>& owned) {
   const auto placements = by_parameter(model_, call.placement);
   const auto overrides = by_parameter(model_, call.param_dtype_override);
   auto group = std::make_unique<ParamGroup>();
@@ -263,16 +272,15 @@ void Wrapping::make_group(State& state, const WrapCall& call, Mesh& mesh, Mesh* 
     cut(p, mesh, placed == placements.end() ? 0 : placed->second.dim);
     group->parameters.push_back(std::move(p));
   }
-  for (ShardedParameter& p : group->parameters) find_places(p, group->modules);
-  group->wrap_index = groups_.size();
+  for (std::size_t i = 0; i < group->parameters.size(); ++i) find_places(*group, i);
   group->comm = std::make_shared<CommContext>();
-  groups_.push_back(group.get());
-  state.groups.push_back(std::move(group));
+  return group;
 }
 
-void Wrapping::find_places(ShardedParameter& p, const std::vector<ModuleId>& modules) {
+void Wrapping::find_places(ParamGroup& group, std::size_t index) {
+  ShardedParameter& p = group.parameters[index];
   std::vector<std::pair<ModuleId, std::string>> places;
-  for (const ModuleId root : modules) {
+  for (const ModuleId root : group.modules) {
     for (const ModuleId m : modules_under(model_, root, true)) {
       for (const OwnedParameter& o : model_.at(m).parameters) {
         if (o.id == p.id && !is_sharded(m, o.name)) places.emplace_back(m, o.name);
@@ -281,7 +289,7 @@ void Wrapping::find_places(ShardedParameter& p, const std::vector<ModuleId>& mod
   }
   p.name = full_name(model_, places.at(0).first, places[0].second);
   for (std::size_t i = 1; i < places.size(); ++i) p.also.push_back(full_name(model_, places[i].first, places[i].second));
-  sharded_places_.insert(places.begin(), places.end());
+  for (const auto& place : places) owners_.insert_or_assign(place, Owner{&group, index});
 }
 
 }  // namespace foreshard::fsdp2

@@ -46,7 +46,7 @@ class Wrapping {
  public:
   Wrapping(const Model& model, Meshes& meshes, const WrapExtras& extras) : model_(model), meshes_(meshes), extras_(extras) {}
 
-  /// One call. Fsdp2Error where PyTorch refuses.
+  /// One call. Fsdp2Error where PyTorch refuses; a call that fails leaves no group.
   void apply(const WrapCall& call, const MixedPrecision& default_precision);
 
   /// nullptr if the module is not wrapped.
@@ -55,17 +55,22 @@ class Wrapping {
   /// All groups in wrap order.
   const std::vector<ParamGroup*>& groups() const { return groups_; }
   /// Whether the parameter that `module` calls `name` has been sharded by a call so far.
-  bool is_sharded(ModuleId module, const std::string& name) const { return sharded_places_.count({module, name}) != 0; }
+  bool is_sharded(ModuleId module, const std::string& name) const { return owner_of(module, name) != nullptr; }
+  /// Group and index inside it of the parameter that `module` calls `name`; nullptr if no group owns it.
+  struct Owner {
+    ParamGroup* group = nullptr;
+    std::size_t index = 0;
+  };
+  const Owner* owner_of(ModuleId module, const std::string& name) const;
   const Model& model() const { return model_; }
 
  private:
   std::vector<ModuleId> root_modules(const WrapCall& call) const;
   std::vector<ModuleId> managed_modules(const std::vector<ModuleId>& roots) const;
-  void make_groups(State& state, const WrapCall& call, const std::vector<ModuleId>& managed);
-  void make_group(State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
-                  const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
+  std::unique_ptr<ParamGroup> make_group(State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
+                                         const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
   Mesh* post_forward_mesh(const Reshard& reshard, Mesh& mesh, const std::string& place);
-  void find_places(ShardedParameter& p, const std::vector<ModuleId>& modules);
+  void find_places(ParamGroup& group, std::size_t index);
 
   const Model& model_;
   Meshes& meshes_;
@@ -73,7 +78,7 @@ class Wrapping {
   std::vector<std::unique_ptr<State>> states_;
   std::vector<ParamGroup*> groups_;
   std::map<ModuleId, State*> state_of_;
-  std::set<std::pair<ModuleId, std::string>> sharded_places_;
+  std::map<std::pair<ModuleId, std::string>, Owner> owners_;
 };
 
 /// Every module under `root`, parents first, each once; with `repeat`, once for each name.

@@ -45,14 +45,14 @@ struct Decision {
   bool flag = false, flag2 = false;
   Phase phase = Phase::kOther;
   DType dtype = DType::kFloat32;
-  UnitId unit, target;
-  ModuleId module;
+  UnitId unit{}, target{};
+  ModuleId module{};
   std::int32_t number = 0;                    ///< Step, micro-batch.
   std::uint32_t collective = UINT32_MAX;
   std::int64_t bytes = 0, bytes2 = 0;
   double pre_divide = 1, post_divide = 1;
-  std::span<const std::uint32_t> indices;     ///< Into the unit's parameters; valid during the call only.
-  std::span<const DType> dtypes;              ///< Beside `indices`; valid during the call only.
+  std::span<const std::uint32_t> indices{};     ///< Into the unit's parameters; valid during the call only.
+  std::span<const DType> dtypes{};              ///< Beside `indices`; valid during the call only.
 };
 
 class DecisionSink {
