@@ -73,6 +73,8 @@ class CostModel {
   /// One GPU's share of a link, per direction.
   virtual BytesPerSecond capacity(Link link) const = 0;
   virtual DeviceMemory memory() const = 0;
+  /// Time of each step that no instruction explains; added to the step as idle time.
+  virtual Time step_overhead() const { return Time(0); }
   /// Node that holds a rank: ranks are alike only if their groups lie alike on the nodes.
   virtual std::int64_t node_of(std::int64_t rank) const = 0;
 };

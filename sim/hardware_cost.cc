@@ -1,6 +1,7 @@
 #include "sim/hardware_cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <string>
@@ -94,6 +95,12 @@ class HardwareCostModel final : public CostModel {
       m.communicator = Bytes(static_cast<std::int64_t>(large.channels * parameters_.memory.bytes_per_channel));
     }
     return m;
+  }
+
+  Time step_overhead() const override {
+    const double doublings = std::log2(std::max(1, cluster_.nodes));
+    return parameters_.step.fixed +
+           Time(std::llround(static_cast<double>(parameters_.step.per_doubling_of_nodes.value) * doublings));
   }
 
   std::int64_t node_of(std::int64_t rank) const override { return rank / std::max(cluster_.gpus_per_node, 1); }

@@ -46,7 +46,8 @@ class ProgramCheck {
       const Launch& l = program_.launches[i];
       if (l.stream >= program_.streams.size()) add("launches", i, "runs on a stream that does not exist");
       if (l.flops.value < 0 || l.read.value < 0 || l.written.value < 0) add("launches", i, "has negative work");
-      if (std::uint64_t{l.first_attribute} + l.attributes > program_.attributes.size()) {
+      if (!program_.attributes.empty() &&  // absent from schedules that are only simulated
+          std::uint64_t{l.first_attribute} + l.attributes > program_.attributes.size()) {
         add("launches", i, "has attributes outside the table");
       }
       if (!program_.operands.empty() &&
@@ -171,6 +172,7 @@ class LaunchCache {
            a.outputs == b.outputs && a.attributes == b.attributes && equal_attributes(a, b);
   }
   bool equal_attributes(const Launch& a, const Launch& b) const {
+    if (program_.attributes.empty()) return true;
     const auto first = program_.attributes.begin();
     return std::equal(first + a.first_attribute, first + a.first_attribute + a.attributes, first + b.first_attribute);
   }

@@ -107,6 +107,7 @@ class Simulation {
     fill_flops(result);
     explain_memory(run, cost_.memory(), result);
     if (options_.detail != Detail::kTimesOnly) explain_time(run, window, result);
+    add_overhead(result);
     if (options_.detail == Detail::kTrace) {
       result.trace = make_trace(run);
       result.trace->step_times = result.step_times;
@@ -114,6 +115,15 @@ class Simulation {
       result.trace->notes = result.not_modelled;
     }
     return result;
+  }
+
+  void add_overhead(SimulationResult& result) const {
+    const Time overhead = cost_.step_overhead();
+    if (overhead == Time(0)) return;
+    result.step_time += overhead;
+    if (options_.detail == Detail::kTimesOnly) return;
+    result.breakdown.idle += overhead;
+    result.critical_path.push_back({"step overhead", overhead});
   }
 
   void fill_step_times(const EngineOutput& output, SimulationResult& result) const {

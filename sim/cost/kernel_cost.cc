@@ -165,6 +165,7 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   const AttentionParameters& p = parameters_.attention;
   const double queries = static_cast<double>(std::max<std::int64_t>(dims[2], 1));
   const double keys = static_cast<double>(std::max<std::int64_t>(dims[3], 1));
+  if (dims[0] <= 0 || dims[1] <= 0) return Time(0);
   const double blocks = static_cast<double>(std::max<std::int64_t>(dims[0] * dims[1], 1)) * std::max(queries / 128, 1.0);
   const Rate rate = attention_rate(direction, kernel, static_cast<double>(dims[4]));
   const double width = multiprocessors_ > 0 ? multiprocessors_ / p.reference_multiprocessors : 1;
@@ -176,7 +177,13 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   const double scale = direction == Direction::kForward ? p.forward_scale : p.backward_scale;
   const double reached = rate.peak * keys / (keys + rate.half_length) * fill * scale;
   if (reached <= 0) throw InputError(Issue{gpu_.name, "efficiency", "has no attention rate and no peak to derive it from", ""});
-  return from_picoseconds(static_cast<double>(flops.value) / reached * kPicosecond + launch_ps_);
+  double work = static_cast<double>(flops.value);
+  if (work <= 0) {  // two products forward, five backward, half of them under a causal mask
+    const double products = direction == Direction::kForward ? 2 : 5;
+    work = products * 2 * static_cast<double>(dims[0] * dims[1]) * queries * keys * static_cast<double>(dims[4]) *
+           (dims[5] != 0 ? 0.5 : 1);
+  }
+  return from_picoseconds(work / reached * kPicosecond + launch_ps_);
 }
 
 Time KernelCostModel::memory_bound(Bytes bytes, int kernels) const {

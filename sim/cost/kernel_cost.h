@@ -30,7 +30,8 @@ class KernelCostModel {
   Time matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype, bool weight_gradient) const;
 
   enum class Direction : std::uint8_t { kForward, kBackward };
-  /// `flops` as counted with the causal half counted once; `kernel` may differ from the parameters' (other library).
+  /// dims = {batch, heads, queries, keys, head dim, causal}; `flops` with the causal half counted once, 0 to derive them
+  /// from dims (a sliding window has fewer); `kernel` may differ from the parameters' (other library).
   Time attention(const std::array<std::int64_t, 6>& dims, Flops flops, Direction direction, AttentionKernel kernel) const;
 
   /// Kernels that read and write `bytes` in all.
