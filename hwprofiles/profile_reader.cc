@@ -184,6 +184,7 @@ void read_machine(const Json& json, BaseFinder& bases, IssueList& issues, Hardwa
     if (!bases.machine(base, machine)) {
       object.report("base", "there is no hardware \"" + base + "\"", nearest_name(base, bases.known_machines()));
     }
+    machine.name.clear();  // a machine of its own
   }
   FactDefaults defaults;
   read_defaults(object, defaults);

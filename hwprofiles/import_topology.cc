@@ -1,0 +1,251 @@
+#include "hwprofiles/import_topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "core/error.h"
+
+namespace foreshard {
+namespace {
+
+/// No GPU has more NVLinks; larger sums over peers mean a switch.
+constexpr int kMostLinks = 18;
+/// Largest matrix that is read.
+constexpr std::size_t kMostDevices = 1024;
+
+std::string without_colours(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\x1b' && i + 1 < text.size() && text[i + 1] == '[') {
+      while (i < text.size() && text[i] != 'm') ++i;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+std::vector<std::string> words_of(std::string_view line) {
+  std::vector<std::string> words;
+  std::string word;
+  for (const char c : line) {
+    if (c == ' ' || c == '\t' || c == '\r') {
+      if (!word.empty()) words.push_back(std::move(word));
+      word.clear();
+    } else {
+      word += c;
+    }
+  }
+  if (!word.empty()) words.push_back(std::move(word));
+  return words;
+}
+
+bool is_gpu(const std::string& word) {
+  return word.size() > 3 && word.starts_with("GPU") && std::isdigit(static_cast<unsigned char>(word[3]));
+}
+bool is_nic(const std::string& word) {
+  return (word.starts_with("NIC") && word.size() > 3) || word.starts_with("mlx") || word.starts_with("bnxt") ||
+         word.starts_with("rdma") || word.starts_with("efa") || word.starts_with("irdma");
+}
+
+/// How two devices are joined: NVLinks, or a class of PCIe path.
+struct Cell {
+  int links = 0;
+  enum class Path { kSelf, kNvLink, kSwitch, kSocket, kSystem } path = Path::kSelf;
+  bool operator==(const Cell&) const = default;
+};
+
+std::optional<Cell> parse_cell(const std::string& word) {
+  if (word == "X") return Cell{};
+  if (word == "PIX" || word == "PXB") return Cell{0, Cell::Path::kSwitch};
+  if (word == "PHB" || word == "NODE") return Cell{0, Cell::Path::kSocket};
+  if (word == "SYS" || word == "SOC") return Cell{0, Cell::Path::kSystem};
+  if (word.starts_with("NV")) {
+    int links = 0;
+    const auto r = std::from_chars(word.data() + 2, word.data() + word.size(), links);
+    if (r.ec == std::errc() && r.ptr == word.data() + word.size() && links >= 1 && links <= 64) {
+      return Cell{links, Cell::Path::kNvLink};
+    }
+  }
+  return std::nullopt;
+}
+
+class MatrixReader {
+ public:
+  explicit MatrixReader(std::string file) : issues_(std::move(file)) {}
+
+  ImportedTopology read(std::string_view text) {
+    const auto plain = without_colours(text);
+    int number = 0;
+    for (std::size_t at = 0; at <= plain.size();) {
+      const auto end = std::min(plain.find('\n', at), plain.size());
+      read_line(words_of(std::string_view(plain).substr(at, end - at)), ++number);
+      at = end + 1;
+    }
+    if (gpus_ == 0) issues_.add("", "no matrix of nvidia-smi topo -m found", "a header line \"GPU0 GPU1 ...\" and its rows");
+    issues_.throw_if_any();
+    check();
+    issues_.throw_if_any();
+    return classify();
+  }
+
+ private:
+  void read_line(const std::vector<std::string>& words, int number) {
+    if (words.empty()) return;
+    if (devices_.empty()) {
+      if (is_gpu(words[0]) && (words.size() == 1 || is_gpu(words[1]) || is_nic(words[1]) || words[1] == "CPU")) {
+        read_header(words);
+      }
+      return;
+    }
+    if (rows_.size() == devices_.size() || words[0] != devices_[rows_.size()]) return;
+    std::vector<Cell> row;
+    for (std::size_t i = 1; i < words.size() && row.size() < devices_.size(); ++i) {
+      const auto cell = parse_cell(words[i]);
+      if (!cell) break;
+      row.push_back(*cell);
+    }
+    if (row.size() < devices_.size()) {
+      issues_.add(fmt::format("line {}", number),
+                  fmt::format("{} cells where the header names {} devices", row.size(), devices_.size()),
+                  "X, NV1 to NV18, PIX, PXB, PHB, NODE, SYS");
+    }
+    row.resize(devices_.size());
+    rows_.push_back(std::move(row));
+  }
+
+  void read_header(const std::vector<std::string>& words) {
+    for (const auto& word : words) {
+      if (!is_gpu(word) && !is_nic(word)) break;
+      devices_.push_back(word);
+      if (is_gpu(word)) ++gpus_;
+    }
+    if (devices_.size() > kMostDevices) issues_.add("", fmt::format("{} devices", devices_.size()), "at most 1024");
+    issues_.throw_if_any();
+  }
+
+  void check() {
+    // Some versions print no rows for NICs; rows of GPUs must all be there.
+    if (static_cast<int>(rows_.size()) < gpus_) {
+      issues_.add("", fmt::format("{} rows for {} GPUs", rows_.size(), gpus_), "the text may be cut off");
+      return;
+    }
+    for (int a = 0; a < gpus_; ++a) {
+      for (int b = 0; b < gpus_; ++b) {
+        if (at(a, b) == at(b, a) && (a == b) == (at(a, b).path == Cell::Path::kSelf)) continue;
+        issues_.add(fmt::format("GPU{}, GPU{}", a, b), "the matrix contradicts itself", "the same cell in both directions");
+        return;
+      }
+    }
+  }
+
+  const Cell& at(int a, int b) const { return rows_[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)]; }
+
+  ImportedTopology classify() const {
+    ImportedTopology t;
+    t.gpus = gpus_;
+    t.nics = static_cast<int>(devices_.size()) - gpus_;
+    int most_sum = 0;
+    int most_single = 0;
+    for (int a = 0; a < gpus_; ++a) {
+      int sum = 0;
+      for (int b = 0; b < gpus_; ++b) {
+        sum += at(a, b).links;
+        most_single = std::max(most_single, at(a, b).links);
+        if (a < b && at(a, b).links > 0) t.mesh.push_back({a, b, at(a, b).links});
+      }
+      most_sum = std::max(most_sum, sum);
+    }
+    t.links_per_gpu = most_sum;
+    if (most_sum > kMostLinks) {
+      t.fabric = FabricKind::kNvSwitch;
+      t.links_per_gpu = most_single;
+      t.mesh.clear();
+    } else if (most_sum > 0) {
+      t.fabric = only_pairs(t.mesh) ? FabricKind::kNvLinkPairs : FabricKind::kNvLinkMesh;
+      if (t.fabric == FabricKind::kNvLinkPairs) t.mesh.clear();
+    }
+    t.gpus_per_pcie_switch = largest_cluster(Cell::Path::kSwitch);
+    t.sockets = clusters_apart();
+    if (t.nics == 0) t.notes.push_back("the matrix lists no NIC");
+    return t;
+  }
+
+  static bool only_pairs(const std::vector<MeshEdge>& mesh) {
+    return std::all_of(mesh.begin(), mesh.end(), [](const MeshEdge& e) { return e.a % 2 == 0 && e.b == e.a + 1; });
+  }
+
+  int largest_cluster(Cell::Path path) const {
+    int largest = 1;
+    for (int a = 0; a < gpus_; ++a) {
+      int size = 1;
+      for (int b = 0; b < gpus_; ++b) size += at(a, b).path == path ? 1 : 0;
+      largest = std::max(largest, size);
+    }
+    return largest;
+  }
+
+  /// Number of sockets: groups of GPUs that only SYS paths join. NVLink hides the path, so GPUs that all see each other
+  /// over NVLink count as one.
+  int clusters_apart() const {
+    std::vector<int> cluster(static_cast<std::size_t>(gpus_), -1);
+    int clusters = 0;
+    for (int a = 0; a < gpus_; ++a) {
+      for (int b = 0; b < a; ++b) {
+        const auto path = at(a, b).path;
+        if (path == Cell::Path::kSwitch || path == Cell::Path::kSocket) cluster[static_cast<std::size_t>(a)] = cluster[static_cast<std::size_t>(b)];
+      }
+      const bool apart = a == 0 || [&] {
+        for (int b = 0; b < a; ++b) {
+          if (at(a, b).path == Cell::Path::kSystem) return true;
+        }
+        return false;
+      }();
+      if (cluster[static_cast<std::size_t>(a)] < 0) cluster[static_cast<std::size_t>(a)] = apart ? clusters++ : 0;
+    }
+    return std::max(1, clusters);
+  }
+
+  IssueList issues_;
+  std::vector<std::string> devices_;
+  int gpus_ = 0;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+}  // namespace
+
+ImportedTopology parse_smi_topology(std::string_view text, const std::string& file) {
+  if (text.find('\0') != std::string_view::npos) {
+    throw InputError({file, "", "this is a binary file", "the text of nvidia-smi topo -m"});
+  }
+  return MatrixReader(file).read(text);
+}
+
+HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& t, const std::string& source) {
+  const auto count = [&](int value) {
+    return Fact{static_cast<double>(value), Dimension::kCount, FactKind::kMeasured, source};
+  };
+  base.node.gpus = count(t.gpus);
+  base.node.fabric = t.fabric;
+  base.node.mesh = t.mesh;
+  base.node.gpus_per_pcie_switch = count(t.gpus_per_pcie_switch);
+  base.node.sockets = count(t.sockets);
+  if (t.links_per_gpu > 0 && base.gpu.nvlink_links.value_or(0) > 0 && base.gpu.nvlink_bandwidth.known()) {
+    const double link = base.gpu.nvlink_bandwidth.value / base.gpu.nvlink_links.value;
+    base.gpu.nvlink_bandwidth = Fact{link * t.links_per_gpu, Dimension::kBytesPerSecond, FactKind::kMeasured,
+                                     fmt::format("{} links of {:.4g} GB/s, {}", t.links_per_gpu, link * 1e-9, source)};
+    base.gpu.nvlink_links = count(t.links_per_gpu);
+  }
+  if (t.nics > 0 && base.network.kind != NetworkKind::kNone) base.network.nics = count(t.nics);
+  const auto rate = [&](double value) {
+    return Fact{value, Dimension::kBytesPerSecond, FactKind::kMeasured, source};
+  };
+  if (t.nic_rate && base.network.kind != NetworkKind::kNone) base.network.nic_rate = rate(*t.nic_rate);
+  if (t.pcie_rate) base.gpu.pcie_bandwidth = rate(*t.pcie_rate);
+  return base;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "hwprofiles/import_topology.h"
+#include "hwprofiles/topology.h"
+
+namespace foreshard {
+namespace {
+
+// Form of nvidia-smi topo -m on an HGX A100 with NICs, affinity columns and legend.
+constexpr const char* kA100 = R"(	GPU0	GPU1	GPU2	GPU3	mlx5_0	mlx5_1	CPU Affinity	NUMA Affinity
+GPU0	 X 	NV12	NV12	NV12	PXB	SYS	0-23	0
+GPU1	NV12	 X 	NV12	NV12	PXB	SYS	0-23	0
+GPU2	NV12	NV12	 X 	NV12	SYS	PXB	24-47	1
+GPU3	NV12	NV12	NV12	 X 	SYS	PXB	24-47	1
+mlx5_0	PXB	PXB	SYS	SYS	 X 	SYS
+mlx5_1	SYS	SYS	PXB	PXB	SYS	 X
+
+Legend:
+
+  X    = Self
+  NV#  = Connection traversing a bonded set of # NVLinks
+)";
+
+std::string error_of(const std::string& text, bool xml = false) {
+  try {
+    xml ? parse_nccl_topology_xml(text, "file") : parse_smi_topology(text, "file");
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(SmiTopology, TwelveLinksToThreePeersMeanASwitch) {
+  const auto t = parse_smi_topology(kA100, "topo.txt");
+  EXPECT_EQ(t.gpus, 4);
+  EXPECT_EQ(t.nics, 2);
+  EXPECT_EQ(t.fabric, FabricKind::kNvSwitch);  // 3 peers x 12 links = 36, no GPU has as many
+  EXPECT_EQ(t.links_per_gpu, 12);
+  // 12 links x 25 GB/s
+  const auto machine = with_topology(load_hardware("dgx-a100-80"), t, "topo.txt");
+  EXPECT_DOUBLE_EQ(machine.gpu.nvlink_bandwidth.value, 300e9);
+  EXPECT_EQ(machine.gpus_per_node(), 4);
+}
+
+TEST(SmiTopology, PhbMeansPcieOnly) {
+  const auto t = parse_smi_topology(
+      "        GPU0    GPU1    CPU Affinity    NUMA Affinity\n"
+      "GPU0     X      PHB     0-11            N/A\n"
+      "GPU1    PHB      X      0-11            N/A\n", "topo.txt");
+  EXPECT_EQ(t.fabric, FabricKind::kPcie);
+  EXPECT_EQ(t.links_per_gpu, 0);
+  EXPECT_EQ(t.sockets, 1);
+}
+
+TEST(SmiTopology, BridgesAndSocketsAreSeen) {
+  const auto t = parse_smi_topology(
+      "\x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\x1b[0m\n"
+      "GPU0\t X\tNV4\tSYS\tSYS\t0-7\nGPU1\tNV4\t X\tSYS\tSYS\t0-7\n"
+      "GPU2\tSYS\tSYS\t X\tNV4\t8-15\nGPU3\tSYS\tSYS\tNV4\t X\t8-15\n", "topo.txt");
+  EXPECT_EQ(t.fabric, FabricKind::kNvLinkPairs);
+  EXPECT_EQ(t.links_per_gpu, 4);
+}
+
+TEST(SmiTopology, DamagedTextIsRefused) {
+  EXPECT_NE(error_of("").find("no matrix"), std::string::npos);
+  EXPECT_NE(error_of(std::string("GPU0\0GPU1", 9)).find("binary"), std::string::npos);
+  const std::string whole = kA100;
+  EXPECT_NE(error_of(whole.substr(0, 150)), "no error");   // cut inside the rows
+  std::string asymmetric = whole;
+  asymmetric.replace(asymmetric.find("NV12"), 4, "NV11");
+  EXPECT_NE(error_of(asymmetric).find("contradicts"), std::string::npos);
+  std::string unknown = whole;
+  unknown.replace(unknown.find("NV12"), 4, "WIFI");
+  EXPECT_NE(error_of(unknown).find("cells"), std::string::npos);
+}
+
+// Form of NCCL's src/graph/xml.cc: two GPUs on one PCIe switch, links to an NVSwitch, one NIC of 200 Gb/s.
+constexpr const char* kXml = R"(<system version="1">
+  <cpu numaid="0" affinity="0000ffff" arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49">
+    <pci busid="0000:01:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">
+      <pci busid="0000:07:00.0" class="0x030200" link_speed="16 GT/s" link_width="16">
+        <gpu dev="0" sm="80" rank="0" gdr="1">
+          <nvlink target="0000:c4:00.0" count="12" tclass="0x068000"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:0f:00.0" class="0x030200" link_speed="16 GT/s" link_width="16">
+        <gpu dev="1" sm="80" rank="1" gdr="1">
+          <nvlink target="0000:c4:00.0" count="12" tclass="0x068000"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:0a:00.0" class="0x020700" link_speed="16 GT/s" link_width="16">
+        <nic><net name="mlx5_0" dev="0" speed="200000" port="1" guid="0x1" maxconn="262144" gdr="1"/></nic>
+      </pci>
+    </pci>
+  </cpu>
+</system>
+)";
+
+TEST(NcclTopology, ReadsSwitchNicAndSlots) {
+  const auto t = parse_nccl_topology_xml(kXml, "topo.xml");
+  EXPECT_EQ(t.gpus, 2);
+  EXPECT_EQ(t.fabric, FabricKind::kNvSwitch);
+  EXPECT_EQ(t.links_per_gpu, 12);
+  EXPECT_EQ(t.gpus_per_pcie_switch, 2);
+  EXPECT_EQ(t.nics, 1);
+  EXPECT_DOUBLE_EQ(t.nic_rate.value(), 25e9);                     // 200 Gb/s
+  EXPECT_NEAR(t.pcie_rate.value(), 31.5e9, 0.1e9);                // gen 4 x16
+  EXPECT_DOUBLE_EQ(t.compute_capability.value(), 8.0);
+}
+
+TEST(NcclTopology, DamagedXmlIsRefused) {
+  const std::string whole = kXml;
+  for (std::size_t size = 0; size < whole.size() - 10; size += 37) EXPECT_NE(error_of(whole.substr(0, size), true), "no error");
+  EXPECT_NE(error_of("<html></html>", true).find("<system>"), std::string::npos);
+  EXPECT_NE(error_of("<system/>", true).find("no GPU"), std::string::npos);
+  EXPECT_NE(error_of("<!DOCTYPE x [<!ENTITY a \"b\">]><system>&a;</system>", true).find("document type"), std::string::npos);
+  std::string deep = "<system>";
+  for (int i = 0; i < 100000; ++i) deep += "<pci>";
+  EXPECT_NE(error_of(deep, true).find("deeply"), std::string::npos);
+  EXPECT_NE(error_of(std::string("\x7f" "ELF\0\1\2", 7), true), "no error");
+}
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "hwprofiles/profile.h"
+
+namespace foreshard {
+namespace {
+
+std::string error_of(const std::string& text, const std::string& file = "box.yaml") {
+  try {
+    parse_hardware(text, file);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// The example of docs/formats/hardware.md.
+constexpr const char* kMine = R"(base: dgx-h100
+name: my-box
+title: Our H100 nodes
+source: measured by us
+kind_of_numbers: measured
+gpu:
+  power_limit: 600 W
+  efficiency:
+    matmul_training: 0.6
+node:
+  host_cpu_factor: 1.3
+network:
+  base: roce
+  nics: 4
+  nic_rate: 200 Gb/s
+)";
+
+TEST(OwnProfile, StartsFromABaseAndReplacesNumbers) {
+  const auto mine = parse_hardware(kMine, "box.yaml");
+  EXPECT_EQ(mine.name, "my-box");
+  EXPECT_DOUBLE_EQ(mine.gpu.power_limit.value, 600);
+  EXPECT_EQ(mine.gpu.power_limit.source, "measured by us");
+  EXPECT_EQ(mine.gpu.power_limit.kind, FactKind::kMeasured);
+  EXPECT_DOUBLE_EQ(mine.gpu.efficiency_or("matmul_training", 0), 0.6);
+  EXPECT_DOUBLE_EQ(mine.gpu.memory.value, 80e9);
+  EXPECT_EQ(mine.network.kind, NetworkKind::kRoce);
+  EXPECT_DOUBLE_EQ(mine.network.nic_rate.value, 25e9);
+}
+
+TEST(OwnProfile, JsonReadsTheSame) {
+  const auto mine = parse_hardware(
+      R"({"base": "8x-l40s", "gpu": {"memory": {"value": 48, "unit": "GiB", "kind": "measured", "source": "nvidia-smi"}}})",
+      "box.json");
+  EXPECT_DOUBLE_EQ(mine.gpu.memory.value, 48.0 * (1 << 30));
+  EXPECT_EQ(mine.name, "box");
+}
+
+TEST(OwnProfile, NumbersNeedSourceAndUnit) {
+  EXPECT_NE(error_of("base: dgx-h100\ngpu: {power_limit: 600 W}\n").find("no source"), std::string::npos);
+  const std::string head = "base: dgx-h100\nsource: us\nkind_of_numbers: measured\n";
+  EXPECT_NE(error_of(head + "gpu: {power_limit: 600 GB}\n").find("unit \"GB\" does not fit"), std::string::npos);
+  EXPECT_NE(error_of(head + "gpu: {power_limit: 600}\n").find("no unit"), std::string::npos);
+  EXPECT_NE(error_of(head + "gpu: {power_limit: -600 W}\n").find("out of range"), std::string::npos);
+  EXPECT_NE(error_of(head + "gpu: {power_limit: lots}\n").find("not a number"), std::string::npos);
+  EXPECT_NE(error_of(head + "gpu: {memory: nan GB}\n"), "no error");
+  EXPECT_NE(error_of(head + "gpu: {memory: inf GB}\n"), "no error");
+  EXPECT_NE(error_of(R"({"base": "dgx-h100", "gpu": {"memory": {"value": 1, "unit": "GB"}}})", "b.json").find("gpu.memory.source"),
+            std::string::npos);
+}
+
+TEST(OwnProfile, UnknownKeysAndNamesAreErrors) {
+  EXPECT_NE(error_of("base: dgx-h100\ngpus: 4\n").find("gpus"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-h10\n").find("dgx-h100"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-h100\ngpu: {base: h1000}\n"), "no error");
+  EXPECT_NE(error_of("base: dgx-h100\nnetwork: {base: carrier-pigeon}\n").find("roce"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-h100\nnode: {fabric: nvswich}\n").find("nvswitch"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-h100\ngpu: {efficiency: {matmul_trainig: 0.5}}\n").find("matmul_training"), std::string::npos);
+}
+
+TEST(OwnProfile, ContradictionsAreErrors) {
+  EXPECT_NE(error_of("base: 8x-l40s\nnode: {fabric: nvswitch}\n").find("needs a GPU with links"), std::string::npos);
+  EXPECT_NE(error_of("name: nothing\n").find("missing"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-1v\nnode: {mesh: [[0, 9, 1]]}\n").find("[0, 9, 1]"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-1v\nnode: {mesh: [[0, 1]]}\n").find("is no link"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-h100\nsource: us\nkind_of_numbers: measured\nnode: {gpus: 7.5}\n").find("no count"), std::string::npos);
+}
+
+TEST(OwnProfile, DamagedTextIsRefused) {
+  EXPECT_NE(error_of("{\"base\": \"dgx-h1", "b.json"), "no error");
+  EXPECT_NE(error_of("[1, 2", "b.yaml"), "no error");
+  EXPECT_NE(error_of(std::string("\0\1\2", 3), "b.yaml").find("binary"), std::string::npos);
+  EXPECT_NE(error_of("base: dgx-h100\nbase: dgx-a100\n").find("twice"), std::string::npos);
+  EXPECT_NE(error_of(std::string(100000, '['), "b.yaml").find("nested"), std::string::npos);
+  EXPECT_NE(error_of(std::string(100000, '['), "b.json").find("nested"), std::string::npos);
+  EXPECT_NE(error_of("a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+                     "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n"
+                     "f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n").find("too many"), std::string::npos);
+  EXPECT_NE(error_of("", "b.yaml"), "no error");
+  EXPECT_NE(error_of("", "b.json"), "no error");
+}
+
+}  // namespace
+}  // namespace foreshard
