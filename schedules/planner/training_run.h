@@ -52,7 +52,8 @@ class TrainingRun {
   Host host_;
   std::unique_ptr<Framework> framework_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<SymTensor> inputs_, targets_;
+  std::vector<SymTensor> inputs_;
+  SymTensor targets_;
   std::int64_t step_ = 0;
 };
 

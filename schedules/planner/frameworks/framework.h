@@ -63,6 +63,12 @@ class Framework {
   virtual void zero_gradients(Host&);
 };
 
+/// Parameters in the order of model.parameters(): modules before their children, tied ones once.
+std::vector<ParameterId> parameter_order(const Model& model);
+/// model.to_empty("cuda"): whole parameters and buffers, children first, tied weights made twice and tied again. Fills the
+/// program's parameter views and `locals` (trainable ones, model.parameters() order).
+void materialize_whole(Host& host, std::vector<LocalParameter>& locals);
+
 std::unique_ptr<Framework> make_unsharded();
 std::unique_ptr<Framework> make_ddp(const ParallelConfig& config);
 std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config);

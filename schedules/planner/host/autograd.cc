@@ -137,9 +137,9 @@ void pass_through(BackwardContext& ctx) {
 
 }  // namespace
 
-void HostImpl::identity(std::span<SymTensor> tensors, BackwardFunction backward, std::uint32_t payload) {
+void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, std::uint32_t payload) {
   bool any = false;
-  for (const SymTensor& t : tensors) any = any || t->requires_grad;
+  for (const SymTensor& t : passed) any = any || t->requires_grad;
   if (!any || !host.grad_enabled_) return;
   AutogradNode* const n = nodes.take();
   Ref<AutogradNode> node(n);
@@ -148,18 +148,18 @@ void HostImpl::identity(std::span<SymTensor> tensors, BackwardFunction backward,
   n->backward = backward;
   n->payload = payload;
   n->scope = host.scope_;
-  n->gradients_in = static_cast<std::uint8_t>(tensors.size());
-  n->dtype = tensors[0]->dtype;
-  for (const SymTensor& t : tensors) {
+  n->gradients_in = static_cast<std::uint8_t>(passed.size());
+  n->dtype = passed[0]->dtype;
+  for (const SymTensor& t : passed) {
     n->add_edge(t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr} : AutogradEdge{});
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    SymTensor view = host.detach(tensors[i]);
-    view->base = tensors[i]->base ? tensors[i]->base : tensors[i];
-    view->requires_grad = is_floating(tensors[i]->dtype);
+  for (std::size_t i = 0; i < passed.size(); ++i) {
+    SymTensor view = host.detach(passed[i]);
+    view->base = passed[i]->base ? passed[i]->base : passed[i];
+    view->requires_grad = is_floating(passed[i]->dtype);
     view->grad_fn = node;
     view->output_nr = static_cast<std::uint8_t>(i);
-    tensors[i] = std::move(view);
+    passed[i] = std::move(view);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "models/ops/op_registry.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_impl.h"
+#include "schedules/planner/host/host_refusal.h"
 
 namespace foreshard {
 namespace {
@@ -21,6 +22,7 @@ Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& 
     : model_(model), config_(config), options_(options), impl_(std::make_unique<HostImpl>(*this)) {
   program_.add_stream("compute", 0);
   parameters_.resize(model.parameters.size());
+  buffers_.resize(model.modules.size());
   watched_.resize(model.modules.size());
   scopes_.reserve(model.modules.size());
   for (const Module& m : model.modules) scopes_.push_back(program_.add_scope(m.name));
@@ -34,6 +36,7 @@ Host::~Host() { close(); }
 void Host::close() {
   impl_->closing = true;
   for (SymTensor& p : parameters_) p.reset();
+  buffers_.clear();
   impl_->autocast_cache.clear();
   impl_->kept_accumulators.clear();
   for (CheckpointFrame& f : impl_->frames) f = {};
@@ -150,6 +153,26 @@ SymTensor Host::rank_view(const SymTensor& base, const Shape& shape, GroupId gro
   return v;
 }
 
+const SymTensor& Host::buffer(const Module& m, std::int64_t index) {
+  const auto module = static_cast<std::size_t>(&m - model_.modules.data());
+  std::vector<SymTensor>& all = buffers_[module];
+  all.resize(m.buffers.size());
+  SymTensor& b = all[static_cast<std::size_t>(index)];
+  if (!b) {
+    const BufferDef& def = m.buffers[static_cast<std::size_t>(index)];
+    const std::string full = m.name.empty() ? def.name : m.name + "." + def.name;
+    b = empty(Shape(std::span<const std::int64_t>(def.shape)), def.dtype, BufferCategory::kPersistent, {}, program_.intern(full));
+    launch(OpKind::kInitialize, {}, {b}, {-1.0});
+  }
+  return b;
+}
+
+void Host::materialize_buffers() {
+  for (const Module& m : model_.modules) {
+    for (std::size_t i = 0; i < m.buffers.size(); ++i) buffer(m, static_cast<std::int64_t>(i));
+  }
+}
+
 SymTensor Host::detach(const SymTensor& t) {
   SymTensor v = view_as(t, t->shape, t->offset);
   v->stride = t->stride;
@@ -207,9 +230,16 @@ void Host::launch(const LaunchRequest& r) {
     l.dtype = r.outputs[0]->dtype;
   }
   std::int64_t read = 0, written = 0;
-  for (const SymTensor& t : r.inputs) if (t) read += t->bytes();
+  for (const SymTensor& t : r.inputs) {
+    if (!t) continue;
+    read += t->bytes();
+    if (!t->storage->buffer.valid() && t->numel > 0) {
+      throw HostRefusal(model_.modules.empty() || !scope_.valid() ? std::string() : program_.program().scopes[scope_.value],
+                        "a tensor is used whose memory is freed", "a parameter that is not gathered?");
+    }
+  }
   for (const SymTensor& t : r.outputs) if (t) written += t->bytes();
-  l.read = Bytes(read);
+  l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : read);
   l.written = Bytes(written);
   l.flops = flops_of(r.op, l.dims, r.outputs.empty() || !r.outputs[0] ? 0 : r.outputs[0]->numel);
   RankProgram& p = program_.program();

@@ -38,6 +38,8 @@ struct LaunchRequest {
   /// Compute dtype; by default that of the first output.
   DType dtype = DType::kFloat32;
   bool dtype_given = false;
+  /// Bytes read where that is not all of the inputs (rows picked by an index); -1: all.
+  std::int64_t read_bytes = -1;
 };
 
 class Host {
@@ -118,6 +120,10 @@ class Host {
   /// The tensor that statements use as this parameter now. Frameworks replace it (sharded <-> unsharded).
   const SymTensor& parameter(ParameterId p) const { return parameters_[p.value]; }
   void set_parameter(ParameterId p, SymTensor t) { parameters_[p.value] = std::move(t); }
+  /// Buffer `index` of a module; made on the device on first use unless `materialize_buffers` made it before.
+  const SymTensor& buffer(const Module& m, std::int64_t index);
+  /// Buffers of all modules, in module order (model.to("cuda")).
+  void materialize_buffers();
   /// Framework::pre_forward / post_forward are called for watched modules only.
   void watch(ModuleId m) { watched_[m.value] = 1; }
   ScopeId scope_of(ModuleId m) const { return scopes_[m.value]; }
@@ -172,6 +178,7 @@ class Host {
   bool grad_enabled_ = true;
   int backward_depth_ = 0, recompute_depth_ = 0;
   std::vector<SymTensor> parameters_;
+  std::vector<std::vector<SymTensor>> buffers_;   // By module.
   std::vector<std::uint8_t> watched_;
   std::vector<ScopeId> scopes_;
 };

@@ -171,10 +171,15 @@ void Host::call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> ou
     framework_->pre_forward(*this, m, inputs);
     scope_ = before;
   }
-  if (impl_->checkpointed[m.value]) {
-    impl_->call_checkpointed(m, inputs, outputs);
-  } else {
-    impl_->run_module(m, inputs, outputs);
+  try {
+    if (impl_->checkpointed[m.value]) {
+      impl_->call_checkpointed(m, inputs, outputs);
+    } else {
+      impl_->run_module(m, inputs, outputs);
+    }
+  } catch (const StopRecomputation&) {
+    if (watched) framework_->forward_aborted(*this, m);
+    throw;
   }
   if (watched) {
     scope_ = scope_of(m);

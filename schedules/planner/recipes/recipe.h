@@ -84,6 +84,8 @@ SymTensor embedding(Host& h, const SymTensor& indices, const SymTensor& weight);
 /// torch.nn.functional.cross_entropy, mean over rows of [n, classes].
 SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets);
 SymTensor mse_loss(Host& h, const SymTensor& x, const SymTensor& y);
+/// (x * x).mean(), a scalar.
+SymTensor mean_square(Host& h, const SymTensor& x);
 
 /// sum_to_size of a gradient after broadcasting; the same tensor if the shape fits.
 SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape);

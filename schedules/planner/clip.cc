@@ -1,0 +1,80 @@
+#include "schedules/planner/clip.h"
+
+namespace foreshard {
+namespace {
+
+constexpr BufferCategory kClip = BufferCategory::kClipTemporary;
+
+SymTensor scalar(Host& host, DType dtype) { return host.empty(Shape(), dtype, kClip); }
+
+}  // namespace
+
+TensorList foreach_norms(Host& host, const TensorList& gradients) {
+  constexpr std::int64_t chunk = 65536;
+  std::int64_t chunks = 0;
+  for (const SymTensor& g : gradients) chunks += (g->numel + chunk - 1) / chunk;
+  SymTensor offsets = host.empty({8 * (static_cast<std::int64_t>(gradients.size()) + 1)}, DType::kUInt8, kClip);
+  SymTensor partial = host.empty({chunks}, DType::kFloat32, kClip);
+  host.launch(OpKind::kFill, {}, {partial}, {0.0});
+  TensorList norms;
+  for (const SymTensor& g : gradients) norms.push_back(scalar(host, g->dtype));
+  launch_lists(host, OpKind::kForeachNorm, {&gradients}, {&norms}, {2.0});
+  partial.reset();
+  offsets.reset();
+  return norms;
+}
+
+SymTensor stack_scalars(Host& host, const TensorList& scalars) {
+  SymTensor y = host.empty({static_cast<std::int64_t>(scalars.size())}, scalars[0]->dtype, kClip);
+  TensorList rows;
+  for (const SymTensor& s : scalars) rows.push_back(host.view_as(s, {1}));
+  const TensorList out{y};
+  launch_lists(host, OpKind::kCat, {&rows}, {&out}, {0.0});
+  return y;
+}
+
+SymTensor vector_norm(Host& host, const SymTensor& x) {
+  SymTensor y = scalar(host, x->dtype);
+  host.launch(OpKind::kNorm, {x}, {y}, {2.0});
+  return y;
+}
+
+void scale_gradients(Host& host, const TensorList& gradients, const SymTensor& norm, double max_norm) {
+  SymTensor shifted = scalar(host, norm->dtype);
+  host.launch(OpKind::kAddScalar, {norm}, {shifted}, {1e-6});
+  SymTensor inverse = scalar(host, norm->dtype);
+  host.launch(OpKind::kPow, {shifted}, {inverse}, {-1.0});
+  SymTensor coefficient = scalar(host, norm->dtype);
+  host.launch(OpKind::kMulScalar, {inverse}, {coefficient}, {max_norm});
+  inverse.reset();
+  shifted.reset();
+  SymTensor clamped = scalar(host, norm->dtype);
+  host.launch(OpKind::kClipCoefficient, {norm}, {clamped}, {max_norm});
+  const TensorList factor{clamped};
+  launch_lists(host, OpKind::kForeachMul, {&gradients, &factor}, {&gradients});
+  coefficient.reset();
+}
+
+void observe_norm(Host& host, const SymTensor& norm) {
+  if (host.options().executable) host.launch(OpKind::kObserve, {norm}, {}, {1.0, 1.0});
+}
+
+void Framework::clip_gradients(Host& host, double max_norm) {
+  TensorList gradients;
+  for (const LocalParameter& p : local_parameters()) if (p.local && p.local->grad) gradients.push_back(p.local->grad);
+  if (gradients.empty()) return;
+  SymTensor norm;
+  {
+    TensorList norms = foreach_norms(host, gradients);
+    norm = vector_norm(host, stack_scalars(host, norms));
+    while (!norms.empty()) norms.pop_back();
+  }
+  observe_norm(host, norm);
+  scale_gradients(host, gradients, norm, max_norm);
+}
+
+void Framework::zero_gradients(Host&) {
+  for (const LocalParameter& p : local_parameters()) if (p.local) p.local->grad.reset();
+}
+
+}  // namespace foreshard

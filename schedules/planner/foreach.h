@@ -1,0 +1,22 @@
+#pragma once
+
+// Launches over lists of tensors (torch._foreach_*), one launch record for each call.
+
+#include <span>
+#include <vector>
+
+#include "schedules/planner/host/host.h"
+
+namespace foreshard {
+
+using TensorList = std::vector<SymTensor>;
+
+/// Launches one list operation: operands are the lists one after the other. `depth` lists share a kernel's argument space,
+/// which bounds tensors and chunks of 65,536 elements per kernel (aten/src/ATen/native/cuda/MultiTensorApply.cuh).
+void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*> inputs,
+                  std::initializer_list<const TensorList*> outputs, std::initializer_list<double> attributes = {});
+
+/// Kernels of a multi-tensor launch over `list` with `depth` lists.
+std::uint16_t multi_tensor_kernels(const TensorList& list, int depth);
+
+}  // namespace foreshard

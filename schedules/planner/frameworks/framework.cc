@@ -1,0 +1,73 @@
+#include "schedules/planner/frameworks/framework.h"
+
+#include "core/error.h"
+
+namespace foreshard {
+
+std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
+  switch (config.framework) {
+    case FrameworkKind::kUnsharded: return make_unsharded();
+    case FrameworkKind::kDdp: return make_ddp(config);
+    case FrameworkKind::kFsdp2: return make_fsdp2(config);
+    default:
+      throw InputError(Issue{"", "framework", "FSDP1 and ZeRO cannot be planned yet", "fsdp2, ddp or none"});
+  }
+}
+
+std::vector<ParameterId> parameter_order(const Model& model) {
+  std::vector<ParameterId> order;
+  std::vector<bool> module_seen(model.modules.size()), parameter_seen(model.parameters.size());
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (module_seen[m.value]) return;
+    module_seen[m.value] = true;
+    for (const OwnedParameter& p : model.at(m).parameters) {
+      if (!parameter_seen[p.id.value]) order.push_back(p.id);
+      parameter_seen[p.id.value] = true;
+    }
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+  };
+  visit(visit, ModuleId(0));
+  return order;
+}
+
+void materialize_whole(Host& host, std::vector<LocalParameter>& locals) {
+  const Model& model = host.model();
+  RankProgram& program = host.program().program();
+  program.parameters.resize(model.parameters.size());
+  std::vector<bool> module_seen(model.modules.size());
+  std::vector<SymTensor> replaced;          // Tied weights are made twice and tied again at the end.
+  const auto make = [&](ParameterId id) {
+    const ParameterDef& def = model.at(id);
+    SymTensor t = host.empty(Shape(std::span<const std::int64_t>(def.shape)), def.dtype, BufferCategory::kParameter, {},
+                             host.program().intern(def.name));
+    if (host.parameter(id)) {
+      replaced.push_back(std::move(t));
+      return;
+    }
+    host.launch(OpKind::kInitialize, {}, {t}, {static_cast<double>(id.value)});
+    host.set_requires_grad(t, def.trainable);
+    ParameterView& view = program.parameters[id.value];
+    view.name = def.name;
+    view.shape = def.shape;
+    view.dtype = def.dtype;
+    view.trainable = def.trainable;
+    view.local = host.id_of(t);
+    view.elements = def.numel();
+    view.shard_dim = -1;
+    host.set_parameter(id, std::move(t));
+  };
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (module_seen[m.value]) return;
+    module_seen[m.value] = true;
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+    for (const OwnedParameter& p : model.at(m).parameters) make(p.id);
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host.buffer(model.at(m), static_cast<std::int64_t>(b));
+  };
+  visit(visit, ModuleId(0));
+  replaced.clear();
+  for (const ParameterId id : parameter_order(model)) {
+    if (model.at(id).trainable) locals.push_back({id, host.parameter(id), model.at(id).numel()});
+  }
+}
+
+}  // namespace foreshard

@@ -1,0 +1,157 @@
+#include "schedules/planner/optimizer.h"
+
+#include <utility>
+
+#include "schedules/planner/foreach.h"
+
+namespace foreshard {
+namespace {
+
+/// Parameters that have a gradient, with the state beside them.
+struct Lists {
+  TensorList params, grads, first, second, steps;
+};
+
+SymTensor zeros_like(Host& host, const SymTensor& p, BufferCategory category) {
+  const MemorySpace space = p->storage->space;
+  SymTensor t = space == MemorySpace::kDevice ? host.empty(p->shape, p->dtype, category, p->storage->unit)
+                                              : host.empty_on_host(p->shape, p->dtype, space, category, p->storage->unit);
+  if (t->numel > 0) host.launch(OpKind::kFill, {}, {t}, {0.0});
+  return t;
+}
+
+// ---------------------------------------------------------------------------------------------- AdamW
+
+class AdamW final : public Optimizer {
+ public:
+  explicit AdamW(const ParallelConfig& c) : c_(c) {}
+
+  void step(Host& host, std::span<const LocalParameter> parameters) override {
+    if (state_.empty()) state_.resize(parameters.size());
+    Lists all;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const SymTensor& p = parameters[i].local;
+      if (!p || !p->grad) continue;
+      State& s = state_[i];
+      if (!s.first) make_state(host, p, s);
+      all.params.push_back(p);
+      all.grads.push_back(p->grad);
+      all.first.push_back(s.first);
+      all.second.push_back(s.second);
+      if (s.step) all.steps.push_back(s.step);
+    }
+    if (all.params.empty()) return;
+    switch (c_.optimizer) {
+      case OptimizerKind::kAdamWFused: fused(host, all); return;
+      case OptimizerKind::kAdamWForLoop: for_loop(host, all); return;
+      default: foreach(host, all); return;
+    }
+  }
+
+ private:
+  struct State {
+    SymTensor step, first, second;
+  };
+
+  /// Step counters are on the CPU unless fused; the moments have the parameter's dtype and unpadded shape (F2-P-4).
+  void make_state(Host& host, const SymTensor& p, State& s) {
+    if (c_.optimizer == OptimizerKind::kAdamWFused) {
+      s.step = host.empty(Shape(), DType::kFloat32, BufferCategory::kOptimizerState, p->storage->unit);
+      host.launch(OpKind::kFill, {}, {s.step}, {0.0});
+    }
+    s.first = zeros_like(host, p, BufferCategory::kOptimizerState);
+    s.second = zeros_like(host, p, BufferCategory::kOptimizerState);
+  }
+
+  void fused(Host& host, Lists& a) {
+    launch_lists(host, OpKind::kForeachAdd, {&a.steps}, {&a.steps}, {1.0});
+    launch_lists(host, OpKind::kFusedAdamW, {&a.params, &a.grads, &a.first, &a.second, &a.steps},
+                 {&a.params, &a.first, &a.second, &a.steps},
+                 {c_.learning_rate, c_.beta1, c_.beta2, c_.epsilon, c_.weight_decay});
+  }
+
+  /// _multi_tensor_adam: one list of temporaries as large as all parameters (F2-O-2).
+  void foreach(Host& host, Lists& a) {
+    if (c_.weight_decay != 0) {
+      launch_lists(host, OpKind::kForeachMul, {&a.params}, {&a.params}, {1 - c_.learning_rate * c_.weight_decay});
+    }
+    launch_lists(host, OpKind::kForeachLerp, {&a.first, &a.grads}, {&a.first}, {1 - c_.beta1});
+    launch_lists(host, OpKind::kForeachMul, {&a.second}, {&a.second}, {c_.beta2});
+    launch_lists(host, OpKind::kForeachAddcmul, {&a.second, &a.grads, &a.grads}, {&a.second}, {1 - c_.beta2});
+    a.grads.clear();
+    TensorList root;
+    for (const SymTensor& s : a.second) {
+      root.push_back(host.empty(s->shape, s->dtype, BufferCategory::kOptimizerTemporary, s->storage->unit));
+    }
+    launch_lists(host, OpKind::kForeachSqrt, {&a.second}, {&root});
+    launch_lists(host, OpKind::kForeachDiv, {&root}, {&root}, {0.0, c_.beta2});
+    launch_lists(host, OpKind::kForeachAdd, {&root}, {&root}, {c_.epsilon});
+    launch_lists(host, OpKind::kForeachAddcdiv, {&a.params, &a.first, &root}, {&a.params}, {0.0, c_.learning_rate, c_.beta1});
+    while (!root.empty()) root.pop_back();   // A list drops its last item first.
+  }
+
+  /// _single_tensor_adam: the previous parameter's `denom` is dropped when the next one is there.
+  void for_loop(Host& host, Lists& a) {
+    SymTensor denominator;
+    for (std::size_t i = 0; i < a.params.size(); ++i) {
+      const TensorList p{a.params[i]}, g{a.grads[i]}, m{a.first[i]}, v{a.second[i]};
+      if (c_.weight_decay != 0) host.launch(OpKind::kMulInPlace, {p[0]}, {p[0]}, {1 - c_.learning_rate * c_.weight_decay});
+      launch_lists(host, OpKind::kForeachLerp, {&m, &g}, {&m}, {1 - c_.beta1});
+      host.launch(OpKind::kMulInPlace, {v[0]}, {v[0]}, {c_.beta2});
+      launch_lists(host, OpKind::kForeachAddcmul, {&v, &g, &g}, {&v}, {1 - c_.beta2});
+      SymTensor root = host.empty(v[0]->shape, v[0]->dtype, BufferCategory::kOptimizerTemporary, v[0]->storage->unit);
+      host.launch(OpKind::kSqrt, {v[0]}, {root});
+      SymTensor next = host.empty(v[0]->shape, v[0]->dtype, BufferCategory::kOptimizerTemporary, v[0]->storage->unit);
+      const TensorList r{root}, d{next};
+      launch_lists(host, OpKind::kForeachDiv, {&r}, {&d}, {0.0, c_.beta2});
+      const_cast<TensorList&>(r).clear();
+      root.reset();
+      launch_lists(host, OpKind::kForeachAdd, {&d}, {&d}, {c_.epsilon});
+      denominator = next;
+      launch_lists(host, OpKind::kForeachAddcdiv, {&p, &m, &d}, {&p}, {0.0, c_.learning_rate, c_.beta1});
+    }
+  }
+
+  ParallelConfig c_;
+  std::vector<State> state_;
+};
+
+// ---------------------------------------------------------------------------------------------- SGD
+
+/// _multi_tensor_sgd: the momentum buffer of the first step is a copy of the gradient.
+class Sgd final : public Optimizer {
+ public:
+  explicit Sgd(const ParallelConfig& c) : c_(c) {}
+
+  void step(Host& host, std::span<const LocalParameter> parameters) override {
+    momentum_.resize(parameters.size());
+    TensorList params, grads, buffers;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const SymTensor& p = parameters[i].local;
+      if (!p || !p->grad) continue;
+      params.push_back(p);
+      grads.push_back(p->grad);
+      if (c_.momentum == 0) continue;
+      if (!momentum_[i]) momentum_[i] = zeros_like(host, p, BufferCategory::kOptimizerState);
+      buffers.push_back(momentum_[i]);
+    }
+    launch_lists(host, OpKind::kSgdUpdate, {&params, &grads, &buffers}, {&params, &buffers},
+                 {c_.learning_rate, c_.momentum, 0.0});
+  }
+
+ private:
+  ParallelConfig c_;
+  TensorList momentum_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const ParallelConfig& config) {
+  switch (config.optimizer) {
+    case OptimizerKind::kNone: return nullptr;
+    case OptimizerKind::kSgd: return std::make_unique<Sgd>(config);
+    default: return std::make_unique<AdamW>(config);
+  }
+}
+
+}  // namespace foreshard

@@ -1,0 +1,100 @@
+#include "schedules/planner/planner.h"
+
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+#include "schedules/planner/training_run.h"
+
+namespace foreshard {
+namespace {
+
+/// Executable programs of small jobs are written for every rank: initial values and shards differ by rank.
+constexpr std::int64_t kMostOwnPrograms = 64;
+
+void check(const Model& model, const ParallelConfig& c) {
+  IssueList issues("configuration");
+  const auto positive = [&](const char* name, std::int64_t v) {
+    if (v < 1) issues.add(name, "is " + std::to_string(v), "a whole number from 1");
+  };
+  positive("shard", c.shard);
+  positive("replicate", c.replicate);
+  positive("micro_batch", c.micro_batch);
+  positive("sequence", c.sequence);
+  positive("accumulate", c.accumulate);
+  if (c.checkpoint == CheckpointKind::kEveryK) positive("checkpoint", c.checkpoint_every);
+  if (model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
+    issues.add("sequence", "is " + std::to_string(c.sequence) + ", but the model has learned positions for " +
+               std::to_string(model.longest_sequence), "at most " + std::to_string(model.longest_sequence));
+  }
+  issues.throw_if_any();
+}
+
+RankProgram plan_rank(const Model& model, const ParallelConfig& config, const PlanOptions& options, std::int64_t rank,
+                      std::vector<Group>& groups) {
+  HostOptions h;
+  h.executable = options.executable;
+  h.rank = rank;
+  TrainingRun run(model, config, h);
+  run.initialize();
+  for (std::int64_t s = 0; s < options.steps; ++s) run.step();
+  groups = run.host().groups();
+  return run.take();
+}
+
+std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
+  if (model.arguments.empty() || !model.arguments[0].tokens) return 0;
+  const std::int64_t data_parallel = c.framework == FrameworkKind::kUnsharded ? 1 : c.world();
+  return c.micro_batch * c.sequence * c.accumulate * data_parallel;
+}
+
+/// FLOPs of the first step's launches without recomputation, optimizer and clipping.
+std::int64_t model_flops(const RankProgram& p) {
+  if (p.steps.empty()) return 0;
+  std::int64_t n = 0;
+  for (std::uint32_t i = p.steps[0].begin; i < p.steps[0].end; ++i) {
+    if (p.instructions[i].kind != InstructionKind::kLaunch) continue;
+    const Launch& l = p.launches[p.instructions[i].id];
+    if (l.phase != Phase::kRecompute) n += l.flops.value;
+  }
+  return n;
+}
+
+}  // namespace
+
+Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options) {
+  check(model, config);
+  Schedule s;
+  s.model = model.name;
+  s.world = config.framework == FrameworkKind::kUnsharded ? 1 : config.world();
+  s.not_modelled = model.not_modelled;
+  const std::unique_ptr<Framework> framework = make_framework(config);
+  std::vector<std::int64_t> ranks = options.ranks;
+  const bool own = options.executable && s.world <= kMostOwnPrograms;
+  std::map<std::uint64_t, std::uint32_t> program_of_class;
+  const auto class_of = [&](std::int64_t rank) {
+    return own ? static_cast<std::uint64_t>(rank) : framework->rank_class(model, config, rank);
+  };
+  const auto program_for = [&](std::int64_t rank) {
+    const auto [it, fresh] = program_of_class.emplace(class_of(rank), static_cast<std::uint32_t>(s.programs.size()));
+    if (fresh) s.programs.push_back(plan_rank(model, config, options, rank, s.groups));
+    return it->second;
+  };
+  if (!ranks.empty()) {
+    for (const std::int64_t r : ranks) {
+      if (r < 0 || r >= s.world) {
+        throw InputError(Issue{"", "rank", std::to_string(r) + " is not a rank of this job", "0 to " + std::to_string(s.world - 1)});
+      }
+      s.program_of_rank.push_back(program_for(r));
+    }
+    if (ranks.size() == 1) s.program_of_rank.resize(1);
+  } else {
+    for (std::int64_t r = 0; r < s.world; ++r) s.program_of_rank.push_back(program_for(r));
+    if (s.programs.size() == 1) s.program_of_rank.resize(1);
+  }
+  s.tokens_per_step = tokens_of(model, config);
+  s.model_flops_per_step = Flops(model_flops(s.programs[0]) * s.world);
+  return s;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,210 @@
+// Scaled dot product attention: FlashAttention-2 for 16-bit inputs without a mask, else the memory-efficient kernel.
+
+#include "schedules/planner/recipes/recipe.h"
+
+namespace foreshard {
+namespace {
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+/// A tensor [b, h, s, d] laid out as q is: [b, s, h, d] in memory unless q is contiguous as it stands.
+SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape) {
+  SymTensor y = empty_result(h, shape, q->dtype);
+  if (q->stride[1] < q->stride[2]) {
+    y->stride = {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
+  }
+  return y;
+}
+
+std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool causal) {
+  return {q->shape[0], q->shape[1], q->shape[2], k->shape[2], q->shape[3], causal ? 1 : 0};
+}
+
+void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out, const AutogradNode* n,
+                      const std::array<std::int64_t, 6>& dims, bool causal, double scale) {
+  (void)n;
+  const std::array<double, 2> attributes{causal ? 1.0 : 0.0, scale};
+  LaunchRequest q;
+  q.op = op;
+  q.inputs = in;
+  q.outputs = out;
+  q.attributes = attributes;
+  q.dims = dims;
+  h.launch(q);
+}
+
+/// Saved: key, query, value, logsumexp, output, rng state, unused. Temporaries: softmax_d, fp32 dq accumulator; with grouped
+/// queries dk and dv of every query head.
+void flash_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  SymTensor k = ctx.saved(0), q = ctx.saved(1), v = ctx.saved(2), lse = ctx.saved(3), o = ctx.saved(4);
+  SymTensor rng = ctx.saved(5), unused = ctx.saved(6);
+  const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3], kv = k->shape[1];
+  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape);
+  const std::int64_t rows = round_up(s, 128), width = round_up(d, d <= 128 ? 32 : 64);
+  {
+    SymTensor d_sum = empty_temporary(h, b * heads * rows * 4);
+    SymTensor dq = empty_temporary(h, b * rows * heads * width * 4);
+    SymTensor wide_k, wide_v;
+    if (kv != heads) {
+      wide_k = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
+      wide_v = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
+    }
+    const bool causal = ctx.node.ints[0] != 0;
+    const std::array<SymTensor, 6> in{ctx.grad(), q, k, v, o, lse};
+    const std::array<SymTensor, 3> out{gq, gk, gv};
+    launch_attention(h, OpKind::kFlashAttentionBackward, in, out, nullptr, dims_of(q, k, causal), causal, ctx.node.floats[0]);
+    wide_v.reset();
+    wide_k.reset();
+    dq.reset();
+  }
+  ctx.set(0, std::move(gq));
+  ctx.set(1, std::move(gk));
+  ctx.set(2, std::move(gv));
+}
+
+SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, bool causal, double dropout_p, double scale) {
+  Record r(h, flash_backward, {&q, &k, &v});
+  if (r) {
+    r->ints[0] = causal ? 1 : 0;
+    r->floats[0] = scale;
+    r.save(k);
+    r.save(q);
+    r.save(v);
+  }
+  SymTensor o = like_query(h, q, q->shape);
+  SymTensor lse = empty_result(h, {q->shape[0], q->shape[1], q->shape[2]}, DType::kFloat32);
+  SymTensor rng = empty_result(h, {2}, DType::kInt64);
+  SymTensor unused = empty_result(h, {1}, DType::kInt64);
+  if (dropout_p > 0) rng = empty_result(h, {2}, DType::kInt64);
+  const std::array<SymTensor, 3> in{q, k, v};
+  const std::array<SymTensor, 2> out{o, lse};
+  launch_attention(h, OpKind::kFlashAttention, in, out, nullptr, dims_of(q, k, causal), causal, scale);
+  r.attach(o);
+  if (r) {
+    r.save_output(lse);
+    r.save_output(o);
+    r.save_output(rng);
+    r.save_output(unused);
+  }
+  return o;
+}
+
+/// Saved: bias?, key, query, value, log_sumexp, output, philox offset, philox seed.
+void efficient_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  const bool has_mask = ctx.node.ints[1] != 0;
+  int i = 0;
+  SymTensor mask = has_mask ? ctx.saved(i++) : SymTensor();
+  SymTensor k = ctx.saved(i++), q = ctx.saved(i++), v = ctx.saved(i++), lse = ctx.saved(i++), o = ctx.saved(i++);
+  SymTensor offset = ctx.saved(i++), seed = ctx.saved(i++);
+  const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3], kv = k->shape[1];
+  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape);
+  const bool causal = ctx.node.ints[0] != 0;
+  {
+    SymTensor wide_k, wide_v;
+    if (kv != heads) {
+      wide_k = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
+      wide_v = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
+    }
+    SymTensor delta;
+    {
+      // (grad.float() * out.float()).sum(-1), then made contiguous.
+      SymTensor g32, o32;
+      if (q->dtype != DType::kFloat32) {
+        o32 = empty_temporary(h, o->numel * 4);
+        g32 = empty_temporary(h, o->numel * 4);
+      }
+      SymTensor product = empty_temporary(h, o->numel * 4);
+      SymTensor sum = empty_temporary(h, b * heads * s * 4);
+      delta = empty_temporary(h, b * heads * s * 4);
+      sum.reset();
+      product.reset();
+    }
+    const std::int64_t blocks = (s + 63) / 64;
+    SymTensor workspace = empty_temporary(h, b * heads * blocks * (64 * d * 4 + 16));
+    const std::array<SymTensor, 7> in{ctx.grad(), q, k, v, o, lse, mask};
+    const std::array<SymTensor, 3> out{gq, gk, gv};
+    launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6), out, nullptr,
+                     dims_of(q, k, causal), causal, ctx.node.floats[0]);
+    delta.reset();
+    workspace.reset();
+    wide_v.reset();
+    wide_k.reset();
+  }
+  ctx.set(0, std::move(gq));
+  ctx.set(1, std::move(gk));
+  ctx.set(2, std::move(gv));
+}
+
+SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
+                    double scale) {
+  Record r(h, efficient_backward, {&q, &k, &v});
+  if (r) {
+    r->ints = {causal ? 1 : 0, mask ? 1 : 0};
+    r->floats[0] = scale;
+    if (mask) r.save(mask);
+    r.save(k);
+    r.save(q);
+    r.save(v);
+  }
+  SymTensor seed = empty_result(h, {1}, DType::kInt64);
+  SymTensor offset = empty_result(h, {1}, DType::kInt64);
+  h.launch(OpKind::kFill, {}, {seed}, {0.0});
+  h.launch(OpKind::kFill, {}, {offset}, {0.0});
+  SymTensor o = empty_result(h, q->shape, q->dtype);
+  const Shape& n = q->shape;
+  o->stride = {n[1] * n[2] * n[3], n[3], n[1] * n[3], 1};
+  SymTensor lse_all = empty_result(h, {n[0], n[1], round_up(n[2], 32)}, DType::kFloat32);
+  SymTensor lse = h.view_as(lse_all, {n[0], n[1], n[2]});
+  lse->stride = lse_all->stride;
+  const std::array<SymTensor, 4> in{q, k, v, mask};
+  const std::array<SymTensor, 2> out{o, lse};
+  launch_attention(h, OpKind::kEfficientAttention, std::span(in).first(mask ? 4 : 3), out, nullptr, dims_of(q, k, causal), causal, scale);
+  r.attach(o);
+  if (r) {
+    r.save_output(lse);
+    r.save_output(o);
+    r.save_output(offset);
+    r.save_output(seed);
+  }
+  return o;
+}
+
+/// A boolean mask becomes an additive one in q's dtype, its last dimension padded to a multiple of 8.
+SymTensor additive_mask(Host& h, const SymTensor& mask, DType dtype) {
+  if (mask->dtype != DType::kBool) return mask;
+  Shape padded = mask->shape;
+  padded[-1] = round_up(padded[-1], 8);
+  SymTensor y = empty_result(h, padded, dtype);
+  SymTensor inside = h.view_as(y, mask->shape);
+  inside->stride = y->stride;
+  h.launch(OpKind::kWhere, {mask}, {inside}, {-1e30});
+  return inside;
+}
+
+/// k or v with every query head: expand and reshape, which copies.
+SymTensor repeat_heads(Host& h, const SymTensor& t, std::int64_t heads) {
+  const std::int64_t kv = t->shape[1];
+  if (kv == heads) return t;
+  SymTensor five = view(h, t, {t->shape[0], kv, 1, t->shape[2], t->shape[3]});
+  SymTensor wide = expand(h, five, {t->shape[0], kv, heads / kv, t->shape[2], t->shape[3]});
+  return reshape(h, wide, {t->shape[0], heads, t->shape[2], t->shape[3]});
+}
+
+}  // namespace
+
+SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
+                    double dropout_p, double scale) {
+  const bool half = q->dtype == DType::kBFloat16 || q->dtype == DType::kFloat16;
+  const bool equal_heads = q->shape[3] == v->shape[3] && q->shape[3] <= 256;
+  if (half && equal_heads && !mask && h.config().attention == AttentionKind::kFlash) {
+    return flash(h, q, k, v, causal, dropout_p, scale);
+  }
+  if (!mask) return efficient(h, q, k, v, mask, causal, scale);
+  SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);
+  SymTensor added = additive_mask(h, mask, q->dtype);
+  return efficient(h, q, wide_k, wide_v, added, false, scale);
+}
+
+}  // namespace foreshard

@@ -1,0 +1,345 @@
+// Element-wise functions with broadcasting and type promotion.
+
+#include <algorithm>
+#include <array>
+
+#include "schedules/planner/recipes/recipe.h"
+
+namespace foreshard {
+namespace {
+
+Shape broadcast(const Shape& a, const Shape& b) {
+  Shape y = a.rank >= b.rank ? a : b;
+  for (int d = 1; d <= y.rank; ++d) {
+    const std::int64_t x = d <= a.rank ? a[-d] : 1, z = d <= b.rank ? b[-d] : 1;
+    if (x != z && x != 1 && z != 1) throw InternalError("element-wise function of shapes that do not broadcast");
+    y[-d] = x == 1 ? z : x;
+  }
+  return y;
+}
+
+DType promote(const SymTensor& a, const SymTensor& b) {
+  if (a->dtype == b->dtype) return a->dtype;
+  if (!is_floating(b->dtype) || b->shape.rank == 0) return a->dtype;
+  if (!is_floating(a->dtype) || a->shape.rank == 0) return b->dtype;
+  return size_of(a->dtype) == size_of(b->dtype) ? DType::kFloat32
+         : size_of(a->dtype) > size_of(b->dtype) ? a->dtype : b->dtype;
+}
+
+/// TensorIterator keeps the order of strides of its first full operand.
+SymTensor result_like(Host& h, const Shape& shape, DType dtype, const SymTensor& a) {
+  SymTensor y = empty_result(h, shape, dtype);
+  if (!a || a->numel != y->numel || is_contiguous(*a)) return y;
+  std::array<int, kMaxRank> order{};
+  for (int d = 0; d < shape.rank; ++d) order[static_cast<std::size_t>(d)] = d;
+  std::stable_sort(order.begin(), order.begin() + shape.rank, [&](int p, int q) {
+    return a->stride[static_cast<std::size_t>(p)] > a->stride[static_cast<std::size_t>(q)];
+  });
+  std::int64_t n = 1;
+  for (int i = shape.rank - 1; i >= 0; --i) {
+    const int d = order[static_cast<std::size_t>(i)];
+    y->stride[static_cast<std::size_t>(d)] = n;
+    n *= shape[d];
+  }
+  return y;
+}
+
+SymTensor launch_binary(Host& h, OpKind op, const SymTensor& a, const SymTensor& b) {
+  SymTensor y = result_like(h, broadcast(a->shape, b->shape), promote(a, b), a->numel >= b->numel ? a : b);
+  h.launch(op, {a, b}, {y});
+  return y;
+}
+
+SymTensor launch_unary(Host& h, OpKind op, const SymTensor& x, double value = 0) {
+  SymTensor y = result_like(h, x->shape, x->dtype, x);
+  if (op == OpKind::kAddScalar || op == OpKind::kMulScalar || op == OpKind::kPow || op == OpKind::kGelu) {
+    h.launch(op, {x}, {y}, {value});
+  } else {
+    h.launch(op, {x}, {y});
+  }
+  return y;
+}
+
+/// Remembers both input shapes for sum_to.
+void remember_shapes(Record& r, const SymTensor& a, const SymTensor& b) {
+  r->shape = a->shape;
+  r->ints[0] = b->shape.rank;
+  for (int d = 0; d < b->shape.rank; ++d) r->ints[static_cast<std::size_t>(d) + 1] = b->shape[d];
+}
+
+Shape second_shape(const AutogradNode& n) {
+  return Shape(std::span<const std::int64_t>(n.ints.data() + 1, static_cast<std::size_t>(n.ints[0])));
+}
+
+/// What validate_outputs does to gradients of broadcast inputs.
+void reduce_results(BackwardContext& ctx) {
+  if (ctx.result(0)) ctx.set(0, sum_to(ctx.host, ctx.result(0), ctx.node.shape));
+  if (ctx.result(1)) ctx.set(1, sum_to(ctx.host, ctx.result(1), second_shape(ctx.node)));
+}
+
+void add_backward(BackwardContext& ctx) {
+  if (ctx.needs(1)) ctx.set(1, ctx.grad());
+  if (ctx.needs(0)) ctx.set(0, ctx.grad());
+  reduce_results(ctx);
+}
+
+void sub_backward(BackwardContext& ctx) {
+  if (ctx.needs(1)) ctx.set(1, launch_unary(ctx.host, OpKind::kNeg, ctx.grad()));
+  if (ctx.needs(0)) ctx.set(0, ctx.grad());
+  reduce_results(ctx);
+}
+
+/// Saved: other (if self needs a gradient), self (if other needs one).
+void mul_backward(BackwardContext& ctx) {
+  int i = 0;
+  SymTensor other = ctx.needs(0) ? ctx.saved(i++) : SymTensor();
+  SymTensor self = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
+  if (ctx.needs(1)) ctx.set(1, launch_binary(ctx.host, OpKind::kMul, ctx.grad(), self));
+  if (ctx.needs(0)) ctx.set(0, launch_binary(ctx.host, OpKind::kMul, ctx.grad(), other));
+  reduce_results(ctx);
+}
+
+/// Saved: other, self (if other needs a gradient). d other = -grad * ((self / other) / other).
+void div_backward(BackwardContext& ctx) {
+  int i = 0;
+  SymTensor other = ctx.saved(i++);
+  SymTensor self = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
+  Host& h = ctx.host;
+  if (ctx.needs(1)) {
+    SymTensor minus = launch_unary(h, OpKind::kNeg, ctx.grad());
+    SymTensor once = launch_binary(h, OpKind::kDiv, self, other);
+    SymTensor twice = launch_binary(h, OpKind::kDiv, once, other);
+    once.reset();
+    ctx.set(1, launch_binary(h, OpKind::kMul, minus, twice));
+  }
+  if (ctx.needs(0)) ctx.set(0, launch_binary(h, OpKind::kDiv, ctx.grad(), other));
+  reduce_results(ctx);
+}
+
+}  // namespace
+
+SymTensor add(Host& h, const SymTensor& a, const SymTensor& b) {
+  Record r(h, add_backward, {&a, &b});
+  if (r) remember_shapes(r, a, b);
+  SymTensor y = launch_binary(h, OpKind::kAdd, a, b);
+  r.attach(y);
+  return y;
+}
+
+SymTensor sub(Host& h, const SymTensor& a, const SymTensor& b) {
+  Record r(h, sub_backward, {&a, &b});
+  if (r) remember_shapes(r, a, b);
+  SymTensor y = launch_binary(h, OpKind::kSub, a, b);
+  r.attach(y);
+  return y;
+}
+
+SymTensor mul(Host& h, const SymTensor& a, const SymTensor& b) {
+  Record r(h, mul_backward, {&a, &b});
+  if (r) {
+    remember_shapes(r, a, b);
+    if (r.needs(0)) r.save(b);
+    if (r.needs(1)) r.save(a);
+  }
+  SymTensor y = launch_binary(h, OpKind::kMul, a, b);
+  r.attach(y);
+  return y;
+}
+
+SymTensor div(Host& h, const SymTensor& a, const SymTensor& b) {
+  Record r(h, div_backward, {&a, &b});
+  if (r) {
+    remember_shapes(r, a, b);
+    r.save(b);
+    if (r.needs(1)) r.save(a);
+  }
+  SymTensor y = launch_binary(h, OpKind::kDiv, a, b);
+  r.attach(y);
+  return y;
+}
+
+// ---------------------------------------------------------------------------------------------- one operand
+
+namespace {
+
+/// How a function of one operand goes back.
+struct UnaryRow {
+  Function function;
+  OpKind forward, backward;                ///< `backward` == forward: scalar rules below.
+  enum class Saves : std::uint8_t { kNothing, kInput, kResult } saves;
+};
+
+constexpr UnaryRow kUnaryRows[] = {
+    {Function::kNeg, OpKind::kNeg, OpKind::kNeg, UnaryRow::Saves::kNothing},
+    {Function::kAddScalar, OpKind::kAddScalar, OpKind::kAddScalar, UnaryRow::Saves::kNothing},
+    {Function::kMulScalar, OpKind::kMulScalar, OpKind::kMulScalar, UnaryRow::Saves::kNothing},
+    {Function::kPowScalar, OpKind::kPow, OpKind::kPow, UnaryRow::Saves::kInput},
+    {Function::kRsqrt, OpKind::kRsqrt, OpKind::kRsqrt, UnaryRow::Saves::kResult},
+    {Function::kSilu, OpKind::kSilu, OpKind::kSiluBackward, UnaryRow::Saves::kInput},
+    {Function::kGelu, OpKind::kGelu, OpKind::kGeluBackward, UnaryRow::Saves::kInput},
+    {Function::kRelu, OpKind::kRelu, OpKind::kReluBackward, UnaryRow::Saves::kResult},
+    {Function::kSigmoid, OpKind::kSigmoid, OpKind::kSigmoidBackward, UnaryRow::Saves::kResult},
+    {Function::kTanh, OpKind::kTanh, OpKind::kTanhBackward, UnaryRow::Saves::kResult},
+    {Function::kExp, OpKind::kPow, OpKind::kMul, UnaryRow::Saves::kResult},
+    {Function::kClamp, OpKind::kWhere, OpKind::kReluBackward, UnaryRow::Saves::kInput},
+    {Function::kSoftplus, OpKind::kSilu, OpKind::kSiluBackward, UnaryRow::Saves::kInput},
+};
+
+const UnaryRow& unary_row(Function f) {
+  for (const UnaryRow& r : kUnaryRows) if (r.function == f) return r;
+  throw InternalError("no rule for this function of one operand");
+}
+
+void unary_backward(BackwardContext& ctx) {
+  const UnaryRow& row = kUnaryRows[static_cast<std::size_t>(ctx.node.ints[0])];
+  Host& h = ctx.host;
+  SymTensor kept = row.saves == UnaryRow::Saves::kNothing ? SymTensor() : ctx.saved(0);
+  const SymTensor& g = ctx.grad();
+  const double value = ctx.node.floats[0];
+  switch (row.function) {
+    case Function::kNeg: ctx.set(0, launch_unary(h, OpKind::kNeg, g)); return;
+    case Function::kAddScalar: ctx.set(0, g); return;
+    case Function::kMulScalar: ctx.set(0, launch_unary(h, OpKind::kMulScalar, g, value)); return;
+    case Function::kPowScalar: {            // grad * (exponent * x^(exponent - 1))
+      SymTensor p = launch_unary(h, OpKind::kPow, kept, value - 1);
+      SymTensor scaled = launch_unary(h, OpKind::kMulScalar, p, value);
+      p.reset();
+      ctx.set(0, launch_binary(h, OpKind::kMul, g, scaled));
+      return;
+    }
+    case Function::kRsqrt: {                // -0.5 * grad * result^3
+      SymTensor half = launch_unary(h, OpKind::kMulScalar, g, -0.5);
+      SymTensor cube = launch_unary(h, OpKind::kPow, kept, 3);
+      ctx.set(0, launch_binary(h, OpKind::kMul, half, cube));
+      return;
+    }
+    default: break;
+  }
+  SymTensor y = result_like(h, g->shape, g->dtype, g);
+  if (row.function == Function::kGelu) {
+    h.launch(row.backward, {g, kept}, {y}, {value});
+  } else {
+    h.launch(row.backward, {g, kept}, {y});
+  }
+  ctx.set(0, std::move(y));
+}
+
+}  // namespace
+
+SymTensor unary(Host& h, Function f, const SymTensor& x, double value) {
+  const UnaryRow& row = unary_row(f);
+  Record r(h, unary_backward, {&x});
+  if (r) {
+    r->ints[0] = &row - kUnaryRows;
+    r->floats[0] = value;
+    if (row.saves == UnaryRow::Saves::kInput) r.save(x);
+  }
+  SymTensor y = launch_unary(h, row.forward, x, value);
+  r.attach(y);
+  if (r && row.saves == UnaryRow::Saves::kResult) r.save_output(y);
+  return y;
+}
+
+// ---------------------------------------------------------------------------------------------- dropout, reductions
+
+namespace {
+
+void dropout_backward(BackwardContext& ctx) {
+  SymTensor mask = ctx.saved(0);
+  SymTensor y = empty_result(ctx.host, ctx.grad()->shape, ctx.grad()->dtype);
+  ctx.host.launch(OpKind::kDropoutBackward, {ctx.grad(), mask}, {y}, {ctx.node.floats[0]});
+  ctx.set(0, std::move(y));
+}
+
+void mean_backward(BackwardContext& ctx) {
+  Shape s = ctx.grad()->shape;
+  s[-1] = ctx.node.shape[-1];
+  std::array<std::int64_t, kMaxRank> stride = ctx.grad()->stride;
+  stride[static_cast<std::size_t>(s.rank - 1)] = 0;
+  SymTensor wide = raw_view(ctx.host, ctx.grad(), s, stride, ctx.grad()->offset);
+  SymTensor y = empty_result(ctx.host, s, ctx.grad()->dtype);
+  ctx.host.launch(OpKind::kMulScalar, {wide}, {y}, {1.0 / static_cast<double>(s[-1])});
+  ctx.set(0, std::move(y));
+}
+
+void sum_backward(BackwardContext& ctx) {
+  const int dim = static_cast<int>(ctx.node.ints[0]);
+  const bool keep = ctx.node.ints[1] != 0;
+  const SymTensor& g = ctx.grad();
+  const Shape& s = ctx.node.shape;
+  std::array<std::int64_t, kMaxRank> stride{};
+  for (int d = 0, o = 0; d < s.rank; ++d) {
+    if (d == dim) {
+      if (keep) ++o;
+    } else {
+      stride[static_cast<std::size_t>(d)] = g->stride[static_cast<std::size_t>(o++)];
+    }
+  }
+  ctx.set(0, raw_view(ctx.host, g, s, stride, g->offset));
+}
+
+void softmax_backward(BackwardContext& ctx) {
+  SymTensor y = ctx.saved(0);
+  SymTensor gx = empty_result(ctx.host, ctx.grad()->shape, static_cast<DType>(ctx.node.ints[0]));
+  ctx.host.launch(OpKind::kSoftmaxBackward, {ctx.grad(), y}, {gx});
+  ctx.set(0, std::move(gx));
+}
+
+}  // namespace
+
+/// native_dropout: the mask (one byte an element) is made before the result and saved.
+SymTensor dropout(Host& h, const SymTensor& x, double p) {
+  if (p <= 0 || !h.grad_enabled()) return x;
+  Record r(h, dropout_backward, {&x});
+  SymTensor mask = empty_result(h, x->shape, DType::kBool);
+  SymTensor y = empty_result(h, x->shape, x->dtype);
+  h.launch(OpKind::kDropout, {x}, {y, mask}, {p});
+  if (r) {
+    r->floats[0] = p;
+    r.attach(y);
+    r.save_output(mask);
+  }
+  return y;
+}
+
+SymTensor mean_last(Host& h, const SymTensor& x) {
+  Record r(h, mean_backward, {&x});
+  if (r) r->shape = x->shape;
+  Shape s = x->shape;
+  s[-1] = 1;
+  SymTensor y = empty_result(h, s, x->dtype);
+  h.launch(OpKind::kMean, {x}, {y}, {-1.0});
+  r.attach(y);
+  return y;
+}
+
+SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
+  if (dim < 0) dim += x->shape.rank;
+  Record r(h, sum_backward, {&x});
+  if (r) {
+    r->shape = x->shape;
+    r->ints[0] = dim;
+    r->ints[1] = keep ? 1 : 0;
+  }
+  Shape s;
+  for (int d = 0; d < x->shape.rank; ++d) {
+    if (d != dim) s.dim[s.rank++] = x->shape[d];
+    else if (keep) s.dim[s.rank++] = 1;
+  }
+  SymTensor y = empty_result(h, s, x->dtype);
+  h.launch(OpKind::kSum, {x}, {y}, {static_cast<double>(dim)});
+  r.attach(y);
+  return y;
+}
+
+SymTensor softmax(Host& h, const SymTensor& x, DType dtype) {
+  Record r(h, softmax_backward, {&x});
+  if (r) r->ints[0] = static_cast<std::int64_t>(x->dtype);
+  SymTensor y = empty_result(h, x->shape, dtype);
+  h.launch(OpKind::kSoftmax, {x}, {y});
+  r.attach(y);
+  if (r) r.save_output(y);
+  return y;
+}
+
+}  // namespace foreshard

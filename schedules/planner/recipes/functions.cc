@@ -1,0 +1,189 @@
+// One case per function of a forward program: unpacks the statement and calls the building blocks.
+
+#include <algorithm>
+
+#include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/recipes.h"
+#include "schedules/planner/recipes/special.h"
+
+namespace foreshard {
+namespace {
+
+/// Everything one statement may ask for.
+struct Call {
+  Host& h;
+  const Module& module;
+  const Statement& s;
+  std::span<SymTensor> in, out;
+
+  std::int64_t i(std::size_t k, std::int64_t fallback = 0) const { return k < s.ints.size() ? s.ints[k] : fallback; }
+  double f(std::size_t k, double fallback = 0) const { return k < s.floats.size() ? s.floats[k] : fallback; }
+  int dim(std::size_t k) const { return static_cast<int>(i(k)); }
+  SymTensor parameter(std::size_t k) const {
+    return k < s.parameters.size() ? h.parameter(s.parameters[k]) : SymTensor();
+  }
+};
+
+/// ints of view and reshape: 0 keeps the input's size, -1 (once) is what remains.
+Shape target_shape(const SymTensor& x, std::span<const std::int64_t> ints) {
+  Shape s(ints);
+  std::int64_t known = 1;
+  int open = -1;
+  for (int d = 0; d < s.rank; ++d) {
+    if (s[d] == 0 && d < x->shape.rank) s[d] = x->shape[d];
+    if (s[d] == -1) open = d;
+    else known *= s[d];
+  }
+  if (open >= 0) s[open] = known > 0 ? x->numel / known : 0;
+  return s;
+}
+
+void do_split(const Call& c) {
+  split(c.h, c.in[0], c.dim(0), std::span(c.s.ints).subspan(1), c.out);
+}
+
+/// torch.chunk: parts of equal size, the last one smaller.
+void do_chunk(const Call& c) {
+  const int dim = c.dim(0) < 0 ? c.dim(0) + c.in[0]->shape.rank : c.dim(0);
+  const std::int64_t size = c.in[0]->shape[dim], part = (size + c.i(1) - 1) / c.i(1);
+  std::array<std::int64_t, 16> sizes{};
+  for (std::size_t k = 0; k < c.out.size(); ++k) {
+    sizes[k] = std::min(part, size - static_cast<std::int64_t>(k) * part);
+  }
+  split(c.h, c.in[0], dim, std::span<const std::int64_t>(sizes.data(), c.out.size()), c.out);
+}
+
+/// q, k, v as [b, s, heads * d]: split into heads, attend, put together (ints: heads, kv heads, causal).
+SymTensor packed_attention(const Call& c) {
+  Host& h = c.h;
+  const auto heads = [&](const SymTensor& t, std::int64_t n) {
+    SymTensor v = view(h, t, {t->shape[0], t->shape[1], n, t->shape[2] / n});
+    return transpose(h, v, 1, 2);
+  };
+  const std::int64_t b = c.in[0]->shape[0], s = c.in[0]->shape[1], width = c.in[0]->shape[2];
+  SymTensor q = heads(c.in[0], c.i(0)), k = heads(c.in[1], c.i(1)), v = heads(c.in[2], c.i(1));
+  SymTensor o = attention(h, q, k, v, {}, c.i(2) != 0, 0, 0);
+  q.reset();
+  k.reset();
+  v.reset();
+  SymTensor t = transpose(h, o, 1, 2);
+  return reshape(h, t, {b, s, width});
+}
+
+SymTensor buffer(const Call& c, std::int64_t index) {
+  return c.h.buffer(c.module, index);
+}
+
+SymTensor repeat_kv(const Call& c) {
+  const SymTensor& x = c.in[0];
+  const std::int64_t n = c.i(0);
+  if (n == 1) return x;
+  SymTensor five = view(c.h, x, {x->shape[0], x->shape[1], 1, x->shape[2], x->shape[3]});
+  SymTensor wide = expand(c.h, five, {x->shape[0], x->shape[1], n, x->shape[2], x->shape[3]});
+  return reshape(c.h, wide, {x->shape[0], x->shape[1] * n, x->shape[2], x->shape[3]});
+}
+
+SymTensor do_cast(const Call& c) {
+  return cast(c.h, c.in[0], c.in.size() > 1 ? c.in[1]->dtype : c.s.dtype);
+}
+
+SymTensor arange(const Call& c) {
+  const std::int64_t n = c.in.empty() ? c.i(0) : c.in[0]->shape[-1];
+  SymTensor y = empty_result(c.h, {n}, DType::kInt64);
+  c.h.launch(OpKind::kArange, {}, {y});
+  if (c.in.empty()) return y;
+  return c.i(0) != 0 ? y : raw_view(c.h, y, {1, n});
+}
+
+SymTensor cut_like(const Call& c) {
+  // ints: dimension of x, dimension of y (the same if absent).
+  return slice(c.h, c.in[0], c.dim(0), 0, c.in[1]->shape[static_cast<int>(c.i(1, c.i(0)))]);
+}
+
+SymTensor expand_like(const Call& c) {
+  Shape s = c.in[0]->shape;
+  s[c.dim(0)] = c.in[1]->shape[c.dim(0)];
+  return expand(c.h, c.in[0], s);
+}
+
+SymTensor transpose_of(const Call& c) { return transpose(c.h, c.in[0], c.dim(0), c.dim(1)); }
+
+SymTensor unsqueeze(const Call& c) {
+  const SymTensor& x = c.in[0];
+  const int dim = c.dim(0) < 0 ? c.dim(0) + x->shape.rank + 1 : c.dim(0);
+  Shape s = x->shape;
+  ++s.rank;
+  for (int d = s.rank - 1; d > dim; --d) s[d] = s[d - 1];
+  s[dim] = 1;
+  return view(c.h, x, s);
+}
+
+/// Functions with one result.
+SymTensor single(const Call& c) {
+  Host& h = c.h;
+  const std::span<SymTensor> in = c.in;
+  switch (c.s.function) {
+    case Function::kLinear: return autocast_linear(h, in[0], c.parameter(0), c.parameter(1));
+    case Function::kConv1D: return conv1d_linear(h, in[0], c.parameter(0), c.parameter(1));
+    case Function::kEmbedding: return embedding(h, in[0], c.parameter(0));
+    case Function::kLayerNorm: return layer_norm(h, autocast_float(h, in[0]), c.parameter(0), c.parameter(1), c.f(0, 1e-5));
+    case Function::kRmsNorm: return rms_norm(h, autocast_float(h, in[0]), c.parameter(0), c.f(0, 1e-5));
+    case Function::kAttention:
+      return autocast_attention(h, in[0], in[1], in[2], in.size() > 3 ? in[3] : SymTensor(), c.i(0) != 0, c.f(0), c.f(1));
+    case Function::kPackedAttention: return packed_attention(c);
+    case Function::kAdd: return add(h, in[0], in[1]);
+    case Function::kSub: return sub(h, in[0], in[1]);
+    case Function::kMul: return mul(h, in[0], in[1]);
+    case Function::kDiv: return div(h, in[0], in[1]);
+    case Function::kNeg: case Function::kAddScalar: case Function::kMulScalar: case Function::kPowScalar:
+    case Function::kRsqrt: case Function::kSilu: case Function::kRelu: case Function::kSigmoid: case Function::kTanh:
+    case Function::kExp: case Function::kClamp: case Function::kSoftplus:
+      return unary(h, c.s.function, in[0], c.f(0));
+    case Function::kGelu: return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
+    case Function::kMeanLast: return mean_last(h, in[0]);
+    case Function::kSumDim: return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
+    case Function::kSoftmax: return softmax(h, in[0], c.s.dtype);
+    case Function::kDropout: return dropout(h, in[0], c.f(0));
+    case Function::kMatmul: return matmul(h, in[0], in[1]);
+    case Function::kCast: return do_cast(c);
+    case Function::kView: return view(h, in[0], target_shape(in[0], c.s.ints));
+    case Function::kReshape: return reshape(h, in[0], target_shape(in[0], c.s.ints));
+    case Function::kViewLike: return view(h, in[0], in[1]->shape);
+    case Function::kTranspose: return transpose_of(c);
+    case Function::kContiguous: return contiguous(h, in[0]);
+    case Function::kExpand: return expand(h, in[0], Shape(std::span<const std::int64_t>(c.s.ints)));
+    case Function::kExpandLike: return expand_like(c);
+    case Function::kUnsqueeze: return unsqueeze(c);
+    case Function::kSlice: return slice(h, in[0], c.dim(0), c.i(1), c.i(2, -1), c.i(3, 1));
+    case Function::kSliceLike: return cut_like(c);
+    case Function::kSelect: return select(h, in[0], c.dim(0), c.i(1));
+    case Function::kCat: return cat(h, in, c.dim(0));
+    case Function::kDetach: return h.detach(in[0]);
+    case Function::kParameter: return c.parameter(0);
+    case Function::kAddParameter: return add(h, in[0], sum_all(h, c.parameter(0)));
+    case Function::kBuffer: return buffer(c, c.i(0));
+    case Function::kAddBuffer: return add(h, in[0], buffer(c, c.i(0)));
+    case Function::kArange: return arange(c);
+    case Function::kRepeatKv: return repeat_kv(c);
+    case Function::kExperts: return dense_experts(h, in[0], c.parameter(0), c.parameter(1), c.parameter(2));
+    default:
+      throw InputError(Issue{"", c.module.name, "function '" + std::string(name_of(c.s.function)) + "' cannot be planned yet",
+                             "models without it"});
+  }
+}
+
+}  // namespace
+
+void run_function(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+  const Call c{host, module, s, in, out};
+  switch (s.function) {
+    case Function::kSplit: do_split(c); return;
+    case Function::kChunk: do_chunk(c); return;
+    case Function::kAssign: std::copy(in.begin(), in.end(), out.begin()); return;
+    default:
+      if (run_special(host, module, s, in, out)) return;
+      out[0] = single(c);
+  }
+}
+
+}  // namespace foreshard

@@ -1,0 +1,103 @@
+// Layer norm and RMS norm, fused: statistics are fp32, one value a row.
+
+#include "schedules/planner/recipes/recipe.h"
+
+namespace foreshard {
+namespace {
+
+Shape rows_of(const Shape& s) {
+  Shape r = s;
+  r[-1] = 1;
+  return r;
+}
+
+/// Edges: input, weight. Saved: input, weight?, rstd.
+void rms_norm_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  const bool has_weight = ctx.node.edges() > 1;
+  SymTensor x = ctx.saved(0);
+  SymTensor w = has_weight ? ctx.saved(1) : SymTensor();
+  SymTensor rstd = ctx.saved(has_weight ? 2 : 1);
+  SymTensor g = contiguous(h, ctx.grad());
+  if (ctx.needs(0)) {
+    SymTensor gx = empty_result(h, x->shape, x->dtype);
+    h.launch(OpKind::kRmsNormBackward, {g, x, rstd, w}, {gx});
+    ctx.set(0, std::move(gx));
+  }
+  if (has_weight && ctx.needs(1)) {
+    SymTensor gw = empty_result(h, w->shape, w->dtype);
+    h.launch(OpKind::kRmsNormBackwardGamma, {g, x, rstd}, {gw});
+    ctx.set(1, std::move(gw));
+  }
+}
+
+/// Edges: input, weight, bias. Saved: bias?, input, weight?, mean, rstd.
+void layer_norm_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  int i = 0;
+  SymTensor x = ctx.saved(i++);
+  const bool has_weight = ctx.node.ints[0] != 0, has_bias = ctx.node.ints[1] != 0;
+  SymTensor w = has_weight ? ctx.saved(i++) : SymTensor();
+  SymTensor mean = ctx.saved(i++);
+  SymTensor rstd = ctx.saved(i++);
+  SymTensor g = contiguous(h, ctx.grad());
+  if (ctx.needs(0)) {
+    SymTensor gx = empty_result(h, x->shape, x->dtype);
+    h.launch(OpKind::kLayerNormBackward, {g, x, mean, rstd, w}, {gx});
+    ctx.set(0, std::move(gx));
+  }
+  SymTensor gw, gb;
+  if (has_weight && ctx.needs(1)) gw = empty_result(h, w->shape, w->dtype);
+  if (has_bias && ctx.needs(2)) gb = empty_result(h, {ctx.node.shape[-1]}, w ? w->dtype : x->dtype);
+  if (!gw && !gb) return;
+  h.launch(OpKind::kLayerNormBackwardGamma, {g, x, mean, rstd}, {gw, gb});
+  if (gw) ctx.set(1, std::move(gw));
+  if (gb) ctx.set(2, std::move(gb));
+}
+
+}  // namespace
+
+SymTensor rms_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, double eps) {
+  const auto run = [&](const SymTensor& x, Record* r) {
+    if (r && *r) {
+      r->save(x);
+      if (weight) r->save(weight);
+    }
+    SymTensor y = empty_result(h, x->shape, x->dtype);
+    SymTensor rstd = empty_result(h, rows_of(x->shape), DType::kFloat32);
+    h.launch(OpKind::kRmsNorm, {x, weight}, {y, rstd}, {eps});
+    if (r) r->attach(y);
+    if (r && *r) r->save_output(rstd);
+    return y;
+  };
+  SymTensor x = contiguous(h, x_in);
+  if (weight) {
+    Record r(h, rms_norm_backward, {&x, &weight});
+    return run(x, &r);
+  }
+  Record r(h, rms_norm_backward, {&x});
+  return run(x, &r);
+}
+
+SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias, double eps) {
+  SymTensor x = contiguous(h, x_in);
+  Record r(h, layer_norm_backward, {&x, &weight, &bias});
+  if (r) {
+    r->ints = {weight ? 1 : 0, bias ? 1 : 0};
+    r->shape = x->shape;
+    r.save(x);
+    if (weight) r.save(weight);
+  }
+  SymTensor y = empty_result(h, x->shape, x->dtype);
+  SymTensor mean = empty_result(h, rows_of(x->shape), DType::kFloat32);
+  SymTensor rstd = empty_result(h, rows_of(x->shape), DType::kFloat32);
+  h.launch(OpKind::kLayerNorm, {x, weight, bias}, {y, mean, rstd}, {eps});
+  r.attach(y);
+  if (r) {
+    r.save_output(mean);
+    r.save_output(rstd);
+  }
+  return y;
+}
+
+}  // namespace foreshard

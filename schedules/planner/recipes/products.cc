@@ -1,0 +1,179 @@
+// Matrix products: linear layers and batched products.
+
+#include "schedules/planner/recipes/recipe.h"
+
+namespace foreshard {
+namespace {
+
+/// Leading dimensions folded into rows; no autograd node.
+SymTensor fold(Host& h, const SymTensor& x) {
+  if (x->shape.rank == 2) return x;
+  return raw_view(h, x, {x->numel / x->shape[-1], x->shape[-1]});
+}
+
+SymTensor swapped(Host& h, const SymTensor& w) {
+  return raw_view(h, w, {w->shape[1], w->shape[0]}, {w->stride[1], w->stride[0]}, w->offset);
+}
+
+void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c, const SymTensor& bias = {}) {
+  LaunchRequest q;
+  const std::array<SymTensor, 3> with_bias{bias, a, b};
+  q.op = bias ? OpKind::kMatmulBias : OpKind::kMatmul;
+  q.inputs = std::span<const SymTensor>(with_bias).subspan(bias ? 0 : 1);
+  q.outputs = {&c, 1};
+  q.dims = {c->shape[-2], c->shape[-1], a->shape[-1], c->numel / (c->shape[-2] * c->shape[-1]), 0, 0};
+  h.launch(q);
+}
+
+/// Product without autograd: result, workspace, kernel.
+SymTensor product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& bias = {}) {
+  SymTensor c = empty_result(h, {a->shape[0], b->shape[1]}, a->dtype);
+  blas_workspace(h, static_cast<bool>(bias));
+  launch_product(h, a, b, c, bias);
+  return c;
+}
+
+/// Weight gradient in the weight's layout: [out, in] = grad^T x; seen through the transpose's view node.
+SymTensor weight_gradient(Host& h, const SymTensor& g, const SymTensor& x) {
+  SymTensor gt = swapped(h, g);
+  SymTensor w = product(h, gt, x);
+  return raw_view(h, w, w->shape);
+}
+
+/// mm(x, weight.t()); edges: x, weight. Saved: weight (if x needs a gradient), x (if the weight does).
+void mm_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  int i = 0;
+  SymTensor w = ctx.needs(0) ? ctx.saved(i++) : SymTensor();
+  SymTensor x = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
+  SymTensor g = contiguous(h, fold(h, ctx.grad()));
+  if (ctx.needs(1)) ctx.set(1, weight_gradient(h, g, x));
+  if (ctx.needs(0)) ctx.set(0, product(h, g, w));
+}
+
+/// addmm(bias, x, weight.t()); edges: bias, x, weight.
+void addmm_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  int i = 0;
+  SymTensor x = ctx.needs(2) ? ctx.saved(i++) : SymTensor();
+  SymTensor w = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
+  SymTensor g = contiguous(h, fold(h, ctx.grad()));
+  if (ctx.needs(1)) ctx.set(1, product(h, g, w));
+  if (ctx.needs(2)) ctx.set(2, weight_gradient(h, g, x));
+  if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+}
+
+Shape with_last(const Shape& s, std::int64_t last) {
+  Shape y = s;
+  y[-1] = last;
+  return y;
+}
+
+}  // namespace
+
+SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
+  SymTensor x = x_in;
+  if (x->shape.rank != 2) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
+  const std::int64_t out = weight->shape[0];
+  SymTensor y;
+  if (bias) {
+    Record r(h, addmm_backward, {&bias, &x, &weight});
+    if (r.needs(2)) r.save(x);
+    if (r.needs(1)) r.save(weight);
+    y = product(h, x, swapped(h, weight), bias);
+    r.attach(y);
+  } else {
+    Record r(h, mm_backward, {&x, &weight});
+    if (r.needs(0)) r.save(weight);
+    if (r.needs(1)) r.save(x);
+    y = product(h, x, swapped(h, weight));
+    r.attach(y);
+  }
+  if (x_in->shape.rank == 2) return y;
+  // _unsafe_view or view of the result: the gradient is folded again by the product's backward.
+  SymTensor z = h.view_as(y, with_last(x_in->shape, out), y->offset);
+  z->requires_grad = y->requires_grad;
+  z->grad_fn = y->grad_fn;
+  return z;
+}
+
+namespace {
+
+/// Conv1D: addmm(bias, x, weight), weight [in, out]; edges: bias, x, weight.
+void conv1d_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  int i = 0;
+  SymTensor x = ctx.needs(2) ? ctx.saved(i++) : SymTensor();
+  SymTensor w = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
+  SymTensor g = contiguous(h, fold(h, ctx.grad()));
+  if (ctx.needs(1)) ctx.set(1, product(h, g, swapped(h, w)));
+  if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g));
+  if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+}
+
+}  // namespace
+
+SymTensor conv1d_linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
+  SymTensor x = view(h, x_in, {x_in->numel / x_in->shape[-1], x_in->shape[-1]});
+  SymTensor y;
+  {
+    Record r(h, conv1d_backward, {&bias, &x, &weight});
+    if (r.needs(2)) r.save(x);
+    if (r.needs(1)) r.save(weight);
+    y = product(h, x, weight, bias);
+    r.attach(y);
+  }
+  return view(h, y, with_last(x_in->shape, weight->shape[1]));
+}
+
+namespace {
+
+SymTensor batched(Host& h, const SymTensor& a, const SymTensor& b) {
+  Shape s = a->shape;
+  s[-1] = b->shape[-1];
+  SymTensor c = empty_result(h, s, a->dtype);
+  blas_workspace(h, false);
+  launch_product(h, a, b, c);
+  return c;
+}
+
+SymTensor swapped_last(Host& h, const SymTensor& t) {
+  Shape s = t->shape;
+  std::array<std::int64_t, kMaxRank> stride = t->stride;
+  const int n = s.rank;
+  std::swap(s[n - 1], s[n - 2]);
+  std::swap(stride[static_cast<std::size_t>(n - 1)], stride[static_cast<std::size_t>(n - 2)]);
+  return raw_view(h, t, s, stride, t->offset);
+}
+
+/// bmm(self, mat2). Saved: mat2 (if self needs a gradient), self (if mat2 does).
+void bmm_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  int i = 0;
+  SymTensor b = ctx.needs(0) ? ctx.saved(i++) : SymTensor();
+  SymTensor a = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
+  if (ctx.needs(1)) ctx.set(1, batched(h, swapped_last(h, a), ctx.grad()));
+  if (ctx.needs(0)) ctx.set(0, batched(h, ctx.grad(), swapped_last(h, b)));
+}
+
+/// bmm takes operands whose last two dimensions are dense in one order; expand().reshape() copies others.
+SymTensor foldable(Host& h, const SymTensor& t) {
+  std::array<std::int64_t, kMaxRank> stride{};
+  if (t->shape.rank <= 3) return t;
+  const Shape folded{t->numel / (t->shape[-1] * t->shape[-2]), t->shape[-2], t->shape[-1]};
+  return view_strides(*t, folded, stride) ? t : contiguous(h, t);
+}
+
+}  // namespace
+
+SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in) {
+  SymTensor a = foldable(h, a_in), b = foldable(h, b_in);
+  Record r(h, bmm_backward, {&a, &b});
+  if (r.needs(0)) r.save(b);
+  if (r.needs(1)) r.save(a);
+  SymTensor c = batched(h, a, b);
+  r.attach(c);
+  return c;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,80 @@
+// Sums on the device, with the scratch memory of PyTorch's reduction kernel (aten/src/ATen/native/cuda/Reduce.cuh,
+// setReduceConfig) on a Hopper GPU: 132 multiprocessors, 2,048 threads each.
+
+#include <algorithm>
+#include <bit>
+
+#include "schedules/planner/recipes/recipe.h"
+
+namespace foreshard {
+namespace {
+
+constexpr std::int64_t kMultiprocessors = 132, kThreadsPerMultiprocessor = 2048;
+constexpr std::int64_t kMaxThreads = 512, kWarp = 32, kMinValues = 16, kMaxValues = 256;
+
+std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t last_pow2(std::int64_t n) { return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(n, 1)))); }
+
+struct Scratch {
+  std::int64_t buffer = 0, semaphores = 0;
+};
+
+/// Reduction of [rows, columns] over rows (the slow dimension); fp32 accumulation.
+Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
+  std::int64_t vec = 4;
+  while (vec > 1 && columns % vec != 0) vec /= 2;
+  const std::int64_t dim0 = columns / vec, dim1 = rows;
+  const std::int64_t threads = kMaxThreads / vec;
+  const std::int64_t w2 = dim0 < threads ? last_pow2(dim0) : threads, h2 = dim1 < threads ? last_pow2(dim1) : threads;
+  std::int64_t width = std::min(w2, kWarp);
+  const std::int64_t height = std::min(h2, threads / width);
+  width = std::min(w2, threads / height);
+  std::int64_t values = rows;
+  std::int64_t step_output = width;
+  bool split = false;
+  if (values >= std::min<std::int64_t>(height * 16, kMaxValues)) {
+    values = div_up(values, height);
+    split = true;
+  } else {
+    step_output *= height;
+  }
+  const std::int64_t grid = div_up(columns / vec, step_output);
+  const std::int64_t target = kMultiprocessors * (kThreadsPerMultiprocessor / (width * height));
+  if (!split || values < kMaxValues || grid > target) return {};
+  const std::int64_t ctas = std::max(std::min(div_up(target, grid), div_up(values, kMinValues)), div_up(values, kMaxValues));
+  if (ctas <= 1) return {};
+  return {4 * columns * ctas * width * vec, 4 * grid};
+}
+
+}  // namespace
+
+SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& result) {
+  SymTensor y = empty_result(h, result, x->dtype);
+  const Scratch s = scratch_of_row_sum(rows, result.numel());
+  SymTensor semaphores, buffer;             // In this order they are dropped last first.
+  if (s.buffer > 0) {
+    buffer = empty_temporary(h, s.buffer);
+    semaphores = empty_temporary(h, s.semaphores);
+  }
+  h.launch(OpKind::kSum, {x}, {y});
+  semaphores.reset();
+  buffer.reset();
+  return y;
+}
+
+SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape) {
+  if (g->shape == shape) return g;
+  const std::int64_t n = shape.numel();
+  if (n == g->numel) return raw_view(h, g, shape);
+  const bool leading = [&] {                // Only leading dimensions disappear or shrink to 1.
+    std::int64_t suffix = 1;
+    for (int d = g->shape.rank - 1; d >= 0 && suffix < n; --d) suffix *= g->shape[d];
+    return suffix == n;
+  }();
+  if (leading) return sum_rows(h, g, g->numel / n, shape);
+  SymTensor y = empty_result(h, shape, g->dtype);
+  h.launch(OpKind::kSum, {g}, {y});
+  return y;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,24 @@
+#pragma once
+
+// Recipes that are compositions: autocast forms, experts, rotary tables, masks.
+
+#include "schedules/planner/recipes/recipe.h"
+
+namespace foreshard {
+
+/// Under torch.autocast products and attention run in bf16: fp32 arguments are cast first (leaf weights once, see
+/// HostImpl::autocast_cache); norms and losses run in fp32. Without autocast these are the plain functions.
+SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
+SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask,
+                             bool causal, double dropout_p, double scale);
+SymTensor autocast_float(Host& h, const SymTensor& x);
+
+/// Sum of all elements, a scalar.
+SymTensor sum_all(Host& h, const SymTensor& x);
+/// Every expert on every token, results summed: w1 and w3 [E, H, D], w2 [E, D, H].
+SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const SymTensor& w2, const SymTensor& w3);
+
+/// Functions with several results or special rules; false if `s` is none of them.
+bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+
+}  // namespace foreshard

@@ -1,0 +1,231 @@
+#include "schedules/planner/training_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "schedules/planner/optimizer.h"
+#include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/special.h"
+
+namespace foreshard {
+namespace {
+
+Shape shape_of(const ModelArgument& a, const ParallelConfig& c) {
+  if (a.shape.empty()) return {c.micro_batch, c.sequence};
+  Shape s{std::span<const std::int64_t>(a.shape)};
+  for (int d = 0; d < s.rank; ++d) if (s[d] == -1) s[d] = c.micro_batch;
+  return s;
+}
+
+ModelInput input_row(const ModelArgument& a, const Shape& s) {
+  ModelInput row;
+  row.name = a.name;
+  row.kind = a.tokens ? InputKind::kTokens : InputKind::kFloat;
+  row.shape.assign(s.dim.begin(), s.dim.begin() + s.rank);
+  row.dtype = a.dtype;
+  row.vocabulary = a.vocabulary;
+  return row;
+}
+
+bool token_loss(LossKind k) { return k != LossKind::kMeanSquare && k != LossKind::kMeanSquareOutput; }
+
+/// Modules whose forward is checkpointed.
+std::vector<ModuleId> checkpointed_modules(const Model& model, const ParallelConfig& c) {
+  std::vector<ModuleId> result;
+  switch (c.checkpoint) {
+    case CheckpointKind::kNone: break;
+    case CheckpointKind::kFull: result = model.roles.blocks; break;
+    case CheckpointKind::kEveryK:             // CK-4: blocks with index % k == 0.
+      for (std::size_t i = 0; i < model.roles.blocks.size(); ++i) {
+        if (static_cast<std::int64_t>(i) % c.checkpoint_every == 0) result.push_back(model.roles.blocks[i]);
+      }
+      break;
+    case CheckpointKind::kModules:
+      for (const std::string& name : c.checkpoint_modules) {
+        const ModuleId m = model.find_module(name);
+        if (!m.valid()) throw InputError(Issue{"", "checkpoint", "no module '" + name + "'", "a module of the model"});
+        result.push_back(m);
+      }
+      break;
+    case CheckpointKind::kSelectiveOp:
+      throw InputError(Issue{"", "checkpoint", "selective checkpointing per operator cannot be planned yet", "none, full or every:K"});
+  }
+  return result;
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config, const HostOptions& options)
+    : TrainingRun(model, config, options, make_framework(config)) {}
+
+TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config, const HostOptions& options,
+                         std::unique_ptr<Framework> framework)
+    : host_(model, config, options), framework_(std::move(framework)), optimizer_(make_optimizer(config)) {
+  host_.set_framework(framework_.get());
+}
+
+TrainingRun::~TrainingRun() { host_.close(); }
+
+void TrainingRun::initialize() {
+  RankProgram& p = host_.program().program();
+  for (const ModuleId m : checkpointed_modules(host_.model(), host_.config())) host_.set_checkpointed(m);
+  framework_->initialize(host_);
+  for (const ModelArgument& a : host_.model().arguments) p.inputs.push_back(input_row(a, shape_of(a, host_.config())));
+  const ParallelConfig& c = host_.config();
+  if (token_loss(c.loss) && !host_.model().arguments.empty()) {
+    ModelInput targets = p.inputs.front();
+    targets.name = "targets";
+    targets.kind = InputKind::kTargets;
+    p.inputs.push_back(std::move(targets));
+  }
+  p.init = {0, host_.program().position()};
+}
+
+void TrainingRun::begin_step() {
+  framework_->begin_step(host_, step_);
+  host_.decide({.kind = DecisionKind::kStepBegin, .number = static_cast<std::int32_t>(step_)});
+}
+
+void TrainingRun::load_inputs(std::int64_t micro_batch) {
+  host_.set_phase(Phase::kInput);
+  const RankProgram& p = host_.program().program();
+  inputs_.resize(host_.model().arguments.size());
+  for (std::size_t i = 0; i < p.inputs.size(); ++i) {
+    const ModelInput& row = p.inputs[i];
+    SymTensor t = host_.empty(Shape(std::span<const std::int64_t>(row.shape)), row.dtype, BufferCategory::kInput);
+    Copy c;
+    c.bytes = Bytes(t->bytes());
+    c.destination = host_.id_of(t);
+    c.input = static_cast<std::int32_t>(i);
+    c.micro_batch = static_cast<std::int32_t>(micro_batch);
+    c.blocks_host = true;
+    host_.copy(c);
+    if (i < inputs_.size()) {
+      host_.set_requires_grad(t, host_.model().arguments[i].requires_grad);
+      inputs_[i] = std::move(t);
+    } else {
+      targets_ = std::move(t);
+    }
+  }
+}
+
+std::vector<SymTensor> TrainingRun::forward() {
+  host_.set_phase(Phase::kForward);
+  const Module& root = host_.model().root();
+  std::vector<SymTensor> in = inputs_, out(root.outputs.size());
+  if (host_.config().autocast && !host_.impl().autocast) host_.impl().begin_autocast();
+  framework_->before_model(host_, true);
+  host_.call(ModuleId(0), in, out);
+  framework_->after_model(host_, out);
+  return out;
+}
+
+SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
+  host_.set_phase(Phase::kLoss);
+  const ParallelConfig& c = host_.config();
+  SymTensor result;
+  if (c.loss == LossKind::kMeanSquareOutput) {
+    for (SymTensor& t : outputs) {
+      SymTensor x = cast(host_, t, DType::kFloat32);
+      SymTensor part = mean_square(host_, x);
+      result = result ? add(host_, result, part) : part;
+    }
+  } else if (c.loss == LossKind::kMeanSquare) {
+    result = mse_loss(host_, cast(host_, outputs[0], DType::kFloat32), targets_);
+  } else {
+    SymTensor logits = view(host_, outputs[0], {outputs[0]->numel / outputs[0]->shape[-1], outputs[0]->shape[-1]});
+    SymTensor targets = view(host_, targets_, {targets_->numel});
+    SymTensor wide = c.loss == LossKind::kCrossEntropy ? autocast_float(host_, logits) : cast(host_, logits, DType::kFloat32);
+    result = cross_entropy(host_, wide, targets);
+  }
+  if (host_.config().autocast) host_.impl().end_autocast();
+  if (host_.options().executable) {
+    host_.launch(OpKind::kObserve, {result}, {}, {0.0, 1.0 / static_cast<double>(c.accumulate)});
+  }
+  outputs.clear();
+  return result;
+}
+
+void TrainingRun::backward(std::span<const SymTensor> losses) {
+  host_.set_phase(Phase::kBackward);
+  host_.decide({.kind = DecisionKind::kBackwardBegin});
+  host_.backward(losses);
+  host_.decide({.kind = DecisionKind::kBackwardEnd});
+}
+
+void TrainingRun::clip() {
+  host_.set_phase(Phase::kClip);
+  host_.decide({.kind = DecisionKind::kClip});
+  framework_->clip_gradients(host_, host_.config().max_norm);
+}
+
+void TrainingRun::optimizer_step() {
+  host_.set_phase(Phase::kOptimizer);
+  host_.decide({.kind = DecisionKind::kOptimizerStep});
+  framework_->before_optimizer(host_);
+  if (optimizer_) optimizer_->step(host_, framework_->local_parameters());
+  framework_->after_optimizer(host_);
+  ++step_;
+}
+
+void TrainingRun::zero_grad() {
+  host_.set_phase(Phase::kZeroGrad);
+  framework_->zero_gradients(host_);
+}
+
+void TrainingRun::evaluate() {
+  host_.set_phase(Phase::kEvaluation);
+  host_.decide({.kind = DecisionKind::kEvaluationBegin});
+  const NoGradGuard no_grad(host_);
+  std::vector<SymTensor> in = inputs_, out(host_.model().root().outputs.size());
+  framework_->before_model(host_, false);
+  host_.call(ModuleId(0), in, out);
+  framework_->after_model(host_, out);
+  out.clear();
+  host_.decide({.kind = DecisionKind::kEvaluationEnd});
+}
+
+void TrainingRun::step() {
+  const ParallelConfig& c = host_.config();
+  RankProgram& p = host_.program().program();
+  const std::uint32_t begin = host_.program().position();
+  Mark mark;
+  mark.number = static_cast<std::int32_t>(step_);
+  host_.program().mark(mark);
+  begin_step();
+  for (std::int64_t m = 0; m < c.accumulate; ++m) {
+    Mark micro;
+    micro.kind = MarkKind::kMicroBatch;
+    micro.number = static_cast<std::int32_t>(m);
+    host_.set_phase(Phase::kOther);
+    host_.program().mark(micro);
+    load_inputs(m);
+    host_.decide({.kind = DecisionKind::kMicroBatchBegin, .number = static_cast<std::int32_t>(m)});
+    framework_->begin_micro_batch(host_, m, c.sync_each_micro_batch || m + 1 == c.accumulate);
+    {
+      const SymTensor l = loss(forward());
+      backward({&l, 1});
+    }
+    framework_->end_micro_batch(host_);
+    host_.set_phase(Phase::kOther);
+    micro.begin = false;
+    host_.program().mark(micro);
+  }
+  if (c.clip) clip();
+  optimizer_step();
+  zero_grad();
+  for (SymTensor& t : inputs_) t.reset();
+  targets_.reset();
+  host_.set_phase(Phase::kOther);
+  mark.begin = false;
+  host_.program().mark(mark);
+  p.steps.push_back({begin, host_.program().position()});
+}
+
+RankProgram TrainingRun::take() {
+  host_.close();
+  return std::move(host_.program().program());
+}
+
+}  // namespace foreshard
