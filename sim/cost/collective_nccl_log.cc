@@ -110,10 +110,10 @@ class LogReader {
 
   void read_units(const Words& words) {
     for (const auto word : words) {
-      if (word == "(us)") unit_ = 1e-6;
-      else if (word == "(ms)") unit_ = 1e-3;
-      else if (word == "(s)") unit_ = 1;
-      else if (word.front() == '(' && word != "(B)" && word != "(elements)" && word != "(GB/s)") {
+      const double unit = word == "(us)" ? 1e-6 : word == "(ms)" ? 1e-3 : word == "(s)" ? 1 : 0;
+      if (unit > 0 && unit_.value_or(unit) != unit) issues_.add("units", "two units of time in one header", "(us)");
+      if (unit > 0) unit_ = unit;
+      if (unit == 0 && word.front() == '(' && word != "(B)" && word != "(elements)" && word != "(GB/s)") {
         issues_.add("units", fmt::format("unknown unit {}", word), "(B), (elements), (us), (GB/s)");
       }
     }

@@ -1,0 +1,162 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "sim/cost/collective_table.h"
+
+namespace foreshard {
+namespace {
+
+// Layouts of the programs' printf calls: 2017 (no units, times in ms), 2019 (no root column, "error"), 2022 on ("#wrong").
+constexpr const char* k2017 = R"(# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+# NCCL Tests compiled with NCCL 2.2
+# Using devices
+#   Rank  0 on    node-a device  0 [0x0a] Tesla P100-SXM2-16GB
+#   Rank  1 on    node-a device  1 [0x0b] Tesla P100-SXM2-16GB
+
+#                                                 out-of-place                    in-place
+#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
+    67108864      16777216   float     sum    3.700  18.14  18.14    0e+00    3.690  18.19  18.19    0e+00
+   134217728      33554432   float     sum    7.300  18.39  18.39    0e+00    7.290  18.41  18.41    0e+00
+)";
+
+constexpr const char* k2019 = R"(# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+#   Rank  0 Pid  11 on     node-a device  0 [0x1b] Tesla V100-SXM2-32GB
+#   Rank  1 Pid  12 on     node-a device  1 [0x1c] Tesla V100-SXM2-32GB
+#   Rank  2 Pid  13 on     node-b device  0 [0x1b] Tesla V100-SXM2-32GB
+#   Rank  3 Pid  14 on     node-b device  1 [0x1c] Tesla V100-SXM2-32GB
+#
+#                                                       out-of-place                       in-place
+#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+   134217728       8388608     float     sum  20000.0    6.71    5.03  0e+00  20100.0    6.68    5.01  0e+00
+# Out of bounds values : 0 OK
+)";
+
+constexpr const char* k2024 = R"(# nccl-tests version 2.18.3 nccl-headers=22809 nccl-library=22809
+# Collective test starting: all_gather_perf
+# nThread 1 nGpus 8 minBytes 1024 maxBytes 1048576 step: 2(factor) warmup iters: 10 iters: 50 agg iters: 1 validation: 1 graph: 0 unalign: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid 548419 on node-a device  0 [000f:01:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid 548419 on node-a device  1 [001f:01:00] NVIDIA H100 80GB HBM3
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+     1048576        131072     float    none      -1    30.00   34.95   17.48       0    29.00   36.16   18.08       0
+        1024           128     float    none      -1    12.00    0.09    0.04     N/A    11.90    0.09    0.04       0
+# Avg bus bandwidth    : 8.76
+)";
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_nccl_log(text, "log.txt");
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST(NcclLog, FirstGenerationHasMillisecondsAndNoUnits) {
+  const auto table = parse_nccl_log(k2017, "log.txt");
+  EXPECT_EQ(table.ranks, 2);
+  EXPECT_EQ(table.nodes, 1);
+  EXPECT_EQ(table.gpus_per_process, 2);
+  EXPECT_EQ(table.gpu, "Tesla P100-SXM2-16GB");
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_DOUBLE_EQ(table.rows[1].out_of_place_s, 7.3e-3);
+  EXPECT_EQ(table.kind, CollectiveKind::kAllReduce);  // two ranks: 2 (n-1)/n = 1 = busbw / algbw, and it sums
+  EXPECT_FALSE(table.notes.empty());
+}
+
+TEST(NcclLog, SecondGenerationNamesUnits) {
+  const auto table = parse_nccl_log(k2019, "log.txt");
+  EXPECT_EQ(table.ranks, 4);
+  EXPECT_EQ(table.nodes, 2);
+  EXPECT_EQ(table.kind, CollectiveKind::kReduceScatter);  // 3/4 of algbw, and it sums
+  EXPECT_DOUBLE_EQ(table.rows[0].out_of_place_s, 0.02);
+}
+
+TEST(NcclLog, ThirdGenerationNamesItsTest) {
+  const auto table = parse_nccl_log(k2024, "log.txt");
+  EXPECT_EQ(table.kind, CollectiveKind::kAllGather);
+  EXPECT_EQ(table.gpus_per_process, 8);
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_EQ(table.rows[0].bytes.value, 1024);  // sorted by size
+  EXPECT_DOUBLE_EQ(table.rows[1].in_place_s, 29e-6);
+  EXPECT_EQ(table.gpu, "NVIDIA H100 80GB HBM3");
+}
+
+TEST(NcclLog, DamagedLogsAreRefused) {
+  EXPECT_NE(error_of("").find("no header"), std::string::npos);
+  EXPECT_NE(error_of(std::string("\0\1", 2)).find("binary"), std::string::npos);
+  EXPECT_NE(error_of("hello\nworld\n").find("no header"), std::string::npos);
+  const std::string whole = k2024;
+  EXPECT_NE(error_of(whole.substr(0, whole.find("     1048576"))).find("no measured line"), std::string::npos);
+  EXPECT_NE(error_of(whole.substr(0, whole.find("29.00"))).find("cut off"), std::string::npos);
+  EXPECT_NE(error_of(replaced(whole, "(us)", "(fortnights)")).find("unknown unit"), std::string::npos);
+  EXPECT_NE(error_of(replaced(whole, "(us)", "(ms)")).find("two units"), std::string::npos);
+  EXPECT_NE(error_of(replaced(replaced(whole, "(us)", "(ms)"), "(us)", "(ms)")).find("contradict"), std::string::npos);
+  EXPECT_NE(error_of(replaced(whole, "30.00", "300.0")).find("contradict"), std::string::npos);
+  EXPECT_NE(error_of(replaced(whole, "30.00", "-30.0")).find("is no time"), std::string::npos);
+  EXPECT_NE(error_of(replaced(whole, "30.00", "nan  ")).find("is no time"), std::string::npos);
+}
+
+TEST(CollectiveCsv, ReadsAndRefuses) {
+  const auto rows = parse_collective_csv(
+      "size_bytes,time_us_out_of_place,time_us_in_place,algbw_GBps_oop,busbw_GBps_oop\n1024,,44.8,,0.04\n8,12.9,12.8,0,0\n",
+      "t.csv");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].bytes.value, 8);
+  EXPECT_DOUBLE_EQ(rows[1].seconds(), 44.8e-6);
+  const auto refused = [](const std::string& text) {
+    try {
+      parse_collective_csv(text, "t.csv");
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_NE(refused("size_bytes,time_ms\n8,1\n").find("time_ms"), std::string::npos);
+  EXPECT_NE(refused("size_bytes,time_us_in_place\n8\n").find("line 2"), std::string::npos);
+  EXPECT_NE(refused("size_bytes,time_us_in_place\n8,fast\n").find("no time"), std::string::npos);
+  EXPECT_NE(refused("size_bytes,time_us_in_place\n8,0\n").find("no time"), std::string::npos);
+  EXPECT_NE(refused("size_bytes,time_us_in_place\n").find("no rows"), std::string::npos);
+  EXPECT_NE(refused(""), "no error");
+}
+
+/// The folder of shared material: FORESHARD_SHARED, or a sibling of the source folder.
+std::filesystem::path shared_folder() {
+  if (const char* folder = std::getenv("FORESHARD_SHARED")) return folder;
+  return std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
+}
+
+// Facts from the index of those files: 118.87 / 222.88 GB/s for 16 ranks (factor 1.875); saturation at 22.9 GB/s;
+// all-gather of two GB10 at 22.1 GB/s.
+TEST(NcclLog, RealPublicLogs) {
+  const auto folder = shared_folder() / "data" / "user-files" / "nccl-tests";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no shared material";
+  const auto read = [&](const char* name) { return parse_nccl_log(read_text_file(folder / name), name); };
+  const auto a100 = read("all_reduce_2x8_a100_roce_10G.txt");
+  EXPECT_EQ(a100.ranks, 16);
+  EXPECT_EQ(a100.nodes, 2);
+  EXPECT_EQ(a100.kind, CollectiveKind::kAllReduce);
+  EXPECT_NEAR(static_cast<double>(a100.rows[0].bytes.value) / a100.rows[0].out_of_place_s * 1e-9, 118.87, 0.01);
+  const auto gh200 = read("all_reduce_2x1_gh200_slingshot_v2.18.txt");
+  EXPECT_EQ(gh200.rows.size(), 8u);
+  EXPECT_NEAR(static_cast<double>(gh200.rows.back().bytes.value) / gh200.rows.back().out_of_place_s * 1e-9, 22.86, 0.01);
+  EXPECT_EQ(read("all_gather_2x1_gb10_qsfp_good.txt").kind, CollectiveKind::kAllGather);
+}
+
+}  // namespace
+}  // namespace foreshard
