@@ -91,6 +91,7 @@ void Fsdp2::make_shards() {
       t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
       t->requires_grad = def.trainable;
     }
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host_->buffer(model.at(m), static_cast<std::int64_t>(b));
     if (State* state = wrapping_->state_of(m)) {
       for (const auto& group : state->groups) pad(*group);
     }

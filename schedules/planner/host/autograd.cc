@@ -34,6 +34,7 @@ void clear_node(AutogradNode& n) {
   if (n.variable) n.variable->grad_accumulator = nullptr;
   n.variable = nullptr;
   n.gradients_in = 1;
+  n.mixed_dtypes = n.runs_without_gradients = false;
   n.backward = nullptr;
   n.first_hook = -1;
   n.pending = 0;
@@ -150,6 +151,8 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
   n->scope = host.scope_;
   n->gradients_in = static_cast<std::uint8_t>(passed.size());
   n->dtype = passed[0]->dtype;
+  n->runs_without_gradients = true;
+  for (const SymTensor& t : passed) n->mixed_dtypes = n->mixed_dtypes || t->dtype != n->dtype;
   for (const SymTensor& t : passed) {
     n->add_edge(t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr} : AutogradEdge{});
   }
@@ -249,6 +252,17 @@ void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, boo
   }
 }
 
+/// A gradient of another dtype than the forward tensor's is converted.
+void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!out[i]) continue;
+    const AutogradNode* const next = node.edge(static_cast<int>(i)).node.get();
+    if (!next || next->mixed_dtypes || out[i]->dtype == next->dtype) continue;
+    if (!next->backward && (!next->variable || next->variable->grad_dtype >= 0)) continue;
+    out[i] = host.cast(out[i], next->dtype, BufferCategory::kBackwardTemporary);
+  }
+}
+
 void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   const std::uint8_t n_in = node->gradients_in;
   std::array<SymTensor, 8> small_in, small_out;
@@ -277,8 +291,13 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
       accumulate_gradient(*node, std::move(in[0]), has_post_hooks);
     }
   } else {
-    BackwardContext ctx(host, *node, in, out);
-    node->backward(ctx);
+    {
+      BackwardContext ctx(host, *node, in, out);
+      bool defined = false;
+      for (const SymTensor& g : in) defined = defined || g;
+      if (defined || node->runs_without_gradients) node->backward(ctx);
+    }
+    validate_outputs(*node, out);
   }
   for (std::int32_t h = has_post_hooks ? node->first_hook : -1; h >= 0;) {
     const HookEntry e = hooks[static_cast<std::size_t>(h)];
@@ -291,10 +310,6 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     AutogradEdge& e = node->edge(static_cast<int>(i));
     AutogradNode* const next = e.node.get();
     if (!next) continue;
-    // validate_outputs: a gradient of another dtype than the forward tensor's is converted.
-    if (out[i] && next->gradients_in == 1 && next->backward && out[i]->dtype != next->dtype && is_floating(next->dtype)) {
-      out[i] = host.cast(out[i], next->dtype, BufferCategory::kBackwardTemporary);
-    }
     accumulate_input(task, next, e.input, std::move(out[i]));
     if (--next->pending == 0) task.ready.push({next});
   }

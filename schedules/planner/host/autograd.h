@@ -45,6 +45,8 @@ struct AutogradNode {
   std::uint32_t refs = 0;
   std::uint8_t gradients_in = 1;           ///< Outputs of the forward function.
   std::uint8_t inline_edges = 0, inline_saved = 0;
+  bool mixed_dtypes = false;               ///< Outputs of several dtypes: gradients are taken as they come.
+  bool runs_without_gradients = false;     ///< Runs even if no gradient arrived (hooks must fire).
   DType dtype = DType::kFloat32;           ///< Of the outputs: gradients that arrive are converted to it.
   std::uint64_t sequence = 0;              ///< Order of creation; AccumulateGrad: kAccumulateSequence.
   Host* host = nullptr;

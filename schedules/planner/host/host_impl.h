@@ -118,6 +118,7 @@ class HostImpl {
   void count_dependencies(GraphTask& task, AutogradNode* root);
   void accumulate_input(GraphTask& task, AutogradNode* next, int input, SymTensor&& g);
   void evaluate(GraphTask& task, AutogradNode* node);
+  void validate_outputs(AutogradNode& node, std::span<SymTensor> out);
   void accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks);
 };
 

@@ -326,4 +326,6 @@ SymTensor cast(Host& h, const SymTensor& x, DType dtype) {
   return y;
 }
 
+SymTensor Host::to(const SymTensor& t, DType dtype) { return foreshard::cast(*this, t, dtype); }
+
 }  // namespace foreshard
