@@ -214,7 +214,7 @@ BENCHMARK(folded_times)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_memory)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_explained)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_trace)->Unit(benchmark::kMicrosecond);
-BENCHMARK(unfolded)->Arg(32)->Arg(256)->Unit(benchmark::kMillisecond);
+BENCHMARK(unfolded)->Arg(32)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace foreshard

@@ -209,6 +209,40 @@ void explain_time(const Run& run, const Window& window, SimulationResult& result
   TimeExplanation(run, window, result).explain();
 }
 
+namespace {
+
+/// Spans of one rank in the order of a Trace: host and streams are ordered in themselves and need only merging.
+void append_spans(const RankRecord& rank, std::int32_t number, std::vector<Span>& out) {
+  const Time origin(rank.origin);
+  std::vector<std::vector<Span>> lanes(1);
+  for (Span span : rank.host_spans) {
+    span.start -= origin;
+    span.end -= origin;
+    lanes[0].push_back(span);
+  }
+  for (const OpRecord& op : rank.ops) {
+    if (op.step < 0) continue;
+    if (lanes.size() < op.stream + 2u) lanes.resize(op.stream + 2u);
+    lanes[op.stream + 1u].push_back({number, Lane::kStream, op.stream, op.instruction, op.step, Time(op.start) - origin,
+                                     Time(op.end) - origin});
+  }
+  const auto before = [](const Span& a, const Span& b) {
+    return a.step != b.step ? a.step < b.step : a.start < b.start;  // equal: the lane that comes first
+  };
+  std::vector<std::size_t> at(lanes.size(), 0);
+  for (;;) {
+    std::size_t next = lanes.size();
+    for (std::size_t l = 0; l < lanes.size(); ++l) {
+      if (at[l] == lanes[l].size()) continue;
+      if (next == lanes.size() || before(lanes[l][at[l]], lanes[next][at[next]])) next = l;
+    }
+    if (next == lanes.size()) return;
+    out.push_back(lanes[next][at[next]++]);
+  }
+}
+
+}  // namespace
+
 Trace make_trace(const Run& run) {
   Trace trace;
   trace.source = "simulated";
@@ -217,26 +251,9 @@ Trace make_trace(const Run& run) {
   trace.world = run.schedule.world;
   for (std::uint32_t c = 0; c < run.output.ranks.size(); ++c) {
     const RankRecord& rank = run.output.ranks[c];
-    const auto number = static_cast<std::int32_t>(run.layout.classes[c].rank);
-    const Time origin(rank.origin);
-    const std::size_t first = trace.spans.size();
-    for (const OpRecord& op : rank.ops) {
-      if (op.step < 0) continue;
-      trace.spans.push_back({number, Lane::kStream, op.stream, op.instruction, op.step, Time(op.start) - origin,
-                             Time(op.end) - origin});
-    }
-    for (Span span : rank.host_spans) {
-      span.start -= origin;
-      span.end -= origin;
-      trace.spans.push_back(span);
-    }
-    std::sort(trace.spans.begin() + static_cast<std::ptrdiff_t>(first), trace.spans.end(), [](const Span& a, const Span& b) {
-      return std::tuple(a.step, a.start, a.lane, a.stream, a.instruction) <
-             std::tuple(b.step, b.start, b.lane, b.stream, b.instruction);
-    });
+    append_spans(rank, static_cast<std::int32_t>(run.layout.classes[c].rank), trace.spans);
     for (MemorySample sample : rank.memory) {
-      if (sample.step >= 0) sample.at -= origin;
-      if (sample.step < 0) sample.at = Time(0);
+      sample.at = sample.step >= 0 ? sample.at - Time(rank.origin) : Time(0);
       trace.memory.push_back(sample);
     }
   }

@@ -128,7 +128,7 @@ bool Engine::issue(Rank& r, const Instruction& in) {
   ++h.outstanding;
   item.issued = h.time;
   if (item.kind == ItemKind::kCollective) {
-    item.value = r.sequence[lane_of(r, program.collectives[in.id]).slot]++;
+    item.value = r.sequence[lane_of(r, program.collectives[in.id]).slot]++ & Item::kMaxValue;
   }
   push(r, stream, item);
   if (in.kind == InstructionKind::kCopy && program.copies[in.id].blocks_host) wait_for_streams(r, stream, stream + 1);

@@ -16,15 +16,20 @@ class Engine {
   EngineOutput run();
 
  private:
-  enum class ItemKind : std::uint8_t { kLaunch, kCollective, kCopy, kRecord, kStepEnd, kWait };
+  enum class ItemKind : std::uint32_t { kLaunch, kCollective, kCopy, kRecord, kStepEnd, kWait };
 
   /// One entry of a stream's queue.
   struct Item {
-    std::int64_t issued = 0;         ///< Host time at which the device could first see it.
-    std::uint32_t instruction = 0;
-    ItemKind kind = ItemKind::kLaunch;
-    std::uint32_t value = 0;         ///< Launch, copy: index; record, wait: moment; collective: sequence number.
+    Item(std::int64_t at, std::uint32_t in, ItemKind k, std::uint32_t v)
+        : issued(at), instruction(in), kind(k), value(v & kMaxValue) {}
+    static constexpr std::uint32_t kMaxValue = (1u << 29) - 1;
+
+    std::int64_t issued;             ///< Host time at which the device could first see it.
+    std::uint32_t instruction;
+    ItemKind kind : 3;
+    std::uint32_t value : 29;        ///< Launch, copy: index; record, wait: moment; collective: sequence number.
   };
+  static_assert(sizeof(Item) == 16);
 
   static constexpr std::uint32_t kCompactFrom = 512;   ///< Served entries that a queue may keep.
 
