@@ -20,6 +20,12 @@ std::pair<std::string, std::string> split_last(const std::string& path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
+std::int64_t product_of(const std::vector<std::int64_t>& shape) {
+  std::int64_t n = 1;
+  for (const std::int64_t d : shape) n *= d;
+  return n;
+}
+
 /// What a subtree inherits from the nodes above it.
 struct Inherited {
   DType dtype = DType::kFloat32;
@@ -203,7 +209,7 @@ class SpecBuilder {
     if (op == "add_buffer") {
       const auto it = std::find_if(m.buffers.begin(), m.buffers.end(),
                                    [&](const BufferDef& b) { return b.name == step.at("buffer").get<std::string>(); });
-      s.ints = {it - m.buffers.begin()};
+      s.floats = {static_cast<double>(product_of(it->shape))};   // buffers of the specs hold ones; their sum is added
     }
   }
 
@@ -216,7 +222,7 @@ class SpecBuilder {
     if (op == "detach") return Function::kDetach;
     if (op == "cast") return Function::kCast;
     if (op == "add_param") return Function::kAddParameter;
-    if (op == "add_buffer") return Function::kAddBuffer;
+    if (op == "add_buffer") return Function::kAddScalar;
     fail("forward", "unknown operation '" + op + "'");
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/recipes.h"
 #include "schedules/planner/recipes/special.h"
@@ -20,7 +21,10 @@ struct Call {
   double f(std::size_t k, double fallback = 0) const { return k < s.floats.size() ? s.floats[k] : fallback; }
   int dim(std::size_t k) const { return static_cast<int>(i(k)); }
   SymTensor parameter(std::size_t k) const {
-    return k < s.parameters.size() ? h.parameter(s.parameters[k]) : SymTensor();
+    if (k >= s.parameters.size()) return {};
+    const SymTensor& p = h.parameter(s.parameters[k]);
+    if (!p) throw HostRefusal(h.model().at(s.parameters[k]).name, "is used while it is sharded", "wrap a module whose forward runs");
+    return p;
   }
 };
 

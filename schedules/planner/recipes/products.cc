@@ -1,5 +1,6 @@
 // Matrix products: linear layers and batched products.
 
+#include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
 
 namespace foreshard {
@@ -72,6 +73,11 @@ Shape with_last(const Shape& s, std::int64_t last) {
 }  // namespace
 
 SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
+  if (x_in->dtype != weight->dtype) {
+    throw HostRefusal(h.program().program().scopes[h.scope().value],
+                      "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
+                          std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
+  }
   SymTensor x = x_in;
   if (x->shape.rank != 2) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
   const std::int64_t out = weight->shape[0];
