@@ -32,4 +32,27 @@ void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*
   host.launch(q);
 }
 
+namespace {
+
+constexpr std::int64_t kBlockBytes = 2048;
+
+std::int64_t blocks_of(std::span<const std::int64_t> part_bytes, std::int64_t block_bytes) {
+  std::int64_t blocks = 0;
+  for (const std::int64_t b : part_bytes) blocks += (b + block_bytes - 1) / block_bytes;
+  return blocks;
+}
+
+}  // namespace
+
+std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes) {
+  constexpr std::int64_t most_blocks = 132 * 32;
+  const std::int64_t rounds = (blocks_of(part_bytes, kBlockBytes) + most_blocks - 1) / most_blocks;
+  const auto n = static_cast<std::int64_t>(part_bytes.size());
+  return 8 * (blocks_of(part_bytes, kBlockBytes * std::max<std::int64_t>(rounds, 1)) + 4 * n + 1);
+}
+
+std::int64_t chunk_cat_table_bytes(std::span<const std::int64_t> part_bytes) {
+  return 8 * (blocks_of(part_bytes, kBlockBytes) + 6 * static_cast<std::int64_t>(part_bytes.size()) + 2);
+}
+
 }  // namespace foreshard

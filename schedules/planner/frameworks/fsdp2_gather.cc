@@ -1,5 +1,7 @@
 #include "schedules/planner/frameworks/fsdp2_gather.h"
 
+#include "schedules/planner/foreach.h"
+
 #include <algorithm>
 #include <array>
 
@@ -8,8 +10,6 @@
 namespace foreshard::fsdp2 {
 namespace {
 
-/// A small pinned table of pointers and sizes that one launch over a list of tensors needs (memory-corrections, F2-AG-6).
-constexpr std::int64_t kSplitTableBytesPerTensor = 24;
 
 Shape flat(std::int64_t n) { return Shape{n}; }
 
@@ -270,7 +270,9 @@ void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
   const std::int64_t columns = result.output->numel / world;
   const SymTensor whole = host_.view_as(result.output, Shape{world, columns});
   {
-    const SymTensor table = host_.pointer_table(kSplitTableBytesPerTensor * static_cast<std::int64_t>(outputs.size()));
+    std::vector<std::int64_t> parts;
+    for (const SymTensor& t : outputs) parts.push_back(t->bytes() / world);
+    const SymTensor table = host_.pointer_table(split_copy_table_bytes(parts));
     LaunchRequest split;
     split.op = OpKind::kSplitCopy;
     split.inputs = std::span(&whole, 1);

@@ -1,5 +1,7 @@
 #include "schedules/planner/frameworks/fsdp2_reduce.h"
 
+#include "schedules/planner/foreach.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -9,8 +11,6 @@
 namespace foreshard::fsdp2 {
 namespace {
 
-/// Pointers and sizes that chunk_cat uploads before its kernel (memory-corrections, F2-AG-6).
-constexpr std::int64_t kChunkCatBytesPerTensor = 40;
 
 DType promote(DType a, DType b) {
   if (a == b) return a;
@@ -281,7 +281,9 @@ SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
   for (const std::size_t i : g.parameters) numel += group.parameters[i].padded_numel();
   const SymTensor input = host_.empty(Shape{numel}, dtype, BufferCategory::kReduceInput, group.unit);
   {
-    const SymTensor table = host_.pointer_table(kChunkCatBytesPerTensor * static_cast<std::int64_t>(g.tensors.size()));
+    std::vector<std::int64_t> parts;
+    for (const std::size_t i : g.parameters) parts.push_back(group.parameters[i].padded_numel() / world * size_of(dtype));
+    const SymTensor table = host_.pointer_table(chunk_cat_table_bytes(parts));
     const SymTensor rows = host_.view_as(input, Shape{world, numel / world});
     const double dim = 0;
     LaunchRequest cat;
