@@ -23,6 +23,9 @@ struct TableMachine {
 /// Reads GPU, machine and network of a table. InputError if it names no known GPU.
 TableMachine machine_of_table(const CollectiveTable& table);
 
+/// What a table that ran on `profile` gives `calibrate_jointly` (ranks, nodes and launch habit from the table).
+CalibrationInput calibration_input(const CollectiveTable& table, const HardwareProfile& profile);
+
 struct ScoredRow {
   Bytes bytes;
   double measured_s = 0, predicted_s = 0;

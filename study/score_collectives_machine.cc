@@ -124,6 +124,21 @@ BenchmarkOverhead overhead_of(const CollectiveTable& table, double cpu_factor) {
 
 }  // namespace
 
+CalibrationInput calibration_input(const CollectiveTable& table, const HardwareProfile& profile) {
+  const int per_node = profile.gpus_per_node();
+  const int nodes = profile.node.hosts.count() > 1 ? (table.ranks + per_node - 1) / per_node : table.nodes;
+  if ((table.ranks + nodes - 1) / nodes > per_node) {
+    throw InputError({table.id, "ranks", fmt::format("{} ranks on {} nodes do not fit {} GPUs a node of {}", table.ranks,
+                                                     nodes, per_node, profile.name), "name the machine of the log"});
+  }
+  CalibrationInput input{profile, place_block(table.ranks, nodes), table.kind,
+                         overhead_of(table, profile.node.host_cpu_factor.value), {}};
+  for (const auto& row : table.rows) {
+    if (row.bytes.value > 0) input.samples.push_back({row.bytes, row.undisturbed_seconds()});
+  }
+  return input;
+}
+
 TableMachine machine_of_table(const CollectiveTable& table) {
   TableMachine result;
   result.hardware = hardware_name(table, result.doubts);

@@ -54,25 +54,35 @@ BenchmarkOverhead overhead_at(const Point& logs, const BenchmarkOverhead& expect
   return {expected.floor_us * scale, expected.added_us * scale};
 }
 
-/// The penalised misfit of a point.
+/// The penalised misfit of a point: tables weigh alike, the prior weighs as much as one table's misfit.
 class Objective {
  public:
-  explicit Objective(const CalibrationInput& input)
-      : input_(input), setting_(collective_setting(input.profile, input.placement, {})) {}
+  explicit Objective(std::span<const CalibrationInput> inputs) : inputs_(inputs) {
+    for (const auto& input : inputs) settings_.push_back(collective_setting(input.profile, input.placement, {}));
+    for (const auto& input : inputs) most_samples_ = std::max(most_samples_, input.samples.size());
+  }
 
   double operator()(const Point& logs) const {
-    const auto lines = collective_lines(input_.kind, with_tuning(setting_, tuning_at(logs)));
-    const auto overhead = overhead_at(logs, input_.overhead);
+    double sum = prior(logs);
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const double weight = static_cast<double>(most_samples_) / static_cast<double>(inputs_[i].samples.size());
+      sum += weight * misfit(inputs_[i], settings_[i], logs);
+    }
+    return sum;
+  }
+
+ private:
+  static double misfit(const CalibrationInput& input, const CollectiveSetting& setting, const Point& logs) {
+    const auto lines = collective_lines(input.kind, with_tuning(setting, tuning_at(logs)));
+    const auto overhead = overhead_at(logs, input.overhead);
     double loss = 0;
-    for (const auto& sample : input_.samples) {
+    for (const auto& sample : input.samples) {
       const double us = with_overhead(fastest_us(lines, static_cast<double>(sample.bytes.value)), overhead);
       const double error = std::abs(std::log(us * 1e-6 / sample.seconds));
       loss += error < kHuber ? error * error : kHuber * (2 * error - kHuber);
     }
-    return loss / (kHuber * kHuber) + prior(logs);
+    return loss / (kHuber * kHuber);
   }
-
- private:
   static double prior(const Point& logs) {
     double sum = 0;
     for (std::size_t i = 0; i < logs.size(); ++i) {
@@ -81,8 +91,9 @@ class Objective {
     }
     return sum;
   }
-  const CalibrationInput& input_;
-  CollectiveSetting setting_;
+  std::span<const CalibrationInput> inputs_;
+  std::vector<CollectiveSetting> settings_;
+  std::size_t most_samples_ = 1;
 };
 
 /// Pattern search: tries each coordinate both ways, keeps what helps, halves the step where nothing does.
@@ -140,6 +151,23 @@ void add_warnings(CollectiveCalibration& result) {
   }
 }
 
+CollectiveCalibration result_at(const Point& point, const CalibrationInput& input) {
+  CollectiveCalibration result;
+  result.input = input;
+  result.tuning = tuning_at(point);
+  result.overhead = overhead_at(point, input.overhead);
+  const CollectiveModel model(input.profile, input.placement, result.tuning);
+  for (const auto& sample : input.samples) {
+    result.residuals.push_back(
+        {sample.bytes, sample.seconds, benchmark_seconds(model, input.kind, sample.bytes, result.overhead)});
+    const double error = std::abs(result.residuals.back().error());
+    result.mean_error += error / static_cast<double>(input.samples.size());
+    result.worst_error = std::max(result.worst_error, error);
+  }
+  add_warnings(result);
+  return result;
+}
+
 }  // namespace
 
 double benchmark_seconds(const CollectiveModel& model, CollectiveKind kind, Bytes bytes,
@@ -161,23 +189,16 @@ double CollectiveCalibration::predict(Bytes bytes) const {
 }
 
 CollectiveCalibration calibrate_collectives(const CalibrationInput& input) {
-  check_samples(input);
-  const Objective objective(input);
-  const Point point = minimise(objective);
-  CollectiveCalibration result;
-  result.input = input;
-  result.tuning = tuning_at(point);
-  result.overhead = overhead_at(point, input.overhead);
-  const CollectiveModel model(input.profile, input.placement, result.tuning);
-  for (const auto& sample : input.samples) {
-    result.residuals.push_back(
-        {sample.bytes, sample.seconds, benchmark_seconds(model, input.kind, sample.bytes, result.overhead)});
-    const double error = std::abs(result.residuals.back().error());
-    result.mean_error += error / static_cast<double>(input.samples.size());
-    result.worst_error = std::max(result.worst_error, error);
-  }
-  add_warnings(result);
-  return result;
+  return calibrate_jointly(std::span(&input, 1)).front();
+}
+
+std::vector<CollectiveCalibration> calibrate_jointly(std::span<const CalibrationInput> inputs) {
+  if (inputs.empty()) throw InputError({"calibration", "", "no tables", "one or more"});
+  for (const auto& input : inputs) check_samples(input);
+  const Point point = minimise(Objective(inputs));
+  std::vector<CollectiveCalibration> results;
+  for (const auto& input : inputs) results.push_back(result_at(point, input));
+  return results;
 }
 
 HardwareProfile with_calibration(HardwareProfile profile, const CollectiveCalibration& calibration,

@@ -3,6 +3,7 @@
 // Fits the collective model to measured times of one machine.
 
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,10 @@ double benchmark_seconds(const CollectiveModel& model, CollectiveKind kind, Byte
 /// logarithmic errors, each parameter held to its catalogue value by a prior (latency and overhead factor 1.5, rates
 /// factor 1.15, network rate factor 1.25). Deterministic pattern search. InputError without samples.
 CollectiveCalibration calibrate_collectives(const CalibrationInput& input);
+
+/// The same for several tables of one machine (all-gather and all-reduce, one node and two): one set of scales for all of
+/// them, each table with equal weight; one result for each input.
+std::vector<CollectiveCalibration> calibrate_jointly(std::span<const CalibrationInput> inputs);
 
 /// The profile with the fitted scales as facts of kind "calibrated" under `collectives`.
 HardwareProfile with_calibration(HardwareProfile profile, const CollectiveCalibration& calibration,

@@ -51,6 +51,22 @@ TEST(Calibrate, FindsASlowNetworkAndItsLatency) {
   EXPECT_LT(result.mean_error, 0.03);
 }
 
+// An all-reduce by NVLS says nothing about rings, an all-gather nothing about NVLS: together they give both.
+TEST(Calibrate, SeveralTablesShareOneMachine) {
+  CollectiveTuning truth;
+  truth.link_rate = 0.7;
+  truth.nvls_rate = 0.8;
+  const CalibrationInput inputs[] = {
+      measured_with("dgx-h100", place_block(8, 1), CollectiveKind::kAllGather, truth),
+      measured_with("dgx-h100", place_block(8, 1), CollectiveKind::kAllReduce, truth)};
+  const auto results = calibrate_jointly(inputs);
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_NEAR(results[0].tuning.link_rate, 0.7, 0.03);
+  EXPECT_NEAR(results[0].tuning.nvls_rate, 0.8, 0.03);
+  EXPECT_DOUBLE_EQ(results[0].tuning.nvls_rate, results[1].tuning.nvls_rate);
+  EXPECT_LT(results[1].mean_error, 0.03);
+}
+
 TEST(Calibrate, PredictsMeasuredSizesExactlyAndKeepsTheEndsOutside) {
   auto input = measured_with("dgx-a100-80", place_block(8, 1), CollectiveKind::kAllReduce, {});
   for (std::size_t i = 0; i < input.samples.size(); ++i) input.samples[i].seconds *= i % 2 == 0 ? 1.1 : 0.95;

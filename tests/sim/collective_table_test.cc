@@ -135,6 +135,23 @@ TEST(CollectiveCsv, ReadsAndRefuses) {
   EXPECT_NE(refused(""), "no error");
 }
 
+// Whatever happens to a log, it is read or refused, never anything else.
+TEST(NcclLog, MutatedLogsAreReadOrRefused) {
+  std::uint32_t random = 1;
+  const auto next = [&] { return random = random * 1664525u + 1013904223u; };
+  const std::string originals[] = {k2017, k2019, k2024};
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = originals[round % 3];
+    for (int i = 0; i < 4; ++i) text[(next() >> 8) % text.size()] = static_cast<char>(next() >> 24);
+    if (round % 2 == 0) text.resize((next() >> 8) % text.size());
+    try {
+      const auto table = parse_nccl_log(text, "log.txt");
+      for (const auto& row : table.rows) EXPECT_GE(row.bytes.value, 0);
+    } catch (const InputError&) {
+    }
+  }
+}
+
 /// The folder of shared material: FORESHARD_SHARED, or a sibling of the source folder.
 std::filesystem::path shared_folder() {
   if (const char* folder = std::getenv("FORESHARD_SHARED")) return folder;
