@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "core/error.h"
+#include "core/json.h"
 #include "hwprofiles/import_topology.h"
 #include "hwprofiles/topology.h"
 
@@ -119,6 +123,36 @@ TEST(NcclTopology, DamagedXmlIsRefused) {
   for (int i = 0; i < 100000; ++i) deep += "<pci>";
   EXPECT_NE(error_of(deep, true).find("deeply"), std::string::npos);
   EXPECT_NE(error_of(std::string("\x7f" "ELF\0\1\2", 7), true), "no error");
+}
+
+TEST(TopologyFiles, MutatedFilesAreReadOrRefused) {
+  std::uint32_t random = 1;
+  const auto next = [&] { return random = random * 1664525u + 1013904223u; };
+  for (int round = 0; round < 3000; ++round) {
+    const bool xml = round % 2 == 0;
+    std::string text = xml ? kXml : kA100;
+    for (int i = 0; i < 3; ++i) text[(next() >> 8) % text.size()] = static_cast<char>(next() >> 24);
+    error_of(text, xml);  // any exception but InputError fails the test
+  }
+}
+
+// 12 x 25 = 300 and 18 x 25 = 450 GB/s per direction; PHB means no NVLink; NV2 between two consumer cards.
+TEST(SmiTopology, RealPublicMatrices) {
+  const char* folder = std::getenv("FORESHARD_SHARED");
+  const auto shared = folder != nullptr ? std::filesystem::path(folder)
+                                        : std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
+  const auto topo = shared / "data" / "user-files" / "topo";
+  if (!std::filesystem::exists(topo)) GTEST_SKIP() << "no shared material";
+  const auto read = [&](const char* name) { return parse_smi_topology(read_text_file(topo / name), name); };
+  const auto a100 = with_topology(load_hardware("dgx-a100-80"), read("a100_8gpu_nv12.txt"), "topo");
+  EXPECT_EQ(a100.node.fabric, FabricKind::kNvSwitch);
+  EXPECT_DOUBLE_EQ(a100.gpu.nvlink_bandwidth.value, 300e9);
+  const auto h100 = with_topology(load_hardware("dgx-h100"), read("h100_8gpu_nv18.txt"), "topo");
+  EXPECT_DOUBLE_EQ(h100.gpu.nvlink_bandwidth.value, 450e9);
+  EXPECT_EQ(h100.gpus_per_node(), 8);
+  EXPECT_EQ(read("consumer_2gpu_nv2.txt").fabric, FabricKind::kNvLinkPairs);
+  EXPECT_EQ(read("consumer_2gpu_nv2.txt").links_per_gpu, 2);
+  EXPECT_EQ(read("consumer_2gpu_phb.txt").fabric, FabricKind::kPcie);
 }
 
 }  // namespace

@@ -97,5 +97,15 @@ TEST(OwnProfile, DamagedTextIsRefused) {
   EXPECT_NE(error_of("", "b.json"), "no error");
 }
 
+TEST(OwnProfile, MutatedFilesAreReadOrRefused) {
+  std::uint32_t random = 1;
+  const auto next = [&] { return random = random * 1664525u + 1013904223u; };
+  for (int round = 0; round < 1000; ++round) {
+    std::string text = kMine;
+    for (int i = 0; i < 3; ++i) text[(next() >> 8) % text.size()] = static_cast<char>(next() >> 24);
+    error_of(text);  // any exception but InputError fails the test
+  }
+}
+
 }  // namespace
 }  // namespace foreshard
