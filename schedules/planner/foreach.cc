@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace foreshard {
 
@@ -44,11 +45,14 @@ std::int64_t blocks_of(std::span<const std::int64_t> part_bytes, std::int64_t bl
 
 }  // namespace
 
-std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes) {
-  constexpr std::int64_t most_blocks = 132 * 32;
-  const std::int64_t rounds = (blocks_of(part_bytes, kBlockBytes) + most_blocks - 1) / most_blocks;
+std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes, std::int64_t chunks) {
+  constexpr std::int64_t most_blocks = 132 * (2048 / 128) * 2;
+  const std::int64_t work = (blocks_of(part_bytes, kBlockBytes) * chunks + most_blocks - 1) / most_blocks;
+  const auto root = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(work))));
+  const std::int64_t chunks_per_block = std::max<std::int64_t>(std::min(root, chunks), 1);
+  const std::int64_t rounds = std::max<std::int64_t>((work + chunks_per_block - 1) / chunks_per_block, 1);
   const auto n = static_cast<std::int64_t>(part_bytes.size());
-  return 8 * (blocks_of(part_bytes, kBlockBytes * std::max<std::int64_t>(rounds, 1)) + 4 * n + 1);
+  return 8 * (blocks_of(part_bytes, kBlockBytes * rounds) + 4 * n + 1);
 }
 
 std::int64_t chunk_cat_table_bytes(std::span<const std::int64_t> part_bytes) {

@@ -19,9 +19,9 @@ void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*
 /// Kernels of a multi-tensor launch over `list` with `depth` lists.
 std::uint16_t multi_tensor_kernels(const TensorList& list, int depth);
 
-/// Device table of split_with_sizes_copy for parts of these bytes per rank: 2 KiB a block, at most 32 blocks a
-/// multiprocessor of the H100 before a block takes several rounds (aten/src/ATen/native/cuda/TensorShape.cu).
-std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes);
+/// Device table of split_with_sizes_copy of `chunks` rows into parts of these bytes a row: one entry a block of 2 KiB, more
+/// where the kernel lets a block do several rounds, and four a part (aten/src/ATen/native/cuda/TensorShape.cu, H100).
+std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes, std::int64_t chunks);
 /// Device table of _chunk_cat for parts of these bytes per rank in the output's dtype.
 std::int64_t chunk_cat_table_bytes(std::span<const std::int64_t> part_bytes);
 

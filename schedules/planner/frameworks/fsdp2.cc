@@ -50,17 +50,23 @@ std::vector<std::string> Fsdp2::unsharded_parameters() const {
   return names;
 }
 
-/// Hash of the shapes that a rank holds: ranks that hold alike run alike.
+/// Hash of the rows that a rank holds of each parameter: ranks that hold alike run alike.
 std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config, std::int64_t rank) const {
-  std::vector<Group> groups;
-  Meshes meshes(config.shard, config.replicate, rank, groups);
-  Wrapping wrapping(model, meshes, extras_);
-  for (const WrapCall& call : wrap_calls(model, config)) wrapping.apply(call, config.precision);
-  std::uint64_t hash = 14695981039346656037ULL;
-  for (const ParamGroup* group : wrapping.groups()) {
-    for (const ShardedParameter& p : group->parameters) {
-      hash = (hash ^ static_cast<std::uint64_t>(p.local_numel())) * 1099511628211ULL;
+  if (cuts_.empty()) {
+    std::vector<Group> groups;
+    Meshes meshes(config.shard, config.replicate, 0, groups);
+    Wrapping wrapping(model, meshes, extras_);
+    for (const WrapCall& call : wrap_calls(model, config)) wrapping.apply(call, config.precision);
+    for (const ParamGroup* group : wrapping.groups()) {
+      for (const ShardedParameter& p : group->parameters) {
+        cuts_.emplace(p.shape[static_cast<std::size_t>(p.shard_dim)], p.mesh->shard);
+      }
     }
+  }
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const auto& [size, shard] : cuts_) {
+    const std::int64_t rows = rows_of(size, shard, rank % shard);
+    hash = (hash ^ static_cast<std::uint64_t>(rows)) * 1099511628211ULL;
   }
   return hash;
 }

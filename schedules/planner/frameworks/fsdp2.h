@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -113,6 +114,7 @@ class Fsdp2 final : public Framework {
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
   std::vector<LocalParameter> local_parameters_;
+  mutable std::set<std::pair<std::int64_t, std::int64_t>> cuts_;   ///< Sizes that are cut, and over how many ranks.
   std::vector<SymTensor> plain_;         ///< Unsharded parameters by id; null where a group owns it.
 };
 

@@ -272,7 +272,7 @@ void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
   {
     std::vector<std::int64_t> parts;
     for (const SymTensor& t : outputs) parts.push_back(t->bytes() / world);
-    const SymTensor table = host_.pointer_table(split_copy_table_bytes(parts));
+    const SymTensor table = host_.pointer_table(split_copy_table_bytes(parts, world));
     LaunchRequest split;
     split.op = OpKind::kSplitCopy;
     split.inputs = std::span(&whole, 1);

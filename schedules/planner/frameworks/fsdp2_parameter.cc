@@ -29,6 +29,11 @@ void ShardedParameter::resolve_dtypes() {
   if (gather == original || !is_floating(original)) gather.reset();
 }
 
+std::int64_t rows_of(std::int64_t size, std::int64_t ranks, std::int64_t index) {
+  const std::int64_t chunk = (size + ranks - 1) / ranks;
+  return std::clamp<std::int64_t>(size - chunk * index, 0, chunk);
+}
+
 void cut(ShardedParameter& p, Mesh& mesh, int dim) {
   const int rank = static_cast<int>(p.shape.size());
   if (dim < 0) dim += rank;
@@ -43,12 +48,11 @@ void cut(ShardedParameter& p, Mesh& mesh, int dim) {
                      fmt::format("dimension {} has {} rows, which {} ranks cannot share evenly", dim, size, mesh.shard),
                      "only dimension 0 may be sharded unevenly");
   }
-  const std::int64_t chunk = (size + mesh.shard - 1) / mesh.shard;
   p.mesh = &mesh;
   p.shard_dim = dim;
   p.padded_shape = p.local_shape = p.shape;
-  p.padded_shape[d] = chunk;
-  p.local_shape[d] = std::clamp<std::int64_t>(size - chunk * mesh.shard_rank, 0, chunk);
+  p.padded_shape[d] = (size + mesh.shard - 1) / mesh.shard;
+  p.local_shape[d] = rows_of(size, mesh.shard, mesh.shard_rank);
 }
 
 }  // namespace foreshard::fsdp2

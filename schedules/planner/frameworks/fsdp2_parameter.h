@@ -62,6 +62,9 @@ struct ShardedParameter {
 
 std::int64_t product(const std::vector<std::int64_t>& shape);
 
+/// Rows that rank `index` of `ranks` holds of `size` (F2-P-1).
+std::int64_t rows_of(std::int64_t size, std::int64_t ranks, std::int64_t index);
+
 /// Cuts a parameter over `mesh` along `dim` (negative counts from the end). Fsdp2Error where PyTorch refuses (F2-P-3).
 void cut(ShardedParameter& p, Mesh& mesh, int dim);
 

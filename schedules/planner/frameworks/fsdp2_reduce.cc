@@ -293,7 +293,7 @@ SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
     cat.attributes = std::span(&dim, 1);
     host_.launch(cat);
   }
-  g.tensors.clear();
+  while (!g.tensors.empty()) g.tensors.pop_back();   // A list drops its last item first.
   return input;
 }
 

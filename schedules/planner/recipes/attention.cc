@@ -87,6 +87,10 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     r.save_output(rng);
     r.save_output(unused);
   }
+  // What was not saved goes in the order of the results.
+  lse.reset();
+  rng.reset();
+  unused.reset();
   return o;
 }
 
@@ -168,6 +172,10 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     r.save_output(offset);
     r.save_output(seed);
   }
+  lse.reset();
+  lse_all.reset();
+  seed.reset();
+  offset.reset();
   return o;
 }
 

@@ -97,6 +97,8 @@ SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, co
     r.save_output(mean);
     r.save_output(rstd);
   }
+  mean.reset();
+  rstd.reset();
   return y;
 }
 
