@@ -4,12 +4,16 @@
 
 #include "conformance/fsdp2_check.h"
 #include "conformance/golden_files.h"
+#include "conformance/memory_check.h"
+#include "conformance/models_check.h"
 
 namespace foreshard {
 namespace {
 
 constexpr CheckKind kKinds[] = {
     {"fsdp2", check_fsdp2},
+    {"memory", check_memory},
+    {"models", check_models},
 };
 
 }  // namespace

@@ -30,12 +30,12 @@ class ClipMemory {
 
 /// torch._foreach_norm: a table of chunk counts, partial sums, one scalar for each tensor.
 std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory, const std::vector<SymTensor>& gradients) {
-  std::int64_t chunks = 1;
-  for (const SymTensor& g : gradients) chunks = std::max(chunks, (g->numel + kForeachChunk - 1) / kForeachChunk);
+  std::int64_t chunks = 0;
+  for (const SymTensor& g : gradients) chunks += (g->numel + kForeachChunk - 1) / kForeachChunk;
   const auto n = static_cast<std::int64_t>(gradients.size());
   SymTensor table;
   if (!memory.on_host()) table = host.pointer_table((n + 1) * 8);
-  const SymTensor partial = memory.make(Shape{n * chunks}, DType::kFloat32);
+  const SymTensor partial = memory.make(Shape{chunks}, DType::kFloat32);
   std::vector<SymTensor> norms;
   for (std::int64_t i = 0; i < n; ++i) norms.push_back(memory.make(Shape{}, gradients[0]->dtype));
   const double two = 2;

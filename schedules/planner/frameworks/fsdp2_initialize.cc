@@ -82,7 +82,7 @@ void Fsdp2::make_shards() {
       if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
         const ShardedParameter& p = owner->group->parameters[owner->index];
-        if (!t.shard) t.shard = empty(p, p.local_numel(), owner->group->unit);
+        t.shard = empty(p, p.local_numel(), owner->group->unit);   // A tied weight's last place wins.
         continue;
       }
       SymTensor& t = plain_[owned.id.value];

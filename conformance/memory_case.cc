@@ -1,0 +1,153 @@
+#include "conformance/memory_case.h"
+
+#include <map>
+
+#include "core/json.h"
+#include "models/load_model.h"
+#include "models/plain/plain_models.h"
+
+namespace foreshard {
+namespace {
+
+[[noreturn]] void refuse(const std::string& key, const std::string& message) { throw InputError(Issue{"", key, message, ""}); }
+
+std::optional<DType> dtype_or_none(const Json& value, const std::string& key) {
+  if (value.is_null()) return std::nullopt;
+  const auto dtype = parse_dtype(value.get<std::string>());
+  if (!dtype) refuse(key, "unknown dtype " + describe_json(value));
+  return dtype;
+}
+
+void set_dtype(Model& model, DType dtype) {
+  for (ParameterDef& p : model.parameters) {
+    if (is_floating(p.dtype)) p.dtype = dtype;
+  }
+}
+
+Model read_model(const Json& m, DType dtype) {
+  const std::string kind = m.at("kind").get<std::string>();
+  if (kind == "hf") {
+    Model model = model_from_json(m.at("inline"), m.value("config", "config.json"));
+    set_dtype(model, dtype);
+    return model;
+  }
+  PlainModelOptions o;
+  o.layers = m.at("layers").get<std::int64_t>();
+  o.hidden = m.at("hidden").get<std::int64_t>();
+  o.heads = m.at("heads").get<std::int64_t>();
+  o.kv_heads = m.value("kv_heads", std::int64_t{0});
+  o.ffn = m.value("ffn", std::int64_t{0});
+  o.vocabulary = m.at("vocab").get<std::int64_t>();
+  o.max_sequence = m.value("max_seq", o.max_sequence);
+  o.tied = m.value("tied", kind == "gpt2");
+  o.head_dim = m.value("head_dim", std::int64_t{0});
+  o.qk_norm = m.value("qk_norm", false);
+  o.dropout = m.value("dropout", 0.0);
+  o.dtype = dtype;
+  if (kind == "llama") return plain_llama(o);
+  if (kind == "gpt2") return plain_gpt2(o);
+  refuse("model.kind", "unknown kind of model '" + kind + "'");
+}
+
+Reshard read_reshard(const Json& value) {
+  if (value.is_null()) return {};
+  if (value.is_boolean()) return value.get<bool>() ? Reshard::yes() : Reshard::no();
+  return Reshard::to_group(value.get<std::int64_t>());
+}
+
+template <typename Value>
+Value choose(const Json& c, const std::string& key, const std::map<std::string, Value>& values) {
+  const std::string text = c.at(key).get<std::string>();
+  const auto it = values.find(text);
+  if (it == values.end()) refuse(key, "cannot be '" + text + "'");
+  return it->second;
+}
+
+void read_framework(const Json& c, ParallelConfig& p) {
+  p.framework = choose<FrameworkKind>(c, "framework", {{"none", FrameworkKind::kUnsharded}, {"ddp", FrameworkKind::kDdp},
+                                                       {"fsdp2", FrameworkKind::kFsdp2}, {"fsdp1", FrameworkKind::kFsdp1}});
+  const auto world = c.at("world").get<std::int64_t>(), replicas = c.at("hsdp_replicas").get<std::int64_t>();
+  const bool ddp = p.framework == FrameworkKind::kDdp;
+  p.shard = ddp ? 1 : world / replicas;
+  p.replicate = ddp ? world : replicas;
+  const std::string wrap = c.at("wrap").get<std::string>();
+  p.wrap.root_split = c.at("root_split").get<bool>();
+  if (wrap == "none") {
+    p.wrap.kind = WrapPolicy::Kind::kRootOnly;
+  } else if (wrap != "block") {
+    p.wrap.kind = WrapPolicy::Kind::kEveryK;
+    p.wrap.every = std::stoll(wrap);
+  }
+  p.reshard = read_reshard(c.at("reshard_after_forward"));
+  p.root_reshard = read_reshard(c.at("root_reshard"));
+  p.reduce_scatter_max_inputs = c.at("rs_max_input_buffers").get<std::int64_t>();
+  p.unshard_async = c.at("unshard_async").get<bool>();
+  if (const std::int64_t n = c.at("forward_prefetch").is_boolean() ? 0 : c.at("forward_prefetch").get<std::int64_t>()) {
+    p.prefetch_forward = n;
+  }
+  if (!c.at("backward_prefetch").is_null()) p.prefetch_backward = c.at("backward_prefetch").get<std::int64_t>();
+}
+
+void read_other_frameworks(const Json& c, ParallelConfig& p) {
+  if (!c.at("bucket_cap_mb").is_null()) p.ddp.bucket_cap_mib = c.at("bucket_cap_mb").get<double>();
+  p.ddp.gradient_as_bucket_view = c.at("gradient_as_bucket_view").get<bool>();
+  p.ddp.static_graph = c.at("static_graph").get<bool>();
+  using Strategy = Fsdp1Options::Strategy;
+  p.fsdp1.strategy = choose<Strategy>(c, "sharding_strategy", {{"FULL_SHARD", Strategy::kFullShard}, {"SHARD_GRAD_OP", Strategy::kShardGradOp},
+                                                              {"HYBRID_SHARD", Strategy::kHybrid}, {"NO_SHARD", Strategy::kNoShard},
+                                                              {"_HYBRID_SHARD_ZERO2", Strategy::kHybridZero2}});
+  using Prefetch = Fsdp1Options::BackwardPrefetch;
+  p.fsdp1.backward_prefetch = choose<Prefetch>(c, "backward_prefetch_mode", {{"BACKWARD_PRE", Prefetch::kPre},
+                                                                             {"BACKWARD_POST", Prefetch::kPost}, {"none", Prefetch::kNone}});
+  p.fsdp1.forward_prefetch = c.at("forward_prefetch").is_boolean() ? c.at("forward_prefetch").get<bool>()
+                                                                   : c.at("forward_prefetch").get<std::int64_t>() != 0;
+  p.fsdp1.limit_all_gathers = c.at("limit_all_gathers").get<bool>();
+  p.fsdp1.use_orig_params = c.at("use_orig_params").get<bool>();
+}
+
+void read_training(const Json& c, ParallelConfig& p) {
+  p.micro_batch = c.at("micro_batch").get<std::int64_t>();
+  p.sequence = c.at("seq").get<std::int64_t>();
+  p.accumulate = c.at("grad_accum").get<std::int64_t>();
+  p.sync_each_micro_batch = c.at("sync_each_microbatch").get<bool>();
+  p.precision.param = dtype_or_none(c.at("param_dtype"), "param_dtype");
+  p.precision.reduce = dtype_or_none(c.at("reduce_dtype"), "reduce_dtype");
+  p.model_dtype = *dtype_or_none(c.at("model_dtype"), "model_dtype");
+  p.autocast = c.at("autocast").get<bool>();
+  const std::string checkpoint = c.at("activation_checkpointing").get<std::string>();
+  if (checkpoint == "full") p.checkpoint = CheckpointKind::kFull;
+  if (checkpoint == "selective_op") p.checkpoint = CheckpointKind::kSelectiveOp;
+  if (checkpoint.starts_with("every_")) {
+    p.checkpoint = CheckpointKind::kEveryK;
+    p.checkpoint_every = std::stoll(checkpoint.substr(6));
+  }
+  p.optimizer = choose<OptimizerKind>(c, "optimizer", {{"adamw", OptimizerKind::kAdamWForeach}, {"adamw_default", OptimizerKind::kAdamWForeach},
+                                                       {"adamw_fused", OptimizerKind::kAdamWFused}, {"adamw_for", OptimizerKind::kAdamWForLoop},
+                                                       {"sgd", OptimizerKind::kSgd}, {"sgd_momentum", OptimizerKind::kSgd},
+                                                       {"none", OptimizerKind::kNone}});
+  p.momentum = c.at("optimizer") == "sgd_momentum" ? 0.9 : 0;
+  p.clip = c.at("clip_grad").get<bool>();
+  p.offload = c.at("cpu_offload").get<bool>() ? OffloadKind::kParameters : OffloadKind::kNone;
+  p.attention = c.at("attention") == "flash" ? AttentionKind::kFlash : AttentionKind::kSdpa;
+  p.loss = c.at("loss") == "ce_float" ? LossKind::kCrossEntropyFloat : LossKind::kCrossEntropy;
+}
+
+}  // namespace
+
+MemoryCase read_memory_case(const Json& c) {
+  MemoryCase m;
+  m.id = c.value("id", "case");
+  read_framework(c, m.config);
+  read_other_frameworks(c, m.config);
+  read_training(c, m.config);
+  m.model = read_model(c.at("model"), m.config.model_dtype);
+  m.rank = c.at("rank").get<std::int64_t>();
+  m.steps = c.at("steps").get<std::int64_t>();
+  if (!c.value("alloc_conf", "").empty()) m.allocator = parse_alloc_conf(c.at("alloc_conf").get<std::string>());
+  m.allocator.expandable_segments = m.allocator.expandable_segments || c.at("expandable_segments").get<bool>();
+  m.device_memory = Bytes(c.at("mem_bytes").get<std::int64_t>());
+  m.events_only_when_waited = c.at("events") == "sync";
+  return m;
+}
+
+}  // namespace foreshard
