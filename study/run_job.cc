@@ -1,0 +1,236 @@
+#include "study/run_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "models/load_model.h"
+
+namespace foreshard {
+namespace {
+
+bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+/// The training program a run used, as far as time and memory depend on it.
+enum class Stack : std::uint8_t {
+  kComposer,     ///< llm-foundry: MPT blocks, FSDP1, unfused decoupled AdamW, metrics on the logits of each step.
+  kPlain,        ///< A PyTorch recipe (torchtitan, fms-fsdp, litgpt, ...).
+};
+
+Stack stack_of(const MeasuredRun& run) {
+  return contains(run.precision, "/PURE") || contains(run.precision, "/DEFAULT") ? Stack::kComposer : Stack::kPlain;
+}
+
+/// Why a run is outside what the tool expresses; empty if it is inside.
+std::string refusal_of(const MeasuredRun& run) {
+  const auto has = [&](const char* word) { return contains(run.strategy, word) || contains(run.precision, word) ||
+                                                  contains(run.model, word); };
+  if (has("LoRA")) return "adapters (LoRA, QLoRA) on quantised or frozen weights are not planned from a table row";
+  if (has("MoE") || has("+EP")) return "expert parallelism is not modelled";
+  if (has("+CP") || run.cp.value_or(1) > 1) return "context parallelism is not modelled";
+  if (run.tp.value_or(1) > 1) return "tensor parallelism is not modelled";
+  if (run.pp.value_or(1) > 1) return "pipeline parallelism is not modelled";
+  if (has("fp8") || has("FP8") || has("float8") || has("mxfp8")) return "fp8 matrix products are not modelled";
+  if (contains(run.strategy, "Megatron")) return "Megatron-FSDP is not one of the frameworks";
+  if (contains(run.strategy, "Thunder") || contains(run.compile, "thunder")) return "the Thunder compiler is not modelled";
+  if (contains(run.strategy, "offload")) return "CPU offload is not priced from a table row";
+  if (!run.n_layers || !run.d_model || !run.n_heads || !run.seq_len || !run.n_gpus || !run.micro_batch) {
+    return "the row does not state the model's shape, the batch or the number of GPUs";
+  }
+  return {};
+}
+
+/// Shape of a model as an importer's configuration.
+Json configuration_of(const MeasuredRun& run, std::vector<std::string>& assumptions) {
+  const std::int64_t width = *run.d_model;
+  const std::int64_t ffn = run.d_ff.value_or(4 * width);
+  std::int64_t vocabulary = run.vocab.value_or(50257);
+  if (!run.vocab) assumptions.push_back(fmt::format("vocabulary {} (not stated)", vocabulary));
+  Json c;
+  if (contains(run.model, "MPT")) {
+    c["model_type"] = "mpt";
+    c["architectures"] = Json::array({"MPTForCausalLM"});
+    c["vocab_size"] = vocabulary;
+    c["max_seq_len"] = *run.seq_len;
+    c["d_model"] = width;
+    c["n_heads"] = *run.n_heads;
+    c["n_layers"] = *run.n_layers;
+    c["expansion_ratio"] = ffn / width;
+    return c;
+  }
+  if (contains(run.model, "GPT") || contains(run.model, "gpt")) {
+    c["model_type"] = "gpt2";
+    c["architectures"] = Json::array({"GPT2LMHeadModel"});
+    c["vocab_size"] = vocabulary;
+    c["n_positions"] = *run.seq_len;
+    c["n_embd"] = width;
+    c["n_head"] = *run.n_heads;
+    c["n_layer"] = *run.n_layers;
+    c["n_inner"] = ffn;
+    for (const char* p : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) c[p] = 0.0;
+    return c;
+  }
+  c["model_type"] = "llama";
+  c["architectures"] = Json::array({"LlamaForCausalLM"});
+  c["vocab_size"] = vocabulary;
+  c["hidden_size"] = width;
+  c["intermediate_size"] = ffn;
+  c["num_hidden_layers"] = *run.n_layers;
+  c["num_attention_heads"] = *run.n_heads;
+  c["num_key_value_heads"] = run.n_kv_heads.value_or(*run.n_heads);
+  c["max_position_embeddings"] = *run.seq_len;
+  c["tie_word_embeddings"] = false;
+  return c;
+}
+
+/// Name of the box for `--on`, from what the row says of its GPUs and network.
+std::string hardware_of(const MeasuredRun& run, std::vector<std::string>& assumptions) {
+  static const std::vector<std::pair<const char*, const char*>> kBoxes = {
+      {"A100-80GB", "dgx-a100-80"}, {"A100-40GB", "dgx-a100-40"}, {"A800-80GB", "hgx-a800"},
+      {"H100-96GB", "hgx-h100-96"}, {"H100-80GB", "dgx-h100"}, {"H100", "dgx-h100"}, {"H200", "hgx-h200"},
+      {"B200", "dgx-b200"}, {"GB200", "gb200-nvl72"}, {"GB300", "gb300-nvl72"}, {"MI300X", "8x-mi300x-node"},
+      {"V100-16GB", "dgx-1v-16"}, {"V100-32GB", "dgx-1v"}, {"RTX3090", "8x-rtx3090"}, {"RTX4090", "8x-rtx4090"},
+      {"A5000", "8x-rtx-a5000"}, {"RTX6000Ada", "8x-rtx-6000-ada"}, {"L40S", "8x-l40s"}, {"T4", "4x-t4"}};
+  const char* box = nullptr;
+  for (const auto& [gpu, name] : kBoxes) {
+    if (run.gpu.starts_with(gpu) && (box == nullptr || std::string(gpu) == "H100")) {
+      if (box == nullptr) box = name;
+    }
+  }
+  if (box == nullptr) return {};
+  if (contains(run.gpu, "not stated")) assumptions.push_back("GPU variant: SXM, full power (not stated)");
+  std::string name = box;
+  if (*run.n_gpus > run.gpus_per_node.value_or(8)) {
+    int nics = 0, rate = 0;
+    if (std::sscanf(run.inter_node_link.c_str(), "RoCE %dx%d", &nics, &rate) == 2) {
+      name += fmt::format("@{}x{}g-roce", nics, rate);
+    } else if (std::sscanf(run.inter_node_link.c_str(), "RoCE %d", &rate) == 1) {
+      name += fmt::format("@8x{}g-roce", rate / 8);
+    } else if (std::sscanf(run.inter_node_link.c_str(), "InfiniBand %d", &rate) == 1 ||
+               (std::sscanf(run.inter_node_link.c_str(), "%d Gb/s (per node", &rate) == 1)) {
+      name += rate >= 800 ? fmt::format("@8x{}g", rate / 8) : fmt::format("@{}x100g", std::max(1, rate / 100));
+    } else if (std::sscanf(run.inter_node_link.c_str(), "RDMA %d Gb/s per GPU", &rate) == 1) {
+      name += fmt::format("@8x{}g", rate);
+    } else if (run.inter_node_link.empty()) {
+      assumptions.push_back("network of the usual box (not stated)");
+    }
+  }
+  return name;
+}
+
+void set_checkpointing(const MeasuredRun& run, ParallelConfig& config) {
+  if (contains(run.ac_mode, "every 2nd") || run.ac_mode == "selective-layer") {
+    config.checkpoint = CheckpointKind::kEveryK;
+    config.checkpoint_every = 2;
+  } else if (run.ac_mode.starts_with("full")) {
+    config.checkpoint = CheckpointKind::kFull;
+  } else if (run.ac_mode.starts_with("selective")) {
+    config.checkpoint = CheckpointKind::kSelectiveOp;
+  }
+}
+
+/// Framework and sharding; false if the strategy is none that we know.
+bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
+  config.shard = run.dp_shard.value_or(*run.n_gpus);
+  config.replicate = run.dp_replicate.value_or(1);
+  if (run.strategy.starts_with("FSDP2")) {
+    config.framework = FrameworkKind::kFsdp2;
+  } else if (run.strategy.starts_with("FSDP")) {
+    config.framework = FrameworkKind::kFsdp1;
+    if (contains(run.strategy, "SHARD_GRAD_OP")) config.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
+    if (contains(run.strategy, "HYBRID")) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
+    if (contains(run.strategy, "NO_SHARD")) config.fsdp1.strategy = Fsdp1Options::Strategy::kNoShard;
+  } else if (run.strategy.starts_with("ZeRO-1")) {
+    config.framework = FrameworkKind::kZero1;
+  } else if (contains(run.strategy, "ZeRO-3")) {
+    config.framework = FrameworkKind::kZero3;
+  } else if (run.strategy == "DDP") {
+    config.framework = FrameworkKind::kDdp;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// Bytes of logits traffic for each token and vocabulary entry of Composer's metrics: cross-entropy and perplexity are
+/// evaluated on the logits of every step (two passes of an fp32 log-softmax over them).
+constexpr double kMetricBytes = 27;
+
+void set_software(const MeasuredRun& run, const HardwareProfile& hardware, RunJob& out) {
+  ParallelConfig& c = out.job.config;
+  c.precision.param = DType::kBFloat16;
+  c.precision.reduce = DType::kFloat32;
+  c.clip = true;
+  if (contains(run.precision, "fp16")) c.precision.param = DType::kFloat16;
+  if (stack_of(run) == Stack::kComposer) {
+    if (contains(run.precision, "/PURE")) {
+      c.precision.reduce = DType::kBFloat16;
+      c.checkpoint_early_stop = false;                      // torch 1.13: the whole forward runs again
+    }
+    c.wrap.root_split = false;
+    c.optimizer = OptimizerKind::kAdamWForLoop;
+    c.loss = LossKind::kCrossEntropy;
+    out.parameters.attention.kernel = AttentionKernel::kFlash1;
+    const double tokens = static_cast<double>(c.micro_batch * c.sequence * c.accumulate);
+    const double bandwidth = hardware.gpu.memory_bandwidth.value * hardware.gpu.efficiency_or("memory_bound", 0.82);
+    out.parameters.step.fixed += from_seconds(kMetricBytes * tokens * static_cast<double>(*run.vocab) / bandwidth);
+  } else if (c.framework == FrameworkKind::kFsdp2) {
+    c.optimizer = OptimizerKind::kAdamWFused;
+  } else {
+    c.optimizer = OptimizerKind::kAdamWForeach;
+    c.precision.reduce = DType::kBFloat16;
+    c.wrap.root_split = false;
+  }
+  if (contains(run.precision, "-true")) c.model_dtype = DType::kBFloat16;
+  c.compile = run.compile == "yes";
+  if (contains(run.attention_impl, "cuDNN")) out.parameters.attention.kernel = AttentionKernel::kCudnn;
+}
+
+/// Models by configuration text: rows repeat a few shapes hundreds of times.
+std::shared_ptr<const Model> model_of(const Json& configuration, const std::string& row) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const Model>> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<const Model>& model = known[configuration.dump()];
+  if (!model) model = std::make_shared<const Model>(model_from_json(configuration, row));
+  return model;
+}
+
+}  // namespace
+
+RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
+  RunJob out;
+  out.parameters = parameters;
+  out.refusal = refusal_of(run);
+  if (!out.refusal.empty()) return out;
+  ParallelConfig& config = out.job.config;
+  if (!set_strategy(run, config)) {
+    out.refusal = "the strategy \"" + run.strategy + "\" is none of FSDP1, FSDP2, ZeRO, DDP";
+    return out;
+  }
+  const std::string hardware = hardware_of(run, out.assumptions);
+  if (hardware.empty()) {
+    out.refusal = "the GPU \"" + run.gpu + "\" is not in the catalogue";
+    return out;
+  }
+  config.micro_batch = *run.micro_batch;
+  config.sequence = *run.seq_len;
+  config.accumulate = run.grad_accum.value_or(1);
+  out.job.gpus = config.world();
+  try {
+    out.job.hardware = load_hardware(hardware);
+    out.job.model = model_of(configuration_of(run, out.assumptions), run.row_id);
+  } catch (const InputError& error) {
+    out.refusal = error.what();
+    return out;
+  }
+  set_checkpointing(run, config);
+  set_software(run, out.job.hardware, out);
+  return out;
+}
+
+}  // namespace foreshard
