@@ -47,7 +47,8 @@ Model plain_gpt2(const PlainModelOptions& o) {
   Program p(b, root, {"tokens"});
   const std::string row = p.op_ints(Function::kArange, {"tokens"}, {0});
   p.op_ints(Function::kView, {row}, {-1}, "pos");
-  p.add(p.call(tokens, {"tokens"}), p.call(positions, {"pos"}), "h");
+  const std::string token_part = p.call(tokens, {"tokens"});
+  p.add(token_part, p.call(positions, {"pos"}), "h");
   for (const ModuleId m : b.model().roles.blocks) p.call(m, {"h"}, "h");
   p.call(head, {p.call(norm, {"h"})}, "%logits");
   p.returns({"%logits"});

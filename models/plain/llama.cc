@@ -86,8 +86,8 @@ Model plain_llama(const PlainModelOptions& o) {
   const ModuleId norm = b.rms_norm(root, "norm", o.hidden, 1e-5);
   const ModuleId head = b.linear(root, "output", o.hidden, o.vocabulary, false);
   const std::int64_t half = (o.head_dim > 0 ? o.head_dim : o.hidden / o.heads) / 2;
-  b.model().at(root).buffers = {{"cos", {o.max_sequence, 1, half}, DType::kFloat32, false},
-                                {"sin", {o.max_sequence, 1, half}, DType::kFloat32, false}};
+  b.model().at(root).buffers = {{"cos", {o.max_sequence, 1, half}, o.dtype, false},
+                                {"sin", {o.max_sequence, 1, half}, o.dtype, false}};
   Program p(b, root, {"tokens"});
   p.call(embedding, {"tokens"}, "h");
   // cos[:s].to(h.dtype): the tokens are [b, s], the table's first dimension is the position.

@@ -34,7 +34,7 @@ void clear_node(AutogradNode& n) {
   if (n.variable) n.variable->grad_accumulator = nullptr;
   n.variable = nullptr;
   n.gradients_in = 1;
-  n.mixed_dtypes = n.runs_without_gradients = false;
+  n.mixed_dtypes = n.runs_without_gradients = n.transposes_leaf = false;
   n.backward = nullptr;
   n.first_hook = -1;
   n.pending = 0;
@@ -231,9 +231,8 @@ void HostImpl::accumulate_input(GraphTask& task, AutogradNode* next, int input, 
 void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks) {
   SymTensorImpl& leaf = *node.variable;
   SymTensor g = std::move(gradient);
-  if (leaf.grad_dtype >= 0 && g->dtype != static_cast<DType>(leaf.grad_dtype)) {
-    g = host.cast(g, static_cast<DType>(leaf.grad_dtype), BufferCategory::kUnshardedGradient, leaf.storage->unit);
-  }
+  const DType wanted = leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : leaf.dtype;
+  if (g->dtype != wanted) g = host.cast(g, wanted, BufferCategory::kUnshardedGradient, leaf.storage->unit);
   if (leaf.grad) {
     host.launch(OpKind::kAddInPlace, {leaf.grad, g}, {leaf.grad});
     ++leaf.grad->version;
@@ -257,9 +256,13 @@ void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (!out[i]) continue;
     const AutogradNode* const next = node.edge(static_cast<int>(i)).node.get();
-    if (!next || next->mixed_dtypes || out[i]->dtype == next->dtype) continue;
-    if (!next->backward && (!next->variable || next->variable->grad_dtype >= 0)) continue;
-    out[i] = host.cast(out[i], next->dtype, BufferCategory::kBackwardTemporary);
+    if (!next || next->mixed_dtypes) continue;
+    DType wanted = next->dtype;
+    if (!next->backward) {                  // AccumulateGrad: the leaf may ask for gradients of another dtype.
+      if (!next->variable || node.transposes_leaf) continue;
+      if (next->variable->grad_dtype >= 0) wanted = static_cast<DType>(next->variable->grad_dtype);
+    }
+    if (out[i]->dtype != wanted) out[i] = host.cast(out[i], wanted, BufferCategory::kBackwardTemporary);
   }
 }
 

@@ -1,5 +1,7 @@
 // Scaled dot product attention: FlashAttention-2 for 16-bit inputs without a mask, else the memory-efficient kernel.
 
+#include <cmath>
+
 #include "schedules/planner/recipes/recipe.h"
 
 namespace foreshard {
@@ -20,9 +22,8 @@ std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool
   return {q->shape[0], q->shape[1], q->shape[2], k->shape[2], q->shape[3], causal ? 1 : 0};
 }
 
-void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out, const AutogradNode* n,
+void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out,
                       const std::array<std::int64_t, 6>& dims, bool causal, double scale) {
-  (void)n;
   const std::array<double, 2> attributes{causal ? 1.0 : 0.0, scale};
   LaunchRequest q;
   q.op = op;
@@ -33,6 +34,17 @@ void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::sp
   h.launch(q);
 }
 
+/// `t` [b, h, s, d] if its memory is dense in the order [b, s, h, d], else a copy that is.
+SymTensor rows_first(Host& h, const SymTensor& t) {
+  const Shape& n = t->shape;
+  SymTensor swapped = raw_view(h, t, {n[0], n[2], n[1], n[3]}, {t->stride[0], t->stride[2], t->stride[1], t->stride[3]}, t->offset);
+  if (is_contiguous(*swapped)) return t;
+  SymTensor y = empty_result(h, n, t->dtype);
+  y->stride = {n[1] * n[2] * n[3], n[3], n[1] * n[3], 1};
+  h.launch(OpKind::kCopy, {t}, {y});
+  return y;
+}
+
 /// Saved: key, query, value, logsumexp, output, rng state, unused. Temporaries: softmax_d, fp32 dq accumulator; with grouped
 /// queries dk and dv of every query head.
 void flash_backward(BackwardContext& ctx) {
@@ -40,6 +52,8 @@ void flash_backward(BackwardContext& ctx) {
   SymTensor k = ctx.saved(0), q = ctx.saved(1), v = ctx.saved(2), lse = ctx.saved(3), o = ctx.saved(4);
   SymTensor rng = ctx.saved(5), unused = ctx.saved(6);
   const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3], kv = k->shape[1];
+  // The kernel wants the gradient and the output as [b, s, h, d].
+  SymTensor dense_grad = rows_first(h, ctx.grad()), dense_o = rows_first(h, o);
   SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape);
   const std::int64_t rows = round_up(s, 128), width = round_up(d, d <= 128 ? 32 : 64);
   {
@@ -51,9 +65,9 @@ void flash_backward(BackwardContext& ctx) {
       wide_v = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
     }
     const bool causal = ctx.node.ints[0] != 0;
-    const std::array<SymTensor, 6> in{ctx.grad(), q, k, v, o, lse};
+    const std::array<SymTensor, 6> in{dense_grad, q, k, v, dense_o, lse};
     const std::array<SymTensor, 3> out{gq, gk, gv};
-    launch_attention(h, OpKind::kFlashAttentionBackward, in, out, nullptr, dims_of(q, k, causal), causal, ctx.node.floats[0]);
+    launch_attention(h, OpKind::kFlashAttentionBackward, in, out, dims_of(q, k, causal), causal, ctx.node.floats[0]);
     wide_v.reset();
     wide_k.reset();
     dq.reset();
@@ -77,9 +91,11 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
   SymTensor rng = empty_result(h, {2}, DType::kInt64);
   SymTensor unused = empty_result(h, {1}, DType::kInt64);
   if (dropout_p > 0) rng = empty_result(h, {2}, DType::kInt64);
-  const std::array<SymTensor, 3> in{q, k, v};
-  const std::array<SymTensor, 2> out{o, lse};
-  launch_attention(h, OpKind::kFlashAttention, in, out, nullptr, dims_of(q, k, causal), causal, scale);
+  {
+    const std::array<SymTensor, 3> operands{q, k, v};
+    const std::array<SymTensor, 2> results{o, lse};
+    launch_attention(h, OpKind::kFlashAttention, operands, results, dims_of(q, k, causal), causal, scale);
+  }
   r.attach(o);
   if (r) {
     r.save_output(lse);
@@ -129,7 +145,7 @@ void efficient_backward(BackwardContext& ctx) {
     SymTensor workspace = empty_temporary(h, b * heads * blocks * (64 * d * 4 + 16));
     const std::array<SymTensor, 7> in{ctx.grad(), q, k, v, o, lse, mask};
     const std::array<SymTensor, 3> out{gq, gk, gv};
-    launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6), out, nullptr,
+    launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6), out,
                      dims_of(q, k, causal), causal, ctx.node.floats[0]);
     delta.reset();
     workspace.reset();
@@ -162,9 +178,11 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   SymTensor lse_all = empty_result(h, {n[0], n[1], round_up(n[2], 32)}, DType::kFloat32);
   SymTensor lse = h.view_as(lse_all, {n[0], n[1], n[2]});
   lse->stride = lse_all->stride;
-  const std::array<SymTensor, 4> in{q, k, v, mask};
-  const std::array<SymTensor, 2> out{o, lse};
-  launch_attention(h, OpKind::kEfficientAttention, std::span(in).first(mask ? 4 : 3), out, nullptr, dims_of(q, k, causal), causal, scale);
+  {
+    const std::array<SymTensor, 4> operands{q, k, v, mask};
+    const std::array<SymTensor, 2> results{o, lse};
+    launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3), results, dims_of(q, k, causal), causal, scale);
+  }
   r.attach(o);
   if (r) {
     r.save_output(lse);
@@ -191,6 +209,25 @@ SymTensor additive_mask(Host& h, const SymTensor& mask, DType dtype) {
   return inside;
 }
 
+void pad_backward(BackwardContext& ctx) {
+  if (ctx.needs(0)) ctx.set(0, slice(ctx.host, ctx.grad(), -1, 0, ctx.node.ints[0]));
+}
+
+/// constant_pad_nd of the last dimension to a multiple of 8.
+SymTensor pad_last(Host& h, const SymTensor& x) {
+  Record r(h, pad_backward, {&x});
+  if (r) r->ints[0] = x->shape[-1];
+  Shape s = x->shape;
+  s[-1] = round_up(s[-1], 8);
+  SymTensor y = empty_result(h, s, x->dtype);
+  h.launch(OpKind::kFill, {}, {y}, {0.0});
+  SymTensor inside = h.view_as(y, x->shape);
+  inside->stride = y->stride;
+  h.launch(OpKind::kCopy, {x}, {inside});
+  r.attach(y);
+  return y;
+}
+
 /// k or v with every query head: expand and reshape, which copies.
 SymTensor repeat_heads(Host& h, const SymTensor& t, std::int64_t heads) {
   const std::int64_t kv = t->shape[1];
@@ -207,7 +244,12 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   const bool half = q->dtype == DType::kBFloat16 || q->dtype == DType::kFloat16;
   const bool equal_heads = q->shape[3] == v->shape[3] && q->shape[3] <= 256;
   if (half && equal_heads && !mask && h.config().attention == AttentionKind::kFlash) {
-    return flash(h, q, k, v, causal, dropout_p, scale);
+    if (q->shape[3] % 8 == 0) return flash(h, q, k, v, causal, dropout_p, scale);
+    // Head sizes are padded to a multiple of 8 first, the result is cut back.
+    const double true_scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3]));
+    SymTensor q8 = pad_last(h, q), k8 = pad_last(h, k), v8 = pad_last(h, v);
+    SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
+    return slice(h, o, -1, 0, q->shape[3]);
   }
   if (!mask) return efficient(h, q, k, v, mask, causal, scale);
   SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);

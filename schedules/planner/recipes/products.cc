@@ -84,12 +84,14 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
   SymTensor y;
   if (bias) {
     Record r(h, addmm_backward, {&bias, &x, &weight});
+    if (r) r->transposes_leaf = true;
     if (r.needs(2)) r.save(x);
     if (r.needs(1)) r.save(weight);
     y = product(h, x, swapped(h, weight), bias);
     r.attach(y);
   } else {
     Record r(h, mm_backward, {&x, &weight});
+    if (r) r->transposes_leaf = true;
     if (r.needs(0)) r.save(weight);
     if (r.needs(1)) r.save(x);
     y = product(h, x, swapped(h, weight));
