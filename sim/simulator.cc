@@ -13,6 +13,10 @@ namespace {
 /// Up to this many simulated ranks are recorded together; beyond, only the one that is explained.
 constexpr std::size_t kRecordAll = 16;
 
+constexpr const char* kNotModelled[] = {
+    "slowdown of transfers by kernels that run at the same time",
+    "network congestion beyond each GPU's share of the NICs",
+};
 constexpr std::int32_t kMaxSteps = 30'000;
 
 class Simulation {
@@ -103,6 +107,7 @@ class Simulation {
     result.ranks_simulated = static_cast<std::int64_t>(layout_.classes.size());
     result.instructions_simulated = output.instructions;
     result.not_modelled = schedule_.not_modelled;
+    for (const char* text : kNotModelled) result.not_modelled.push_back(text);
     fill_step_times(output, result);
     fill_flops(result);
     explain_memory(run, cost_.memory(), result);

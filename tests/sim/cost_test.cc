@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "sim/cost/host_cost.h"
 #include "sim/cost/kernel_cost.h"
 #include "sim/hardware_cost.h"
+#include "sim/provenance.h"
 #include "toy.h"
 
 namespace foreshard {
@@ -149,6 +152,22 @@ TEST(Hardware, GatherOverTheNetwork) {
 
 TEST(Hardware, MoreRanksThanGpus) {
   EXPECT_THROW(simulate(one_gather(16, 1000), make_cluster(load_hardware("dgx-h100"), 8)), InputError);
+}
+
+// A gather on one node rests on NVLink and interference, not on the network, nor on products that nobody multiplies.
+TEST(Hardware, NumbersUsed) {
+  const auto has = [](const std::vector<UsedNumber>& all, const std::string& part) {
+    return std::any_of(all.begin(), all.end(), [&](const UsedNumber& n) {
+      EXPECT_FALSE(n.source.empty()) << n.quantity;
+      return n.quantity.find(part) != std::string::npos;
+    });
+  };
+  const auto one = numbers_used(one_gather(8, 1000), make_cluster(load_hardware("dgx-h100"), 8));
+  EXPECT_TRUE(has(one, "nvlink"));
+  EXPECT_TRUE(has(one, "overlap_slowdown"));
+  EXPECT_FALSE(has(one, "network."));
+  EXPECT_FALSE(has(one, "matmul"));
+  EXPECT_TRUE(has(numbers_used(one_gather(16, 1000), make_cluster(load_hardware("dgx-h100"), 16)), "network.nic_rate"));
 }
 
 // HSDP's two kinds of groups on two nodes: the all-reduce of one rank on each node has its own NIC (50 GB/s), whatever the

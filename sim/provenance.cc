@@ -1,0 +1,103 @@
+#include "sim/provenance.h"
+
+#include <array>
+#include <set>
+#include <string_view>
+
+#include "sim/cost/kernel_cost.h"
+
+namespace foreshard {
+namespace {
+
+/// What a schedule asks of the hardware.
+struct Needs {
+  std::set<DType> products;
+  bool attention = false, wide_heads = false, narrow_heads = false, collectives = false, copies = false;
+};
+
+Needs needs_of(const Schedule& schedule) {
+  Needs n;
+  for (const RankProgram& p : schedule.programs) {
+    for (const Launch& l : p.launches) {
+      const KernelClass k = kernel_class_of(l.op);
+      if (k == KernelClass::kMatmul) n.products.insert(l.dtype);
+      if (k != KernelClass::kAttention) continue;
+      n.attention = true;
+      n.narrow_heads |= l.dims[4] < 128;
+      n.wide_heads |= l.dims[4] > 64;
+    }
+    n.collectives |= !p.collectives.empty();
+    n.copies |= !p.copies.empty();
+  }
+  return n;
+}
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+bool names_peak_of(std::string_view path, const std::set<DType>& dtypes, bool tf32) {
+  for (const DType d : dtypes) {
+    switch (d) {
+      case DType::kFloat32:
+        if (contains(path, tf32 ? "peak_tf32" : "peak_fp32")) return true;
+        break;
+      case DType::kBFloat16:
+        if (contains(path, "peak_bf16")) return true;
+        break;
+      case DType::kFloat16:
+        if (contains(path, "peak_fp16")) return true;
+        break;
+      case DType::kFloat8E4M3:
+      case DType::kFloat8E5M2:
+        if (contains(path, "peak_fp8") || contains(path, "fp8_matmul")) return true;
+        break;
+      default: break;
+    }
+  }
+  return false;
+}
+
+bool attention_used(std::string_view path, const Needs& n, AttentionKernel kernel) {
+  if (!n.attention) return false;
+  if (contains(path, "attention_fa1")) return kernel == AttentionKernel::kFlash1;
+  if (contains(path, "attention_cudnn") != (kernel == AttentionKernel::kCudnn)) return false;
+  return (contains(path, "_h64") && n.narrow_heads) || (contains(path, "_h128") && n.wide_heads);
+}
+
+bool used(std::string_view path, const Needs& n, const Cluster& cluster, const CostParameters& p) {
+  if (contains(path, "price")) return false;
+  if (contains(path, "attention_")) return attention_used(path, n, p.attention.kernel);
+  if (contains(path, "peak_") || contains(path, "fp8_matmul")) return names_peak_of(path, n.products, p.matmul.tf32);
+  if (contains(path, "matmul_")) return !n.products.empty() && !contains(path, "matmul_best");
+  for (const std::string_view always : {"gpu.memory_bandwidth", "gpu.usable_memory", "gpu.context_memory", "memory_bound",
+                                        "multiprocessors", "host_cpu_factor"}) {
+    if (contains(path, always)) return true;
+  }
+  if (contains(path, "host_to_device") || contains(path, "device_to_host")) return n.copies;
+  if (!n.collectives || cluster.gpus < 2) return false;
+  if (contains(path, "network.")) return cluster.nodes > 1;
+  if (contains(path, "peer_bandwidth") || contains(path, "socket_bandwidth")) return cluster.profile.node.fabric != FabricKind::kNvSwitch;
+  return contains(path, "nvlink") || contains(path, "overlap_slowdown") || contains(path, "collectives.");
+}
+
+}  // namespace
+
+std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cluster, const CostParameters& parameters) {
+  const Needs needs = needs_of(schedule);
+  std::vector<UsedNumber> out;
+  for (const auto& [path, fact] : all_facts(cluster.profile)) {
+    if (!used(path, needs, cluster, parameters)) continue;
+    out.push_back({path, fact->value, std::string(base_unit(fact->dimension)), fact->source,
+                   std::string(name_of(fact->kind))});
+  }
+  const HostParameters& h = parameters.host;
+  const std::string driver = "published driver timings, docs/host-time.md", own = "PyTorch on the reference CPU, docs/host-time.md";
+  out.push_back({"host.launch", h.launch_us * 1e-6, "s", driver, "measured"});
+  if (needs.collectives) out.push_back({"host.collective", h.collective_us * 1e-6, "s", driver + " (factor 2)", "assumed"});
+  out.push_back({"host.cold_forward", h.cold_forward, "", own, "measured"});
+  out.push_back({"host.cold_backward", h.cold_backward, "", own, "measured"});
+  out.push_back({"step.slowest_gpu_sigma", parameters.step.slowest_gpu_sigma, "",
+                 "fit to public training runs, leave-one-laboratory-out (factor 1.4)", "calibrated"});
+  return out;
+}
+
+}  // namespace foreshard
