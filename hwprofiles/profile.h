@@ -83,7 +83,6 @@ struct NetworkProfile {
   Fact latency;            ///< s, one way, on top of NCCL's own network hop latency
   Fact call_overhead;      ///< s added once to each multi-node collective by the transport (proxy, plug-in)
   Fact efficiency;         ///< fraction of the NIC rate that long collectives reach
-  Fact connection_limit;   ///< B/s that one connection (channel) reaches; unknown = no limit
 };
 
 /// One node type.

@@ -54,7 +54,6 @@ constexpr Field<NetworkProfile> kNetwork[] = {
     {"latency", &NetworkProfile::latency, kSeconds, N<NetworkProfile>::kRequired},
     {"call_overhead", &NetworkProfile::call_overhead, kSeconds, N<NetworkProfile>::kRequired},
     {"efficiency", &NetworkProfile::efficiency, kCount, N<NetworkProfile>::kPositive},
-    {"connection_limit", &NetworkProfile::connection_limit, kBytesPerSecond, N<NetworkProfile>::kOptional},
 };
 
 constexpr EfficiencyName kEfficiency[] = {

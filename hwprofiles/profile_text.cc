@@ -78,9 +78,11 @@ Json to_json(const HardwareProfile& profile) {
 
 std::string describe(const HardwareProfile& profile) {
   std::string text = fmt::format("{}: {}\n", profile.name, profile.title);
-  text += fmt::format("  GPU      {} x {}, {} at {}, bf16 {}\n", profile.gpus_per_node(), profile.gpu.title,
+  const bool has_bf16 = profile.gpu.peak_bf16.known();
+  text += fmt::format("  GPU      {} x {}, {} at {}, {} {}\n", profile.gpus_per_node(), profile.gpu.title,
                       format_fact(profile.gpu.memory), format_fact(profile.gpu.memory_bandwidth),
-                      format_fact(profile.gpu.peak_bf16));
+                      has_bf16 ? "bf16" : "fp16 (no bf16)",
+                      format_fact(has_bf16 ? profile.gpu.peak_bf16 : profile.gpu.peak_fp16));
   text += fmt::format("  inside   {}\n", fabric_line(profile));
   text += fmt::format("  outside  {}\n\n", network_line(profile.network));
   for (const auto& [path, fact] : all_facts(profile)) {
