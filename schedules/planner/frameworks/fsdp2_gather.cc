@@ -105,6 +105,7 @@ void Gatherer::issue(ParamGroup& group, bool async) {
     result.event = host_.record_event();
   }
   group.runtime.pending = std::move(result);
+  while (!inputs.tensors.empty()) inputs.tensors.pop_back();   // A list drops its last item first.
 }
 
 std::uint32_t Gatherer::all_gather(ParamGroup& group, const SymTensor& output, std::int64_t bytes_per_rank, DType dtype,

@@ -34,7 +34,8 @@ void clear_node(AutogradNode& n) {
   if (n.variable) n.variable->grad_accumulator = nullptr;
   n.variable = nullptr;
   n.gradients_in = 1;
-  n.mixed_dtypes = n.runs_without_gradients = n.transposes_leaf = false;
+  n.mixed_dtypes = n.runs_without_gradients = false;
+  n.late_edge = -1;
   n.backward = nullptr;
   n.first_hook = -1;
   n.pending = 0;
@@ -259,7 +260,7 @@ void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
     if (!next || next->mixed_dtypes) continue;
     DType wanted = next->dtype;
     if (!next->backward) {                  // AccumulateGrad: the leaf may ask for gradients of another dtype.
-      if (!next->variable || node.transposes_leaf) continue;
+      if (!next->variable || static_cast<int>(i) == node.late_edge) continue;
       if (next->variable->grad_dtype >= 0) wanted = static_cast<DType>(next->variable->grad_dtype);
     }
     if (out[i]->dtype != wanted) out[i] = host.cast(out[i], wanted, BufferCategory::kBackwardTemporary);

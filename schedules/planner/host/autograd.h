@@ -46,7 +46,7 @@ struct AutogradNode {
   std::uint8_t gradients_in = 1;           ///< Outputs of the forward function.
   std::uint8_t inline_edges = 0, inline_saved = 0;
   bool mixed_dtypes = false;               ///< Outputs of several dtypes: gradients are taken as they come.
-  bool transposes_leaf = false;            ///< The leaf's gradient passes a transposing view first: it is converted there.
+  std::int8_t late_edge = -1;              ///< This edge's gradient passes a view first and is converted after that.
   bool runs_without_gradients = false;     ///< Runs even if no gradient arrived (hooks must fire).
   DType dtype = DType::kFloat32;           ///< Of the outputs: gradients that arrive are converted to it.
   std::uint64_t sequence = 0;              ///< Order of creation; AccumulateGrad: kAccumulateSequence.

@@ -48,7 +48,8 @@ void HostImpl::drop_frame_if_done(std::int32_t frame) {
   f.recomputed_in = 0;
   f.counter = 0;
   free_frames.push_back(frame);
-  for (SavedTensor& a : arguments) release(a);
+  // A list drops its last item first.
+  for (auto a = arguments.rbegin(); a != arguments.rend(); ++a) release(*a);
 }
 
 void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {

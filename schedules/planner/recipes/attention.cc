@@ -210,7 +210,12 @@ SymTensor additive_mask(Host& h, const SymTensor& mask, DType dtype) {
 }
 
 void pad_backward(BackwardContext& ctx) {
-  if (ctx.needs(0)) ctx.set(0, slice(ctx.host, ctx.grad(), -1, 0, ctx.node.ints[0]));
+  if (!ctx.needs(0)) return;
+  Shape s = ctx.grad()->shape;
+  s[-1] = ctx.node.ints[0];
+  SymTensor y = empty_result(ctx.host, s, ctx.grad()->dtype);
+  ctx.host.launch(OpKind::kCopy, {slice(ctx.host, ctx.grad(), -1, 0, s[-1])}, {y});
+  ctx.set(0, std::move(y));
 }
 
 /// constant_pad_nd of the last dimension to a multiple of 8.

@@ -11,6 +11,36 @@ Shape rows_of(const Shape& s) {
   return r;
 }
 
+/// Gradients of weight and bias. Many short rows: partial sums of 32 rows each, added up in a second pass that makes the
+/// result anew (aten/src/ATen/native/cuda/layer_norm_kernel.cu, 132 multiprocessors).
+void gamma_gradients(BackwardContext& ctx, OpKind op, std::span<const SymTensor> inputs, SymTensor* gw, SymTensor* gb) {
+  Host& h = ctx.host;
+  const SymTensor& x = inputs[1];
+  const std::int64_t n = x->shape[-1], m = x->numel / n;
+  std::vector<SymTensor> out;
+  for (SymTensor* g : {gw, gb}) if (g && *g) out.push_back(*g);
+  LaunchRequest q;
+  q.op = op;
+  q.inputs = inputs;
+  q.outputs = out;
+  if (m <= 64 * 1024 || n / 32 >= 132 / 2) {
+    h.launch(q);
+    return;
+  }
+  const std::int64_t blocks = (m + 31) / 32;
+  std::vector<SymTensor> partial;
+  for (const SymTensor& g : out) partial.push_back(empty_result(h, {blocks, n}, g->dtype));
+  std::size_t k = 0;
+  for (SymTensor* g : {gw, gb}) {
+    if (!g || !*g) continue;
+    SymTensor sum = sum_rows_scratch(h, partial[k++], (*g)->shape);
+    out[k - 1] = sum;
+    *g = std::move(sum);
+  }
+  q.outputs = out;
+  h.launch(q);
+}
+
 /// Edges: input, weight. Saved: input, weight?, rstd.
 void rms_norm_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
@@ -26,7 +56,8 @@ void rms_norm_backward(BackwardContext& ctx) {
   }
   if (has_weight && ctx.needs(1)) {
     SymTensor gw = empty_result(h, w->shape, w->dtype);
-    h.launch(OpKind::kRmsNormBackwardGamma, {g, x, rstd}, {gw});
+    const std::array<SymTensor, 3> in{g, x, rstd};
+    gamma_gradients(ctx, OpKind::kRmsNormBackwardGamma, in, &gw, nullptr);
     ctx.set(1, std::move(gw));
   }
 }
@@ -50,7 +81,8 @@ void layer_norm_backward(BackwardContext& ctx) {
   if (has_weight && ctx.needs(1)) gw = empty_result(h, w->shape, w->dtype);
   if (has_bias && ctx.needs(2)) gb = empty_result(h, {ctx.node.shape[-1]}, w ? w->dtype : x->dtype);
   if (!gw && !gb) return;
-  h.launch(OpKind::kLayerNormBackwardGamma, {g, x, mean, rstd}, {gw, gb});
+  const std::array<SymTensor, 4> in{g, x, mean, rstd};
+  gamma_gradients(ctx, OpKind::kLayerNormBackwardGamma, in, &gw, &gb);
   if (gw) ctx.set(1, std::move(gw));
   if (gb) ctx.set(2, std::move(gb));
 }

@@ -9,7 +9,10 @@ namespace {
 /// Leading dimensions folded into rows; no autograd node.
 SymTensor fold(Host& h, const SymTensor& x) {
   if (x->shape.rank == 2) return x;
-  return raw_view(h, x, {x->numel / x->shape[-1], x->shape[-1]});
+  const Shape rows{x->numel / x->shape[-1], x->shape[-1]};
+  std::array<std::int64_t, kMaxRank> stride{};
+  if (view_strides(*x, rows, stride)) return raw_view(h, x, rows, stride, x->offset);
+  return raw_view(h, contiguous(h, x), rows);
 }
 
 SymTensor swapped(Host& h, const SymTensor& w) {
@@ -41,15 +44,19 @@ SymTensor weight_gradient(Host& h, const SymTensor& g, const SymTensor& x) {
   return raw_view(h, w, w->shape);
 }
 
-/// mm(x, weight.t()); edges: x, weight. Saved: weight (if x needs a gradient), x (if the weight does).
+/// mm(x, w) with w = weight.t(); edges: x, w. Saved: w (if x needs a gradient), x (if w does).
 void mm_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   int i = 0;
   SymTensor w = ctx.needs(0) ? ctx.saved(i++) : SymTensor();
   SymTensor x = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
-  if (ctx.needs(1)) ctx.set(1, weight_gradient(h, g, x));
-  if (ctx.needs(0)) ctx.set(0, product(h, g, w));
+  // The gradient of w has w's layout: (grad^T x)^T.
+  if (ctx.needs(1)) ctx.set(1, swapped(h, product(h, swapped(h, g), fold(h, x))));
+  if (ctx.needs(0)) {
+    SymTensor gx = product(h, g, swapped(h, w));
+    ctx.set(0, ctx.node.shape.rank == 2 ? std::move(gx) : raw_view(h, gx, ctx.node.shape));
+  }
 }
 
 /// addmm(bias, x, weight.t()); edges: bias, x, weight.
@@ -64,6 +71,12 @@ void addmm_backward(BackwardContext& ctx) {
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
 }
 
+/// Can be seen as rows of its last dimension without a copy.
+bool folds(const SymTensorImpl& x) {
+  std::array<std::int64_t, kMaxRank> stride{};
+  return view_strides(x, {x.numel / x.shape[-1], x.shape[-1]}, stride);
+}
+
 Shape with_last(const Shape& s, std::int64_t last) {
   Shape y = s;
   y[-1] = last;
@@ -73,28 +86,28 @@ Shape with_last(const Shape& s, std::int64_t last) {
 }  // namespace
 
 SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
-  if (x_in->dtype != weight->dtype) {
-    throw HostRefusal(h.program().program().scopes[h.scope().value],
-                      "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
-                          std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
-  }
-  SymTensor x = x_in;
-  if (x->shape.rank != 2) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
   const std::int64_t out = weight->shape[0];
   SymTensor y;
   if (bias) {
+    // addmm(bias, x.reshape(rows), weight.t()): the view of x is recorded before the transpose, so it goes back after it.
+    SymTensor x = x_in;
+    if (x->shape.rank != 2) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
     Record r(h, addmm_backward, {&bias, &x, &weight});
-    if (r) r->transposes_leaf = true;
+    if (r) r->late_edge = 2;                // Through weight.t().
     if (r.needs(2)) r.save(x);
     if (r.needs(1)) r.save(weight);
     y = product(h, x, swapped(h, weight), bias);
     r.attach(y);
   } else {
-    Record r(h, mm_backward, {&x, &weight});
-    if (r) r->transposes_leaf = true;
-    if (r.needs(0)) r.save(weight);
+    // matmul(x, weight.t()): the transpose is recorded first; the view of x goes back at once and needs no node of its own.
+    SymTensor w = transpose(h, weight, 0, 1);
+    SymTensor x = x_in;
+    if (x->shape.rank != 2 && !folds(*x)) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
+    Record r(h, mm_backward, {&x, &w});
+    if (r) r->shape = x->shape;
+    if (r.needs(0)) r.save(w);
     if (r.needs(1)) r.save(x);
-    y = product(h, x, swapped(h, weight));
+    y = product(h, fold(h, x), w);
     r.attach(y);
   }
   if (x_in->shape.rank == 2) return y;

@@ -48,6 +48,16 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
 
 }  // namespace
 
+SymTensor sum_rows_scratch(Host& h, const SymTensor& x, const Shape& result) {
+  SymTensor y = empty_result(h, result, x->dtype);
+  const Scratch s = scratch_of_row_sum(x->shape[0], result.numel());
+  if (s.buffer == 0) return y;
+  SymTensor buffer = empty_temporary(h, s.buffer), semaphores = empty_temporary(h, s.semaphores);
+  semaphores.reset();
+  buffer.reset();
+  return y;
+}
+
 SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& result) {
   SymTensor y = empty_result(h, result, x->dtype);
   const Scratch s = scratch_of_row_sum(rows, result.numel());

@@ -1,5 +1,8 @@
 #include "schedules/planner/recipes/special.h"
 
+#include "schedules/planner/recipes/convolution.h"
+#include "schedules/planner/recipes/positions.h"
+
 namespace foreshard {
 namespace {
 
@@ -37,12 +40,18 @@ SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const 
   return view(h, y, s);
 }
 
-bool run_special(Host& h, const Module&, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
-  (void)h;
-  (void)s;
-  (void)in;
-  (void)out;
-  return false;
+bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+  const auto i = [&](std::size_t k) { return k < s.ints.size() ? s.ints[k] : 0; };
+  switch (s.function) {
+    case Function::kRotaryTable: rotary_table(h, module, in[0], i(0), out[0], out[1]); return true;
+    case Function::kCausalMask: out[0] = causal_mask(h, in[0], i(0), i(1) != 0, s.dtype); return true;
+    case Function::kConv2d: {
+      const auto parameter = [&](std::size_t k) { return k < s.parameters.size() ? h.parameter(s.parameters[k]) : SymTensor(); };
+      out[0] = conv2d(h, in[0], parameter(0), parameter(1), i(0), i(1));
+      return true;
+    }
+    default: return false;
+  }
 }
 
 }  // namespace foreshard
