@@ -47,7 +47,17 @@ ScoredTable score_table(const CollectiveTable& table, CollectiveScoring scoring)
 
 CollectiveScore score_collectives(const std::filesystem::path& index, CollectiveScoring scoring) {
   CollectiveScore score;
-  for (const auto& table : read_collective_index(index)) score.tables.push_back(score_table(table, scoring));
+  for (const auto& table : read_collective_index(index)) {
+    if (!table.unsupported.empty()) {
+      score.skipped.push_back({table.id, table.unsupported});
+      continue;
+    }
+    try {
+      score.tables.push_back(score_table(table, scoring));
+    } catch (const InputError& e) {
+      score.skipped.push_back({table.id, e.what()});
+    }
+  }
   int clear = 0;
   for (const auto& table : score.tables) {
     score.mape += table.mape / static_cast<double>(score.tables.size());
@@ -75,6 +85,8 @@ Json to_json(const CollectiveScore& score) {
                               {"warnings", table.warnings},
                               {"rows", std::move(rows)}});
   }
+  json["skipped"] = Json::array();
+  for (const auto& table : score.skipped) json["skipped"].push_back({{"id", table.id}, {"reason", table.reason}});
   json["summary"] = {{"tables", score.tables.size()}, {"mape", score.mape}, {"mape_without_doubts", score.mape_clear}};
   return json;
 }
@@ -88,6 +100,7 @@ std::string to_text(const CollectiveScore& score) {
     text += fmt::format("{:<36} {:>5.1f}% {:>6.1f}%  {}{}\n", table->id, 100 * table->mape, 100 * table->worst,
                         table->hardware, table->doubts.empty() ? "" : fmt::format("  ({})", fmt::join(table->doubts, "; ")));
   }
+  for (const auto& table : score.skipped) text += fmt::format("{:<36} skipped: {}\n", table.id, table.reason);
   text += fmt::format("mean of {} tables {:.2f} %, of those without doubts {:.2f} %\n", score.tables.size(),
                       100 * score.mape, 100 * score.mape_clear);
   return text;

@@ -40,8 +40,14 @@ struct ScoredTable {
   std::vector<std::string> warnings;   ///< of the calibration
 };
 
+/// A table that was left out, and why.
+struct SkippedTable {
+  std::string id, reason;
+};
+
 struct CollectiveScore {
   std::vector<ScoredTable> tables;
+  std::vector<SkippedTable> skipped;
   double mape = 0;           ///< mean over the tables
   double mape_clear = 0;     ///< over those whose description leaves no doubt
 };
@@ -49,10 +55,11 @@ struct CollectiveScore {
 enum class CollectiveScoring { kCatalogue, kCalibrated };
 
 /// Scores every table of an index: from the catalogue alone, all rows; or calibrated on the even rows (0, 2, ...), the odd
-/// ones scored.
+/// ones scored. Tables of a collective or a GPU that the project does not know are skipped with the reason.
 CollectiveScore score_collectives(const std::filesystem::path& index, CollectiveScoring scoring);
 
-/// Keys as docs/formats/score.md: tables [{id, mape, worst, rows [{bytes, measured_s, predicted_s}]}], summary.
+/// tables [{id, hardware, mape, worst, doubts, warnings, rows [{bytes, measured_s, predicted_s}]}], skipped [{id, reason}],
+/// summary {tables, mape, mape_without_doubts}.
 Json to_json(const CollectiveScore& score);
 /// A table for people, worst last.
 std::string to_text(const CollectiveScore& score);

@@ -66,13 +66,14 @@ std::string gpu_of(const CollectiveTable& table, std::vector<std::string>& doubt
 
 /// "@4x100g-efa" from "4x 100 Gb/s EFA per node"; "" if the text names no rate.
 std::string network_suffix(const CollectiveTable& table) {
-  const auto text = lower(table.network);
+  const auto text = lower(table.network.substr(0, 200));  // std::regex recurses with the length
   std::smatch found;
-  static const std::regex pattern(R"((?:(\d+) ?x ?)?(\d+) ?gb/s)");
+  static const std::regex pattern(R"((?:(\d+) ?x ?)?(\d+) ?(?:gb/s|gbps|gbit|gbe))");
   if (!std::regex_search(text, found, pattern)) return "";
   std::string suffix = "@" + (found[1].matched ? found[1].str() : std::string("1")) + "x" + found[2].str() + "g";
   const Naming kinds[] = {{"tcpxo", "tcpxo"}, {"tcpx", "tcpx"}, {"efa", "efa"}, {"roce", "roce"}, {"infiniband", "ib"},
-                          {"slingshot", "slingshot"}, {"tcp", "tcp"}};
+                          {"edr", "ib"}, {"hdr", "ib"}, {"ndr", "ib"}, {"xdr", "ib"}, {" ib", "ib"},
+                          {"slingshot", "slingshot"}, {"tcp", "tcp"}, {"ethernet", "tcp"}, {"gbe", "tcp"}};
   for (const auto& kind : kinds) {
     if (contains(text, kind.word)) return suffix + "-" + kind.hardware;
   }

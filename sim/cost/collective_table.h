@@ -37,6 +37,7 @@ struct CollectiveTable {
   int gpus_per_process = 0;     ///< 0 if not known
   std::string gpu, machine, network, source, quality;
   std::vector<std::string> notes;  ///< what the reader had to assume
+  std::string unsupported;      ///< the index names a collective that is not modelled; then `kind` and `rows` say nothing
   std::vector<CollectiveRow> rows;
 };
 
