@@ -15,6 +15,7 @@
 namespace foreshard {
 namespace {
 
+constexpr double kLongestCopy = 2e6;  // s: keeps absurd sizes inside the range of Time
 constexpr double kUnlimited = 1e15;  // B/s: a link that the machine does not have is never used
 
 class HardwareCostModel final : public CostModel {
@@ -59,8 +60,8 @@ class HardwareCostModel final : public CostModel {
       return t;
     }
     const Link link = c.direction == CopyDirection::kHostToDevice ? Link::kPcieIn : Link::kPcieOut;
-    const Time wire = c.bytes / BytesPerSecond(capacity_[index(link)]);
-    t.device = parameters_.links.copy_latency + wire;
+    const double wire = static_cast<double>(c.bytes.value) / capacity_[index(link)];
+    t.device = parameters_.links.copy_latency + from_seconds(std::min(wire, kLongestCopy));
     t.rate = BytesPerSecond(static_cast<double>(c.bytes.value) / std::max(to_seconds(t.device), 1e-12));
     t.weight[index(link)] = 1;
     t.bottleneck = link;

@@ -23,6 +23,8 @@ class Numbering {
   std::map<Signature, std::uint32_t> map_;
 };
 
+constexpr std::int64_t kMostRanks = 1 << 20;
+
 class LayoutBuilder {
  public:
   LayoutBuilder(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options)
@@ -40,7 +42,10 @@ class LayoutBuilder {
   void check() const {
     IssueList issues("schedule");
     const auto world = schedule_.world;
-    if (world < 1) issues.add("world", "must be at least 1");
+    if (world < 1 || world > kMostRanks) {
+      issues.add("world", "has " + std::to_string(world) + " ranks", "1 to " + std::to_string(kMostRanks));
+      issues.throw_if_any();
+    }
     const std::size_t map = schedule_.program_of_rank.size();
     if (map != 1 && map != static_cast<std::size_t>(std::max<std::int64_t>(world, 0))) {
       issues.add("program_of_rank", "has " + std::to_string(map) + " entries", "1 or one for each rank");

@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::uint32_t kMaxStreams = 64;
 constexpr int kMaxIssues = 20;
+/// No size, count or amount of work of a real job comes near (an exabyte); below it sums stay in range.
+constexpr std::int64_t kMost = std::int64_t{1} << 60;
+constexpr std::int64_t kLongestHostWork = 86'400'000'000'000;  // ns
+bool absurd(std::int64_t n) { return n < 0 || n > kMost; }
 
 std::string place(std::uint32_t program, std::string_view table, std::size_t index) {
   return "programs[" + std::to_string(program) + "]." + std::string(table) + "[" + std::to_string(index) + "]";
@@ -45,7 +49,9 @@ class ProgramCheck {
     for (std::size_t i = 0; i < program_.launches.size() && count_ < kMaxIssues; ++i) {
       const Launch& l = program_.launches[i];
       if (l.stream >= program_.streams.size()) add("launches", i, "runs on a stream that does not exist");
-      if (l.flops.value < 0 || l.read.value < 0 || l.written.value < 0) add("launches", i, "has negative work");
+      if (absurd(l.flops.value) || absurd(l.read.value) || absurd(l.written.value)) {
+        add("launches", i, "has negative or impossibly large work");
+      }
       if (!program_.attributes.empty() &&  // absent from schedules that are only simulated
           std::uint64_t{l.first_attribute} + l.attributes > program_.attributes.size()) {
         add("launches", i, "has attributes outside the table");
@@ -58,20 +64,22 @@ class ProgramCheck {
     for (std::size_t i = 0; i < program_.collectives.size() && count_ < kMaxIssues; ++i) {
       const Collective& c = program_.collectives[i];
       if (c.stream >= program_.streams.size()) add("collectives", i, "runs on a stream that does not exist");
-      if (c.bytes.value < 0) add("collectives", i, "has negative bytes");
+      if (absurd(c.bytes.value)) add("collectives", i, "has negative or impossibly many bytes");
     }
     for (std::size_t i = 0; i < program_.copies.size() && count_ < kMaxIssues; ++i) {
       const Copy& c = program_.copies[i];
       if (c.stream >= program_.streams.size()) add("copies", i, "runs on a stream that does not exist");
-      if (c.bytes.value < 0) add("copies", i, "has negative bytes");
+      if (absurd(c.bytes.value)) add("copies", i, "has negative or impossibly many bytes");
     }
     for (std::size_t i = 0; i < program_.buffers.size() && count_ < kMaxIssues; ++i) {
       const Buffer& b = program_.buffers[i];
       if (b.pool >= program_.streams.size()) add("buffers", i, "belongs to the pool of a stream that does not exist");
-      if (b.bytes.value < 0) add("buffers", i, "has a negative size");
+      if (absurd(b.bytes.value)) add("buffers", i, "has a negative or impossibly large size");
     }
     for (std::size_t i = 0; i < program_.host_work.size() && count_ < kMaxIssues; ++i) {
-      if (program_.host_work[i].reference_ns < 0) add("host_work", i, "has negative time");
+      if (program_.host_work[i].reference_ns < 0 || program_.host_work[i].reference_ns > kLongestHostWork) {
+        add("host_work", i, "has negative time, or more than a day");
+      }
     }
   }
 

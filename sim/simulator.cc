@@ -25,6 +25,7 @@ class Simulation {
       : schedule_(schedule), cost_(cost), options_(options) {}
 
   SimulationResult run() {
+    check_variation();
     layout_ = make_layout(schedule_, cost_, options_);
     check_programs();
     for (std::uint32_t p = 0; p < schedule_.programs.size(); ++p) {
@@ -35,6 +36,7 @@ class Simulation {
     if (options_.steps < 0 || steps_ > kMaxSteps) {
       throw InputError(Issue{"options", "steps", "is " + std::to_string(steps_), "1 to " + std::to_string(kMaxSteps)});
     }
+    check_total_time();
     const bool explain = options_.detail != Detail::kTimesOnly;
     const bool all = layout_.classes.size() <= kRecordAll || options_.detail == Detail::kTrace;
     std::vector<bool> record(layout_.classes.size(), explain && all);
@@ -48,6 +50,21 @@ class Simulation {
   }
 
  private:
+  void check_variation() const {
+    const Variation& v = options_.variation;
+    IssueList issues("options");
+    for (std::size_t r = 0; r < v.rank_compute.size(); ++r) {
+      if (!(v.rank_compute[r] >= 1e-3 && v.rank_compute[r] <= 1e3)) {
+        issues.add("variation.rank_compute[" + std::to_string(r) + "]", "is not a sensible factor", "0.001 to 1000");
+        break;
+      }
+    }
+    for (const double sigma : {v.step_sigma, v.kernel_sigma, v.collective_sigma}) {
+      if (!(sigma >= 0 && sigma <= 1)) issues.add("variation", "a standard deviation is out of range", "0 to 1");
+    }
+    issues.throw_if_any();
+  }
+
   void check_programs() {
     used_.assign(schedule_.programs.size(), false);
     for (const RankClass& c : layout_.classes) used_[c.program] = true;
@@ -63,6 +80,22 @@ class Simulation {
                                "has " + std::to_string(steps) + " steps", "at least one, the same number in all programs"});
       }
       written_ = steps;
+    }
+  }
+
+  /// Even if nothing overlapped, the run must end inside the range of Time.
+  void check_total_time() const {
+    constexpr double kLongest = 4e18;  // ps, 46 days
+    double total = 0;
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
+      const ProgramTiming& timing = programs_[layout_.classes[c].program];
+      for (const LaunchTiming& l : timing.launches) total += static_cast<double>(l.device) + static_cast<double>(l.host);
+      for (const TransferCost& t : timing.copies) total += static_cast<double>(t.device.value);
+      for (const std::int64_t w : timing.host_work) total += static_cast<double>(w);
+      for (const TransferCost& t : *collectives_[c]) total += static_cast<double>(t.device.value);
+    }
+    if (total * steps_ / written_ * 2 > kLongest * static_cast<double>(layout_.classes.size())) {
+      throw InputError(Issue{"schedule", "steps", "take more than 46 days in all", "less work or fewer steps"});
     }
   }
 

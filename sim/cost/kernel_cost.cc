@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kPicosecond = 1e12;
 
-Time from_picoseconds(double ps) { return Time(static_cast<std::int64_t>(std::ceil(std::max(0.0, ps)))); }
+/// Rounds up; saturates far below the end of the range.
+Time from_picoseconds(double ps) { return Time(static_cast<std::int64_t>(std::ceil(std::clamp(ps, 0.0, 2e18)))); }
 
 /// Used where a profile says nothing: values of the A100, whose tables are the widest.
 constexpr double kDefaultCeiling = 0.70, kDefaultDepth = 145, kDefaultExponent = 0.64, kDefaultLaunchUs = 4.6;
@@ -21,7 +22,9 @@ double seconds_or(const GpuProfile& gpu, std::string_view key, double fallback_u
   return gpu.efficiency_or(key, fallback_us * 1e-6) * kPicosecond;
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+double tiles_for(std::int64_t extent, std::int64_t tile) {
+  return std::ceil(static_cast<double>(extent) / static_cast<double>(tile));
+}
 
 }  // namespace
 
@@ -133,12 +136,9 @@ Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std
   const double full = peak * ceiling(dtype) * (weight_gradient ? weight_gradient_ : 1);
   double best = 1e300;
   for (const MatmulParameters::Tile& tile : parameters_.matmul.tiles) {
-    const std::int64_t blocks = ceil_div(m, tile.m) * ceil_div(n, tile.n) * batch;
-    double q = count * static_cast<double>(m) * static_cast<double>(n) /
-               (static_cast<double>(blocks) * static_cast<double>(tile.m * tile.n));
-    if (multiprocessors_ > 0) {
-      q *= static_cast<double>(blocks) / (std::ceil(static_cast<double>(blocks) / multiprocessors_) * multiprocessors_);
-    }
+    const double blocks = tiles_for(m, tile.m) * tiles_for(n, tile.n) * count;
+    double q = count * static_cast<double>(m) * static_cast<double>(n) / (blocks * static_cast<double>(tile.m * tile.n));
+    if (multiprocessors_ > 0) q *= blocks / (std::ceil(blocks / multiprocessors_) * multiprocessors_);
     best = std::min(best, flops / (full * tile.rate * std::pow(q, exponent_)));
   }
   best *= 1 + depth_ / static_cast<double>(k);
@@ -166,7 +166,8 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   const double queries = static_cast<double>(std::max<std::int64_t>(dims[2], 1));
   const double keys = static_cast<double>(std::max<std::int64_t>(dims[3], 1));
   if (dims[0] <= 0 || dims[1] <= 0) return Time(0);
-  const double blocks = static_cast<double>(std::max<std::int64_t>(dims[0] * dims[1], 1)) * std::max(queries / 128, 1.0);
+  const double sequences = static_cast<double>(dims[0]) * static_cast<double>(dims[1]);
+  const double blocks = sequences * std::max(queries / 128, 1.0);
   const Rate rate = attention_rate(direction, kernel, static_cast<double>(dims[4]));
   const double width = multiprocessors_ > 0 ? multiprocessors_ / p.reference_multiprocessors : 1;
   const auto filled = [&](double x) {
@@ -180,7 +181,7 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   double work = static_cast<double>(flops.value);
   if (work <= 0) {  // two products forward, five backward, half of them under a causal mask
     const double products = direction == Direction::kForward ? 2 : 5;
-    work = products * 2 * static_cast<double>(dims[0] * dims[1]) * queries * keys * static_cast<double>(dims[4]) *
+    work = products * 2 * sequences * queries * keys * static_cast<double>(dims[4]) *
            (dims[5] != 0 ? 0.5 : 1);
   }
   return from_picoseconds(work / reached * kPicosecond + launch_ps_);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "core/error.h"
@@ -236,7 +237,40 @@ TEST(Hostile, IndicesOutsideTheirTables) {
   EXPECT_NE(error_of(s).find("streams"), std::string::npos);
 }
 
-// Collectives without a group, and a world of one.
+TEST(Hostile, AbsurdNumbers) {
+  ToyProgram p;
+  p.launch(1).gather(5).host(5);
+  Schedule s = toy::schedule_of(p);
+  s.world = std::int64_t{1} << 40;
+  EXPECT_NE(error_of(s).find("world"), std::string::npos);
+  s = toy::schedule_of(p);
+  s.programs[0].collectives[0].bytes = Bytes(INT64_MAX);
+  EXPECT_NE(error_of(s).find("collectives[0]"), std::string::npos);
+  s = toy::schedule_of(p);
+  s.programs[0].host_work[0].reference_ns = INT64_MAX;
+  EXPECT_NE(error_of(s).find("host_work[0]"), std::string::npos);
+  s = toy::schedule_of(p);
+  s.programs[0].launches[0].dims[0] = 4'000'000'000'000'000;  // 46 days
+  EXPECT_NE(error_of(s).find("46 days"), std::string::npos);
+}
+
+TEST(Hostile, SenselessVariation) {
+  ToyProgram p;
+  p.launch(1);
+  SimulationOptions o;
+  o.variation.rank_compute = {1, -2};
+  EXPECT_NE(error_of(toy::schedule_of(p), o).find("rank_compute[1]"), std::string::npos);
+  o.variation.rank_compute.clear();
+  o.variation.kernel_sigma = std::nan("");
+  EXPECT_NE(error_of(toy::schedule_of(p), o).find("standard deviation"), std::string::npos);
+}
+
+TEST(Hostile, WorldOfOne) {
+  ToyProgram p;
+  p.gather(10).join(0, 1).launch(5);
+  EXPECT_EQ(simulate(toy::schedule_of(p, 1), ToyCost{}).step_time, nanoseconds(15));
+}
+
 TEST(Hostile, CollectiveWithoutGroup) {
   ToyProgram p;
   p.collective(CollectiveKind::kAllReduce, 5, 0, 4);
