@@ -12,10 +12,15 @@ struct Lists {
   TensorList params, grads, first, second, steps;
 };
 
-SymTensor zeros_like(Host& host, const SymTensor& p, BufferCategory category) {
+/// torch.empty_like, on the host for offloaded parameters.
+SymTensor empty_like(Host& host, const SymTensor& p, BufferCategory category) {
   const MemorySpace space = p->storage->space;
-  SymTensor t = space == MemorySpace::kDevice ? host.empty(p->shape, p->dtype, category, p->storage->unit)
-                                              : host.empty_on_host(p->shape, p->dtype, space, category, p->storage->unit);
+  return space == MemorySpace::kDevice ? host.empty(p->shape, p->dtype, category, p->storage->unit)
+                                       : host.empty_on_host(p->shape, p->dtype, space, category, p->storage->unit);
+}
+
+SymTensor zeros_like(Host& host, const SymTensor& p, BufferCategory category) {
+  SymTensor t = empty_like(host, p, category);
   if (t->numel > 0) host.launch(OpKind::kFill, {}, {t}, {0.0});
   return t;
 }
@@ -81,7 +86,7 @@ class AdamW final : public Optimizer {
     a.grads.clear();
     TensorList root;
     for (const SymTensor& s : a.second) {
-      root.push_back(host.empty(s->shape, s->dtype, BufferCategory::kOptimizerTemporary, s->storage->unit));
+      root.push_back(empty_like(host, s, BufferCategory::kOptimizerTemporary));
     }
     launch_lists(host, OpKind::kForeachSqrt, {&a.second}, {&root});
     launch_lists(host, OpKind::kForeachDiv, {&root}, {&root}, {0.0, c_.beta2});
@@ -99,13 +104,14 @@ class AdamW final : public Optimizer {
       launch_lists(host, OpKind::kForeachLerp, {&m, &g}, {&m}, {1 - c_.beta1});
       host.launch(OpKind::kMulInPlace, {v[0]}, {v[0]}, {c_.beta2});
       launch_lists(host, OpKind::kForeachAddcmul, {&v, &g, &g}, {&v}, {1 - c_.beta2});
-      SymTensor root = host.empty(v[0]->shape, v[0]->dtype, BufferCategory::kOptimizerTemporary, v[0]->storage->unit);
+      SymTensor root = empty_like(host, v[0], BufferCategory::kOptimizerTemporary);
       host.launch(OpKind::kSqrt, {v[0]}, {root});
-      SymTensor next = host.empty(v[0]->shape, v[0]->dtype, BufferCategory::kOptimizerTemporary, v[0]->storage->unit);
-      const TensorList r{root}, d{next};
-      launch_lists(host, OpKind::kForeachDiv, {&r}, {&d}, {0.0, c_.beta2});
-      const_cast<TensorList&>(r).clear();
-      root.reset();
+      SymTensor next = empty_like(host, v[0], BufferCategory::kOptimizerTemporary);
+      const TensorList d{next};
+      {
+        const TensorList r{std::move(root)};
+        launch_lists(host, OpKind::kForeachDiv, {&r}, {&d}, {0.0, c_.beta2});
+      }
       launch_lists(host, OpKind::kForeachAdd, {&d}, {&d}, {c_.epsilon});
       denominator = next;
       launch_lists(host, OpKind::kForeachAddcdiv, {&p, &m, &d}, {&p}, {0.0, c_.learning_rate, c_.beta1});
