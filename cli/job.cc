@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "cli/job_options.h"
-#include "models/catalogue.h"
+#include "models/load_model.h"
 
 namespace foreshard::cli {
 namespace {

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <vector>
+
+#include "report/answer.h"
+#include "study/evaluate.h"
+#include "study/suggest.h"
+
+namespace foreshard::cli {
+
+/// What report/ shows of an evaluation.
+StepAnswer answer_of(const Job& job, const Evaluation& evaluation, const std::vector<Suggestion>& suggestions);
+/// The memory of a measured run in the same form: the rank with the highest peak of the last step.
+AnswerMemory memory_of(const Trace& trace, Bytes capacity);
+
+}  // namespace foreshard::cli

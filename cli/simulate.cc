@@ -1,0 +1,87 @@
+#include <algorithm>
+
+#include "cli/answer_of.h"
+#include "cli/commands.h"
+#include "cli/job_options.h"
+#include "cli/output.h"
+#include "cli/wrap_points.h"
+#include "core/json.h"
+#include "report/html.h"
+#include "schedules/json.h"
+#include "schedules/planner/planner.h"
+#include "study/evaluate.h"
+
+namespace foreshard::cli {
+namespace {
+
+/// Keeps the last step of one rank of each program: what people look at.
+Trace last_step(const Schedule& schedule, const Trace& trace) {
+  Trace out = trace;
+  std::int32_t step = 0;
+  for (const StepTime& t : trace.step_times) step = std::max(step, t.step);
+  (void)schedule;
+  std::erase_if(out.spans, [step](const Span& s) { return s.step != step; });
+  std::erase_if(out.memory, [step](const MemorySample& m) { return m.step != step; });
+  return out;
+}
+
+void write_html(const Job& job, const Evaluation& e, const StepAnswer& answer, const std::string& path) {
+  HtmlReport report;
+  report.answer = answer;
+  const Trace trace = last_step(e.schedule, *e.result.trace);
+  std::int32_t step = 0;
+  for (const StepTime& t : trace.step_times) step = std::max(step, t.step);
+  report.memory = memory_curve(e.schedule, trace, static_cast<std::int32_t>(e.result.memory.rank), step);
+  report.trace = make_trace_document(e.schedule, trace);
+  if (!job.model->roles.blocks.empty()) report.wrap = wrap_points(job, progress("wrap study"));
+  write_html_file(report, path);
+}
+
+int simulate(Arguments& a) {
+  const Job job = read_job(a);
+  const double device_gib = a.number("device-memory", 0, 0.001, 1e6);
+  const std::int64_t steps = a.integer("steps", 0, 1, 100);
+  a.check();
+  SimulationOptions options;
+  options.steps = static_cast<std::int32_t>(steps);
+  if (device_gib > 0) options.device_memory = Bytes(static_cast<std::int64_t>(device_gib * (1 << 30)));
+  if (a.has("trace") || a.has("html")) options.detail = Detail::kTrace;
+  const Evaluation e = evaluate(job, options);
+  std::vector<Suggestion> suggestions;
+  if (a.yes_no("suggest", !a.flag("json"))) suggestions = suggest(job, e);
+  const StepAnswer answer = answer_of(job, e, suggestions);
+  if (a.has("trace")) write_trace_file(make_trace_document(e.schedule, *e.result.trace), a.text("trace"));
+  if (a.has("html")) write_html(job, e, answer, a.text("html"));
+  if (a.has("plan")) write_schedule_file(plan(*job.model, job.config), a.text("plan"));
+  if (a.flag("json")) print_json(to_json(answer));
+  else print(text_of(answer, terminal_style(), a.flag("explain")));
+  return kOk;
+}
+
+}  // namespace
+
+CommandSpec simulate_command() {
+  CommandSpec c;
+  c.name = "simulate";
+  c.summary = "Will it fit, and how fast is it? Predicts one configuration.";
+  c.examples = {{"foreshard simulate llama3-8b --gpus 8 --on dgx-h100", "the answer in one screen"},
+                {"foreshard simulate llama3-70b --gpus 64 --on dgx-h100 --seq 8192 --checkpoint full --explain",
+                 "with every collective, the critical path and the source of each number"},
+                {"foreshard simulate config.json --gpus 16 --on 2x-a100-80-200g --html report.html --trace trace.json",
+                 "a Hugging Face model; a report for the browser, a timeline for ui.perfetto.dev"}};
+  c.positionals = {model_argument()};
+  c.groups = job_options();
+  c.groups.push_back({"Answer",
+                      {{"json", "", "One JSON document instead of text", {}, false},
+                       {"explain", "", "Also: collectives, critical path, owners of memory, sources of numbers", {}, false},
+                       {"suggest", "yes|no", "Also try changes of one option (default yes; no with --json)", {"yes", "no"}, true},
+                       {"trace", "FILE", "Timeline for ui.perfetto.dev and foreshard compare", {}, false},
+                       {"html", "FILE", "Self-contained report with a wrap study", {}, false},
+                       {"plan", "FILE", "The schedule, as foreshard plan writes it", {}, false},
+                       {"steps", "N", "Optimizer steps to simulate (default: two, the last is the answer)", {}, true},
+                       {"device-memory", "GIB", "Memory of each GPU in place of the profile's", {}, true}}});
+  c.run = simulate;
+  return c;
+}
+
+}  // namespace foreshard::cli
