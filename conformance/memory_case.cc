@@ -22,6 +22,11 @@ void set_dtype(Model& model, DType dtype) {
   for (ParameterDef& p : model.parameters) {
     if (is_floating(p.dtype)) p.dtype = dtype;
   }
+  for (Module& m : model.modules) {
+    for (BufferDef& b : m.buffers) {
+      if (is_floating(b.dtype)) b.dtype = dtype;
+    }
+  }
 }
 
 Model read_model(const Json& m, DType dtype) {
@@ -44,9 +49,10 @@ Model read_model(const Json& m, DType dtype) {
   o.qk_norm = m.value("qk_norm", false);
   o.dropout = m.value("dropout", 0.0);
   o.dtype = dtype;
-  if (kind == "llama") return plain_llama(o);
-  if (kind == "gpt2") return plain_gpt2(o);
-  refuse("model.kind", "unknown kind of model '" + kind + "'");
+  if (kind != "llama" && kind != "gpt2") refuse("model.kind", "unknown kind of model '" + kind + "'");
+  Model model = kind == "llama" ? plain_llama(o) : plain_gpt2(o);
+  if (dtype != DType::kFloat32) set_dtype(model, dtype);   // model.to(dtype) converts buffers too
+  return model;
 }
 
 Reshard read_reshard(const Json& value) {

@@ -367,6 +367,14 @@ void Gatherer::to_post_forward(ParamGroup& group) {
                            " ranks after forward");
     }
     const std::int64_t numel = t.gathered->numel / mesh.shard;
+    const ShardedParameter& p = group.parameters[i];
+    // The kept part is seen as rows of dimension 0, whatever dimension the shards are cut along.
+    if (p.shard_dim != 0 && rows_of(p.shape[0], mesh.shard, mesh.shard_rank) * (p.numel() / p.shape[0]) > numel) {
+      throw Fsdp2Error(Refusal::kRuntimeError, p.name,
+                       "is sharded along dimension " + std::to_string(p.shard_dim) + " and cannot be resharded to " +
+                           std::to_string(mesh.shard) + " ranks after forward",
+                       "use reshard_after_forward true or false, or shard dimension 0");
+    }
     t.post_forward = host_.empty(flat(numel), t.gathered->dtype, BufferCategory::kPostForwardShard, group.unit);
     const SymTensor part =
         host_.rank_view(t.gathered, flat(numel), mesh.shard_group, numel * size_of(t.gathered->dtype));
