@@ -86,6 +86,11 @@ Shape with_last(const Shape& s, std::int64_t last) {
 }  // namespace
 
 SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
+  if (x_in->dtype != weight->dtype) {
+    throw HostRefusal(h.program().program().scopes[h.scope().value],
+                      "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
+                          std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
+  }
   const std::int64_t out = weight->shape[0];
   SymTensor y;
   if (bias) {
