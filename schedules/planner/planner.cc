@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "schedules/planner/compile_pass.h"
 #include "schedules/planner/training_run.h"
 
 namespace foreshard {
@@ -30,16 +31,24 @@ void check(const Model& model, const ParallelConfig& c) {
   issues.throw_if_any();
 }
 
+std::vector<std::string> block_names(const Model& model) {
+  std::vector<std::string> names;
+  for (const ModuleId m : model.roles.blocks) names.push_back(model.at(m).name);
+  return names;
+}
+
 RankProgram plan_rank(const Model& model, const ParallelConfig& config, const PlanOptions& options, std::int64_t rank,
                       std::vector<Group>& groups) {
   HostOptions h;
-  h.executable = options.executable;
+  h.executable = options.executable || config.compile;   // Fusion reads operands.
   h.rank = rank;
   TrainingRun run(model, config, h);
   run.initialize();
   for (std::int64_t s = 0; s < options.steps; ++s) run.step();
   groups = run.host().groups();
-  return run.take();
+  RankProgram program = run.take();
+  if (config.compile) fuse_compiled_blocks(program, block_names(model));
+  return program;
 }
 
 std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {

@@ -122,6 +122,25 @@ void Host::register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::u
   impl_->add_hook(*accumulator, {payload, 0, HookKind::kNodePostHook, -1});
 }
 
+std::vector<const SymTensorImpl*> Host::leaves_of(std::span<const SymTensor> roots) {
+  std::vector<const SymTensorImpl*> leaves;
+  std::vector<AutogradNode*> stack;
+  const std::uint32_t mark = ++impl_->backward_number;
+  const auto see = [&](AutogradNode* n) {
+    if (!n || n->visit == mark) return;
+    n->visit = mark;
+    stack.push_back(n);
+  };
+  for (const SymTensor& r : roots) if (r) see(r->grad_fn.get());
+  while (!stack.empty()) {
+    AutogradNode* const n = stack.back();
+    stack.pop_back();
+    if (!n->backward && n->variable) leaves.push_back(n->variable);
+    for (int i = 0; i < n->edges(); ++i) see(n->edge(i).node.get());
+  }
+  return leaves;
+}
+
 void Host::queue_callback(std::uint32_t payload) {
   if (!in_backward()) throw InternalError("queue_callback outside of backward");
   impl_->callbacks.push_back(payload);
@@ -280,6 +299,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   for (std::uint8_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
   host.scope_ = node->scope;
   bool has_post_hooks = false;
+  SymTensor kept;
   for (std::int32_t h = node->first_hook; h >= 0;) {
     const HookEntry e = hooks[static_cast<std::size_t>(h)];
     if (e.kind == HookKind::kNodePostHook) {
@@ -291,7 +311,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   }
   if (!node->backward) {
     if (in[0] && node->variable) {
-      SymTensor kept = has_post_hooks ? in[0] : SymTensor();
+      if (has_post_hooks) kept = in[0];     // The hooks see the inputs, so they live on.
       accumulate_gradient(*node, std::move(in[0]), has_post_hooks);
     }
   } else {
@@ -309,6 +329,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     h = e.next;
   }
   for (SymTensor& t : in) t.reset();
+  kept.reset();
   release_saved(*node);
   for (std::size_t i = 0; i < edges; ++i) {
     AutogradEdge& e = node->edge(static_cast<int>(i));

@@ -111,6 +111,8 @@ class Host {
   void wait_stream(StreamIndex s, StreamIndex other) { program_.wait_stream(s, other); }
   /// tensor.to(dtype) without autograd: the same tensor if nothing changes, else a new one and a copy.
   SymTensor cast(const SymTensor& t, DType dtype, BufferCategory category, UnitId unit = {});
+  /// tensor.clone(), recorded by autograd.
+  SymTensor clone(const SymTensor& t);
   /// tensor.to(dtype), recorded by autograd (FSDP2's and FSDP1's casts of inputs and outputs); the same tensor if nothing changes.
   SymTensor to(const SymTensor& t, DType dtype);
   /// Small table of pointers or sizes: device buffer, H2D copy; freed when the handle goes (F2-AG-6 in memory-corrections).
@@ -148,6 +150,8 @@ class Host {
   Ref<AutogradNode> grad_accumulator(const SymTensor& leaf);
   /// Post hook of AccumulateGrad (DDP, FSDP1): Framework::on_accumulated(payload) after the gradient is in leaf.grad.
   void register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload);
+  /// Leaves whose gradients a backward from `roots` would accumulate.
+  std::vector<const SymTensorImpl*> leaves_of(std::span<const SymTensor> roots);
   /// Engine callback at the end of the running backward: Framework::on_backward_callback(payload).
   void queue_callback(std::uint32_t payload);
   /// loss.backward(); gradients of ones are made for each root.

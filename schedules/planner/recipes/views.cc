@@ -326,6 +326,14 @@ SymTensor cast(Host& h, const SymTensor& x, DType dtype) {
   return y;
 }
 
+SymTensor Host::clone(const SymTensor& t) {
+  Record r(*this, copy_backward, {&t});
+  SymTensor y = empty_result(*this, t->shape, t->dtype);
+  launch(OpKind::kCopy, {t}, {y});
+  r.attach(y);
+  return y;
+}
+
 SymTensor Host::to(const SymTensor& t, DType dtype) { return foreshard::cast(*this, t, dtype); }
 
 }  // namespace foreshard

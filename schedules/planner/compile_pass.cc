@@ -1,0 +1,196 @@
+#include "schedules/planner/compile_pass.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace foreshard {
+namespace {
+
+/// Kernels that the compiler generates itself and therefore fuses with their neighbours.
+bool fusible(OpKind op) {
+  switch (op) {
+    case OpKind::kAdd: case OpKind::kSub: case OpKind::kMul: case OpKind::kDiv: case OpKind::kNeg: case OpKind::kAddScalar:
+    case OpKind::kMulScalar: case OpKind::kAddInPlace: case OpKind::kMulInPlace: case OpKind::kFill: case OpKind::kCopy:
+    case OpKind::kCat: case OpKind::kSilu: case OpKind::kSiluBackward: case OpKind::kGelu: case OpKind::kGeluBackward:
+    case OpKind::kRelu: case OpKind::kReluBackward: case OpKind::kSigmoid: case OpKind::kSigmoidBackward: case OpKind::kTanh:
+    case OpKind::kTanhBackward: case OpKind::kPow: case OpKind::kSqrt: case OpKind::kRsqrt: case OpKind::kCos:
+    case OpKind::kSin: case OpKind::kWhere: case OpKind::kCompare: case OpKind::kDropout: case OpKind::kDropoutBackward:
+    case OpKind::kSum: case OpKind::kMean: case OpKind::kLayerNorm: case OpKind::kLayerNormBackward:
+    case OpKind::kLayerNormBackwardGamma: case OpKind::kRmsNorm: case OpKind::kRmsNormBackward:
+    case OpKind::kRmsNormBackwardGamma:
+      return true;
+    default: return false;
+  }
+}
+
+class Fuser {
+ public:
+  Fuser(RankProgram& p, const std::vector<std::string>& blocks) : p_(p), block_of_scope_(p.scopes.size(), -1) {
+    for (std::size_t s = 0; s < p.scopes.size(); ++s) {
+      for (std::size_t b = 0; b < blocks.size(); ++b) {
+        const std::string& name = p.scopes[s];
+        if (name == blocks[b] || name.starts_with(blocks[b] + ".")) block_of_scope_[s] = static_cast<std::int32_t>(b);
+      }
+    }
+  }
+
+  void run() {
+    old_ = std::move(p_.instructions);
+    p_.instructions.clear();
+    new_index_.resize(old_.size() + 1);
+    for (std::uint32_t at = 0; at < old_.size();) {
+      const std::uint32_t end = run_end(at);
+      if (launches_in(at, end) >= 2) fuse(at, end);
+      else keep(at, end);
+      at = end;
+    }
+    new_index_[old_.size()] = static_cast<std::uint32_t>(p_.instructions.size());
+    move(p_.init);
+    for (Segment& s : p_.steps) move(s);
+  }
+
+ private:
+  const Launch* launch_at(std::uint32_t i) const {
+    return old_[i].kind == InstructionKind::kLaunch ? &p_.launches[old_[i].id] : nullptr;
+  }
+  std::int32_t block_of(const Launch& l) const { return l.scope.valid() ? block_of_scope_[l.scope.value] : -1; }
+  bool starts_run(std::uint32_t i) const {
+    const Launch* l = launch_at(i);
+    return l != nullptr && l->stream == 0 && fusible(l->op) && block_of(*l) >= 0;
+  }
+  static bool passes(InstructionKind k) {
+    return k == InstructionKind::kAlloc || k == InstructionKind::kFree || k == InstructionKind::kHost || k == InstructionKind::kMark;
+  }
+
+  /// One past the last instruction that belongs with `at`: a run of fusible launches with what lies between, or `at` alone.
+  std::uint32_t run_end(std::uint32_t at) const {
+    if (!starts_run(at)) return at + 1;
+    const Launch& first = *launch_at(at);
+    std::uint32_t end = at + 1;
+    for (; end < old_.size(); ++end) {
+      if (passes(old_[end].kind)) continue;
+      if (!starts_run(end)) break;
+      const Launch& l = *launch_at(end);
+      if (l.phase != first.phase || block_of(l) != block_of(first)) break;
+    }
+    return end;
+  }
+
+  int launches_in(std::uint32_t begin, std::uint32_t end) const {
+    int n = 0;
+    for (std::uint32_t i = begin; i < end; ++i) n += launch_at(i) != nullptr ? 1 : 0;
+    return n;
+  }
+
+  void emit(std::uint32_t i) { p_.instructions.push_back(old_[i]); }
+  void keep(std::uint32_t begin, std::uint32_t end) {
+    for (std::uint32_t i = begin; i < end; ++i) {
+      new_index_[i] = static_cast<std::uint32_t>(p_.instructions.size());
+      emit(i);
+    }
+  }
+
+  /// Buffers that a run touches.
+  struct Use {
+    bool allocated = false, freed = false, written = false, read_first = false;
+    std::int64_t read = 0, wrote = 0;      ///< Bytes of distinct views.
+    std::vector<std::uint32_t> views;
+    bool internal() const { return allocated && freed; }
+  };
+  using Uses = std::map<std::uint32_t, Use>;
+
+  void add_views(const Launch& l, Uses& uses) const {
+    for (std::uint32_t k = 0; k < static_cast<std::uint32_t>(l.inputs) + l.outputs; ++k) {
+      const TensorId id = p_.operands[l.first_operand + k];
+      if (!id.valid()) continue;
+      const Tensor& t = p_.tensors[id.value];
+      Use& use = uses[t.buffer.value];
+      const bool output = k >= l.inputs;
+      if (!output && !use.written) use.read_first = true;
+      std::int64_t elements = 1;
+      for (int d = 0; d < t.rank; ++d) elements *= t.stride[d] == 0 ? 1 : t.shape[d];
+      const std::uint32_t key = id.value * 2 + (output ? 1 : 0);
+      if (std::find(use.views.begin(), use.views.end(), key) != use.views.end()) continue;
+      use.views.push_back(key);
+      (output ? use.wrote : use.read) += elements * size_of(t.dtype);
+      use.written |= output;
+    }
+  }
+
+  Uses uses_of(std::uint32_t begin, std::uint32_t end) const {
+    Uses uses;
+    for (std::uint32_t i = begin; i < end; ++i) {
+      if (old_[i].kind == InstructionKind::kAlloc) uses[old_[i].id].allocated = true;
+      if (old_[i].kind == InstructionKind::kFree) {
+        const auto it = uses.find(old_[i].id);
+        if (it != uses.end() && it->second.allocated) it->second.freed = true;
+      }
+      if (const Launch* l = launch_at(i)) add_views(*l, uses);
+    }
+    return uses;
+  }
+
+  std::uint32_t add_launch(std::uint32_t begin, std::uint32_t end, const Uses& uses) {
+    Launch fused;
+    bool first = true;
+    for (std::uint32_t i = begin; i < end; ++i) {
+      const Launch* l = launch_at(i);
+      if (l == nullptr) continue;
+      if (first) fused = *l;
+      else fused.flops += l->flops;
+      first = false;
+    }
+    fused.op = OpKind::kFusedBlock;
+    fused.kernels = 1;
+    fused.inputs = fused.outputs = fused.attributes = 0;
+    fused.dims = {};
+    fused.read = fused.written = Bytes(0);
+    for (const auto& [buffer, use] : uses) {
+      const std::int64_t whole = p_.buffers[buffer].bytes.value;
+      if (use.read_first) fused.read += Bytes(std::min(use.read, whole));
+      if (use.written && !use.internal()) fused.written += Bytes(std::min(use.wrote, whole));
+    }
+    p_.launches.push_back(fused);
+    return static_cast<std::uint32_t>(p_.launches.size() - 1);
+  }
+
+  void fuse(std::uint32_t begin, std::uint32_t end) {
+    const Uses uses = uses_of(begin, end);
+    std::uint32_t last = begin;
+    for (std::uint32_t i = begin; i < end; ++i) last = launch_at(i) != nullptr ? i : last;
+    std::vector<std::uint32_t> late_frees;
+    for (std::uint32_t i = begin; i < end; ++i) {
+      new_index_[i] = static_cast<std::uint32_t>(p_.instructions.size());
+      const InstructionKind kind = old_[i].kind;
+      if (i == last) {
+        const StreamIndex stream = old_[i].stream;
+        p_.instructions.push_back({InstructionKind::kLaunch, stream, 0, add_launch(begin, end, uses)});
+        for (const std::uint32_t f : late_frees) emit(f);
+      } else if (kind == InstructionKind::kAlloc || kind == InstructionKind::kFree) {
+        const auto use = uses.find(old_[i].id);
+        if (use != uses.end() && use->second.internal()) continue;
+        if (kind == InstructionKind::kFree && i < last) late_frees.push_back(i);
+        else emit(i);
+      } else if (kind != InstructionKind::kLaunch) {
+        emit(i);
+      }
+    }
+  }
+
+  void move(Segment& s) const {
+    s.begin = new_index_[s.begin];
+    s.end = new_index_[s.end];
+  }
+
+  RankProgram& p_;
+  std::vector<std::int32_t> block_of_scope_;
+  std::vector<Instruction> old_;
+  std::vector<std::uint32_t> new_index_;
+};
+
+}  // namespace
+
+void fuse_compiled_blocks(RankProgram& program, const std::vector<std::string>& blocks) { Fuser(program, blocks).run(); }
+
+}  // namespace foreshard
