@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "models/load_model.h"
+#include "models/plain/plain_models.h"
 
 namespace foreshard {
 namespace {
@@ -200,6 +201,20 @@ std::shared_ptr<const Model> model_of(const Json& configuration, const std::stri
   return model;
 }
 
+/// What torch.compile sees of a Llama block: norms and rotary without their eager upcasts, as the plain model writes them
+/// (its partitioner saves the inputs of cheap chains, not their fp32 intermediates).
+std::shared_ptr<const Model> compiled_llama(const MeasuredRun& run) {
+  PlainModelOptions o;
+  o.layers = *run.n_layers;
+  o.hidden = *run.d_model;
+  o.heads = *run.n_heads;
+  o.kv_heads = run.n_kv_heads.value_or(*run.n_heads);
+  o.ffn = run.d_ff.value_or(4 * o.hidden);
+  o.vocabulary = run.vocab.value_or(32000);
+  o.max_sequence = *run.seq_len;
+  return std::make_shared<const Model>(plain_llama(o));
+}
+
 }  // namespace
 
 RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
@@ -223,7 +238,9 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   out.job.gpus = config.world();
   try {
     out.job.hardware = load_hardware(hardware);
-    out.job.model = model_of(configuration_of(run, out.assumptions), run.row_id);
+    const Json configuration = configuration_of(run, out.assumptions);
+    const bool compiled_llama_block = run.compile == "yes" && configuration["model_type"] == "llama";
+    out.job.model = compiled_llama_block ? compiled_llama(run) : model_of(configuration, run.row_id);
   } catch (const InputError& error) {
     out.refusal = error.what();
     return out;

@@ -53,7 +53,7 @@ RunScore score_run(const MeasuredRun& run, const CostParameters& parameters) {
   if (!score.skipped.empty()) return score;
   try {
     predict(run, job, score);
-  } catch (const InputError& error) {
+  } catch (const std::exception& error) {     // One row's failure, ours included, is that row's answer.
     score.skipped = error.what();
   }
   return score;
