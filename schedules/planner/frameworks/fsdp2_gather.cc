@@ -6,6 +6,7 @@
 #include <array>
 
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/frameworks/fsdp2_host_time.h"
 
 namespace foreshard::fsdp2 {
 namespace {
@@ -40,6 +41,7 @@ void Gatherer::unshard(ParamGroup& group, bool async) {
   }
   host_.decide(d);
   if (d.status != DecisionStatus::kIssue && d.status != DecisionStatus::kLocal) return;
+  spend(host_, kGatherCost, group);
   if (rt.reshard_event) {
     gather_streams_wait(*group.comm, *rt.reshard_event);
     rt.reshard_event.reset();
@@ -205,6 +207,7 @@ Gatherer::Inputs Gatherer::gather_inputs(ParamGroup& group) {
 void Gatherer::wait(ParamGroup& group) {
   GroupRuntime& rt = group.runtime;
   if (!rt.pending) return;
+  spend(host_, kCopyOutCost, group);
   const bool forward = group.training == TrainingState::kForward;
   const bool frees_clone = group.sharded == ShardedState::kShardedPostForward;
   if (forward) release_for_reuse(*group.comm);

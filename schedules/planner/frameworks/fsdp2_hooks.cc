@@ -5,6 +5,7 @@
 
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/frameworks/fsdp2_host_time.h"
 
 namespace foreshard::fsdp2 {
 
@@ -73,6 +74,7 @@ void Fsdp2::state_pre_forward(State& state, std::span<SymTensor> inputs) {
 void Fsdp2::group_pre_forward(ParamGroup& group, std::span<SymTensor> inputs) {
   const bool entering = group.training != TrainingState::kForward;
   group.training = TrainingState::kForward;
+  spend(*host_, kPreForwardCost, group);
   gatherer_->unshard(group, group.switches.unshard_async);
   gatherer_->wait(group);
   if (!entering || !host_->grad_enabled()) return;
@@ -102,6 +104,7 @@ void Fsdp2::state_post_forward(State& state, std::span<SymTensor> outputs) {
 }
 
 void Fsdp2::group_post_forward(ParamGroup& group) {
+  spend(*host_, kPostForwardCost, group);
   if (!host_->in_backward()) {
     gatherer_->reshard(group);
     group.post_forward_indices.push_back(group.comm->post_forward_order.size());
@@ -184,6 +187,7 @@ void Fsdp2::group_pre_backward(ParamGroup& group, bool default_prefetch) {
   d.unit = group.unit;
   host_->decide(d);
   group.training = TrainingState::kPreBackward;
+  spend(*host_, kPreBackwardCost, group);
   gatherer_->unshard(group, group.switches.unshard_async);
   gatherer_->wait(group);
   reducer_->set_grad_dtypes(group, true);

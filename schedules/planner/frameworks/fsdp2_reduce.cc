@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/frameworks/fsdp2_host_time.h"
 
 namespace foreshard::fsdp2 {
 namespace {
@@ -57,6 +58,7 @@ void Reducer::post_backward(ParamGroup& group, bool final_callback) {
   d.unit = group.unit;
   d.flag = final_callback;
   host_.decide(d);
+  spend(host_, kPostBackwardCost, group);
   // A grouped unit of which only some modules ran (F2-RS-7).
   const bool partial_forward = group.modules.size() > 1 && group.training == TrainingState::kForward;
   group.training = TrainingState::kPostBackward;
