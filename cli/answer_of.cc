@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "sim/provenance.h"
 
 namespace foreshard::cli {
 namespace {
@@ -39,25 +40,18 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   return out;
 }
 
-std::string fact_text(const Fact& f) {
-  if (!f.known()) return "unknown";
-  switch (f.dimension) {
-    case Dimension::kBytes: return format_memory(Bytes(std::llround(f.value)));
-    case Dimension::kBytesPerSecond: return format_rate(BytesPerSecond(f.value));
-    case Dimension::kFlopsPerSecond: return format_count(f.value) + "FLOP/s";
-    case Dimension::kSeconds: return format_time(from_seconds(f.value));
-    default: return fmt::format("{:.4g} {}", f.value, base_unit(f.dimension));
-  }
+std::string number_text(const UsedNumber& n) {
+  if (n.unit == "B") return format_memory(Bytes(std::llround(n.value)));
+  if (n.unit == "B/s") return format_rate(BytesPerSecond(n.value));
+  if (n.unit == "FLOP/s") return format_count(n.value) + "FLOP/s";
+  if (n.unit == "s") return format_time(from_seconds(n.value));
+  return fmt::format("{:.4g}{}{}", n.value, n.unit.empty() ? "" : " ", n.unit);
 }
 
-/// The facts that decide an answer: everything the profile says of the GPU and node, and of the network if it is used.
-std::vector<AnswerProvenance> provenance_of(const Job& job) {
+std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& schedule) {
   std::vector<AnswerProvenance> out;
-  const bool network = job.gpus > job.hardware.gpus_per_node();
-  for (const NamedFact& f : all_facts(job.hardware)) {
-    if (!f.fact->known() || (!network && f.path.rfind("network.", 0) == 0)) continue;
-    out.push_back({f.path, fact_text(*f.fact), f.fact->source, std::string(name_of(f.fact->kind))});
-  }
+  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world))))
+    out.push_back({n.quantity, number_text(n), n.source, n.kind});
   return out;
 }
 
@@ -100,7 +94,7 @@ StepAnswer answer_of(const Job& job, const Evaluation& e, const std::vector<Sugg
   a.not_modelled = r.not_modelled;
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end()) a.not_modelled.push_back(n);
-  a.provenance = provenance_of(job);
+  a.provenance = provenance_of(job, e.schedule);
   return a;
 }
 

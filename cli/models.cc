@@ -8,6 +8,7 @@
 #include "models/catalogue.h"
 #include "models/describe.h"
 #include "models/load_model.h"
+#include "study/model_costs.h"
 
 namespace foreshard::cli {
 namespace {
