@@ -160,7 +160,7 @@ void pass_through(BackwardContext& ctx) {
 
 void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, std::uint32_t payload) {
   bool any = false;
-  for (const SymTensor& t : passed) any = any || t->requires_grad;
+  for (const SymTensor& t : passed) any = any || (t && t->requires_grad);
   if (!any || !host.grad_enabled_) return;
   AutogradNode* const n = nodes.take();
   Ref<AutogradNode> node(n);

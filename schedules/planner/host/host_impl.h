@@ -26,7 +26,15 @@ struct CheckpointFrame {
   std::uint32_t recomputed_in = 0;         ///< Number of the backward that ran it again.
   std::int32_t counter = 0;                ///< Tensors saved again so far.
   bool autocast = false;
+  // Selective checkpointing per operator (CK-5): results that forward keeps and recomputation takes instead of running.
+  bool selective = false;
+  std::int32_t products = 0, products_again = 0;   ///< Matrix products of the forward and of the recomputation so far.
+  std::vector<std::array<SymTensor, 4>> kept;      ///< Results in order; each is taken once.
+  std::size_t kept_taken = 0;
 };
+
+/// Operators whose results a selective checkpoint may keep: every second matrix product, attention always (CK-5).
+enum class KeptOp : std::uint8_t { kProduct, kAttention };
 
 /// Who receives tensors that functions save: innermost last.
 struct SaveScope {

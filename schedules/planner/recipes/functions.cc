@@ -146,7 +146,7 @@ SymTensor single(const Call& c) {
     case Function::kGelu: return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
     case Function::kMeanLast: return mean_last(h, in[0]);
     case Function::kSumDim: return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
-    case Function::kSoftmax: return softmax(h, in[0], c.s.dtype);
+    case Function::kSoftmax: return softmax(h, in[0], c.i(0) != 0 ? in[0]->dtype : c.s.dtype);
     case Function::kDropout: return dropout(h, in[0], c.f(0));
     case Function::kMatmul: return matmul(h, in[0], in[1]);
     case Function::kCast: return do_cast(c);
