@@ -178,8 +178,13 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3"};
   c.framework = choose(a, "framework", FrameworkKind::kFsdp2, names);
   if (needs.gpus && !a.has("gpus")) a.report("gpus", "is missing", "how many GPUs? e.g. --gpus 8");
-  job.gpus = a.integer("gpus", 1, 1, kMostGpus);
-  read_mesh(a, job);
+  if (needs.gpus) {
+    job.gpus = a.integer("gpus", 1, 1, kMostGpus);
+    read_mesh(a, job);
+  } else {
+    c.shard = a.integer("shard", 1, 1, kMostGpus);
+    c.replicate = a.integer("replicate", 1, 1, kMostGpus);
+  }
   read_wrap(a, c.wrap);
   read_reshard(a, c.reshard);
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
@@ -189,7 +194,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);
   if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
-  if (a.has("on")) guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
+  if (needs.hardware && a.has("on")) guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
   if (!a.positional(0).empty())
     guarded(a, [&] { job.model = std::make_shared<const Model>(load_model(a.positional(0))); });
   return job;

@@ -14,8 +14,8 @@ PositionalSpec model_argument();
 
 /// Which parts of a job a command needs.
 struct JobNeeds {
-  bool hardware = true;      ///< --on is required.
-  bool gpus = true;          ///< --gpus is required.
+  bool hardware = true;      ///< --on is read and required; else it is left to the caller.
+  bool gpus = true;          ///< The same for --gpus.
 };
 /// Reads the job. Problems are reported to `arguments` (which the caller checks); the job is then incomplete.
 Job read_job(Arguments& arguments, const JobNeeds& needs = {});

@@ -56,6 +56,7 @@ class AnswerText {
       const std::size_t space = std::min(text.find(' ', at), text.size());
       const std::string word = text.substr(at, space - at);
       if (column + display_width(word) > static_cast<std::size_t>(style_.width) && column > indent) {
+        while (!out_.empty() && out_.back() == ' ') out_.pop_back();
         out_ += "\n" + std::string(indent, ' ');
         column = indent;
       }

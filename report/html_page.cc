@@ -51,7 +51,7 @@ const show = (e, t) => { tip.style.display = 'block'; tip.textContent = t; tip.s
 
 function drawStreams() {
   const cv = document.getElementById('streams'); if (!cv) return;
-  const rowH = 40, top = 24, left = 110, rows = DATA.streams, S = DATA.spans, T0 = DATA.begin, T1 = DATA.end; let a = T0, b = T1;
+  const rowH = 40, top = 24, left = 136, rows = DATA.streams, S = DATA.spans, T0 = DATA.begin, T1 = DATA.end; let a = T0, b = T1;
   const colour = k => k === 1 ? '#e08a1e' : k === 2 ? '#7a5bc7' : k === 3 ? '#b9c2cc' : '#3a9d6e';
   cv.height = 1; const h = top + rows.length * rowH + 8;
   function paint() {
@@ -84,12 +84,12 @@ function drawMemory() {
   let base = P.map(() => 0);
   M.categories.forEach((c, k) => { let up = '', down = ''; const next = P.map((p, i) => base[i] + p[3][k]);
     P.forEach((p, i) => { const px = x(p[0]).toFixed(1); if (i) up += `H${px}`; up += `${i ? '' : 'M' + px + ','}${i ? 'V' : ''}${y(next[i]).toFixed(1)}`; });
-    for (let i = P.length - 1; i >= 0; i--) { down += i === P.length - 1 ? `V${y(base[i]).toFixed(1)}` : `V${y(base[i]).toFixed(1)}`; if (i) down += `H${x(P[i][0]).toFixed(1)}`; }
+    for (let i = P.length - 1; i >= 0; i--) { down += `V${y(base[i]).toFixed(1)}H${x(P[i][0]).toFixed(1)}`; }
     s += `<path d="${up}${down}Z" fill="${PAL[k % PAL.length]}" fill-opacity=".88"><title>${esc(c)}</title></path>`; base = next; });
   s += `<path fill="none" stroke="#1c2733" stroke-width="1.3" d="${P.map((p, i) => (i ? 'L' : 'M') + x(p[0]).toFixed(1) + ',' + y(p[2]).toFixed(1)).join('')}"/>`;
   const px = x(peak[0]), right = px > W*.7; s += `<line x1="${px}" x2="${px}" y1="14" y2="${H-B}" stroke="#b3261e" stroke-dasharray="4 3"/><text x="${px + (right ? -6 : 6)}" y="24" fill="#b3261e" text-anchor="${right ? 'end' : 'start'}">peak ${gib(peak[1])} GiB allocated: ${esc(M.peak_at)}</text>`;
-  for (let i = 0; i <= 6; i++) { const t = t0 + (t1 - t0)*i/6; s += `<text x="${x(t)}" y="${H-8}" text-anchor="middle" fill="#5d6b7a">${dur(t - t0)}</text>`; }
-  at.innerHTML = s + '</svg><div class="key">' + M.categories.slice(0, 15).map((c, k) => `<span><i style="background:${PAL[k % PAL.length]}"></i>${esc(c)} ${gib(peak[3][k])} GiB at the peak</span>`).join('') + '<span><i style="background:#1c2733;height:3px;vertical-align:3px"></i>reserved by the allocator (GiB)</span></div>';
+  for (let i = 0; i <= 6; i++) { const t = t0 + (t1 - t0)*i/6; s += `<text x="${x(t)}" y="${H-8}" text-anchor="${i === 6 ? 'end' : 'middle'}" fill="#5d6b7a">${dur(t - t0)}</text>`; }
+  at.innerHTML = s + '</svg><div class="key">' + M.categories.map((c, k) => Math.max(...P.map(p => p[3][k])) < 0.01*top ? '' : `<span><i style="background:${PAL[k % PAL.length]}"></i>${esc(c)} ${gib(peak[3][k])} GiB at the peak</span>`).join('') + '<span><i style="background:#1c2733;height:3px;vertical-align:3px"></i>reserved by the allocator (GiB)</span></div><p class="hint">Along the host thread, which claims and returns memory ahead of the device.</p>';
 }
 function drawWrap() {
   const at = document.getElementById('wrap'); if (!at) return;
@@ -98,7 +98,7 @@ function drawWrap() {
   let s = `<svg viewBox="0 0 ${W} ${H}" font-size="12" font-family="system-ui,sans-serif">`;
   for (let i = 0; i <= 5; i++) { const v = y0 + (y1 - y0)*i/5, u = x0 + (x1 - x0)*i/5; s += `<line x1="${L}" x2="${W-R}" y1="${y(v)}" y2="${y(v)}" stroke="#e6ebf0"/><text x="${L-6}" y="${y(v)+4}" text-anchor="end" fill="#5d6b7a">${dur(v)}</text><text x="${x(u)}" y="${H-B+16}" text-anchor="middle" fill="#5d6b7a">${u.toFixed(1)}</text>`; }
   s += `<text x="${W/2}" y="${H-4}" text-anchor="middle" fill="#5d6b7a">device memory (GiB)</text>`;
-  if (cap < x1) s += `<rect x="${x(cap)}" y="10" width="${W - R - x(cap)}" height="${H-B-10}" fill="#b3261e" fill-opacity=".06"/><text x="${x(cap)+5}" y="24" fill="#b3261e">does not fit</text>`;
+  if (cap < x1) s += `<rect x="${x(cap)}" y="10" width="${W - R - x(cap)}" height="${H-B-10}" fill="#b3261e" fill-opacity=".06"/><text x="${W - R - 4}" y="24" text-anchor="end" fill="#b3261e">does not fit</text>`;
   const front = V.filter(p => p.pareto).sort((p, q) => p.memory - q.memory); s += `<path fill="none" stroke="#2457a6" stroke-width="1.5" d="${front.map((p, i) => (i ? 'L' : 'M') + x(p.memory/2**30) + ',' + y(p.step)).join('')}"/>`;
   V.forEach(p => { const c = p.chosen ? '#1d7f4e' : p.pareto ? '#2457a6' : p.fits ? '#9aa7b4' : '#d9a19d'; s += `<circle cx="${x(p.memory/2**30)}" cy="${y(p.step)}" r="${p.chosen ? 8 : 5}" fill="${c}"><title>${esc(p.label)}: ${dur(p.step)}, ${gib(p.memory)} GiB. ${esc(p.verdict)}</title></circle>`; });
   const c = V.find(p => p.chosen); if (c) s += `<text x="${x(c.memory/2**30)}" y="${y(c.step) - 13}" fill="#1d7f4e" text-anchor="middle" font-weight="600">${esc(c.label)}</text>`;
