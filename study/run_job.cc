@@ -166,6 +166,9 @@ void set_software(const MeasuredRun& run, const HardwareProfile& hardware, RunJo
   c.precision.param = DType::kBFloat16;
   c.precision.reduce = DType::kFloat32;
   c.clip = true;
+  if (c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kZero1 || c.framework == FrameworkKind::kZero3) {
+    c.model_dtype = DType::kBFloat16;                       // 16-bit working weights beside fp32 masters
+  }
   if (contains(run.precision, "fp16")) c.precision.param = DType::kFloat16;
   if (stack_of(run) == Stack::kComposer) {
     if (contains(run.precision, "/PURE")) {
@@ -247,6 +250,11 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   }
   set_checkpointing(run, config);
   set_software(run, out.job.hardware, out);
+  if (config.model_dtype != DType::kFloat32) {
+    Model model = *out.job.model;
+    for (ParameterDef& p : model.parameters) p.dtype = config.model_dtype;
+    out.job.model = std::make_shared<const Model>(std::move(model));
+  }
   return out;
 }
 

@@ -35,7 +35,7 @@ std::vector<ModuleId> checkpointed_modules(const Model& model, const ParallelCon
   std::vector<ModuleId> result;
   switch (c.checkpoint) {
     case CheckpointKind::kNone: break;
-    case CheckpointKind::kFull: result = model.roles.blocks; break;
+    case CheckpointKind::kFull: case CheckpointKind::kSelectiveOp: result = model.roles.blocks; break;
     case CheckpointKind::kEveryK:             // CK-4: blocks with index % k == 0.
       for (std::size_t i = 0; i < model.roles.blocks.size(); ++i) {
         if (static_cast<std::int64_t>(i) % c.checkpoint_every == 0) result.push_back(model.roles.blocks[i]);
@@ -48,8 +48,6 @@ std::vector<ModuleId> checkpointed_modules(const Model& model, const ParallelCon
         result.push_back(m);
       }
       break;
-    case CheckpointKind::kSelectiveOp:
-      throw InputError(Issue{"", "checkpoint", "selective checkpointing per operator cannot be planned yet", "none, full or every:K"});
   }
   return result;
 }

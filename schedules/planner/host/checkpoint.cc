@@ -7,6 +7,37 @@
 
 namespace foreshard {
 
+namespace {
+
+/// The policy of CK-5 for the n-th call (from 1) of an operator.
+bool keeps(KeptOp op, std::int32_t n) { return op == KeptOp::kAttention || n % 2 == 1; }
+
+}  // namespace
+
+bool HostImpl::take_kept(KeptOp op, std::span<SymTensor* const> results) {
+  if (save_scopes.empty() || save_scopes.back().frame < 0 || !save_scopes.back().recomputing) return false;
+  CheckpointFrame& f = frames[static_cast<std::size_t>(save_scopes.back().frame)];
+  if (!f.selective) return false;
+  if (op == KeptOp::kProduct) ++f.products_again;
+  if (!keeps(op, f.products_again) || f.kept_taken >= f.kept.size()) return false;
+  std::array<SymTensor, 4> entry = std::move(f.kept[f.kept_taken++]);
+  for (std::size_t i = 0; i < results.size(); ++i) *results[i] = std::move(entry[i]);
+  return true;
+}
+
+void HostImpl::offer_kept(KeptOp op, std::span<SymTensor* const> results) {
+  if (save_scopes.empty() || save_scopes.back().frame < 0 || save_scopes.back().recomputing) return;
+  CheckpointFrame& f = frames[static_cast<std::size_t>(save_scopes.back().frame)];
+  if (!f.selective) return;
+  if (op == KeptOp::kProduct) ++f.products;
+  if (!keeps(op, f.products)) return;
+  std::array<SymTensor, 4> entry;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (*results[i]) entry[i] = host.detach(*results[i]);
+  }
+  f.kept.push_back(std::move(entry));
+}
+
 SavedTensor HostImpl::pack(const SymTensor& t) {
   if (save_scopes.empty() || !t) return {t, -1, -1};
   const SaveScope scope = save_scopes.back();
@@ -47,6 +78,9 @@ void HostImpl::drop_frame_if_done(std::int32_t frame) {
   f.recomputed.clear();
   f.recomputed_in = 0;
   f.counter = 0;
+  f.kept.clear();
+  f.kept_taken = 0;
+  f.products = f.products_again = 0;
   free_frames.push_back(frame);
   // A list drops its last item first.
   for (auto a = arguments.rbegin(); a != arguments.rend(); ++a) release(*a);
@@ -70,6 +104,7 @@ void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::s
     f.forward_running = true;
     f.module = m;
     f.autocast = autocast;
+    f.selective = host.config().checkpoint == CheckpointKind::kSelectiveOp;
     f.arguments = std::move(arguments);
   }
   struct Scope {
@@ -100,6 +135,7 @@ void HostImpl::recompute(std::int32_t frame) {
     CheckpointFrame& f = frames[static_cast<std::size_t>(frame)];
     f.recomputed_in = backward_number;
     f.counter = 0;
+    f.products_again = 0;
     f.forward_running = true;
   }
   const ScopeId scope_before = host.scope_;

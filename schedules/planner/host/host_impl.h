@@ -88,6 +88,10 @@ class HostImpl {
   std::vector<SaveScope> save_scopes;
   std::vector<std::uint8_t> checkpointed;  ///< For each module.
 
+  /// Fills `results` (null entries allowed) and returns true if a recomputation takes them from its selective checkpoint.
+  bool take_kept(KeptOp op, std::span<SymTensor* const> results);
+  /// Offers the results of an operator that ran to the selective checkpoint around it, if there is one.
+  void offer_kept(KeptOp op, std::span<SymTensor* const> results);
   SavedTensor pack(const SymTensor& t);
   SymTensor unpack(SavedTensor& s);
   void call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);

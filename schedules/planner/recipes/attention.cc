@@ -86,15 +86,18 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     r.save(q);
     r.save(v);
   }
-  SymTensor o = like_query(h, q, q->shape);
-  SymTensor lse = empty_result(h, {q->shape[0], q->shape[1], q->shape[2]}, DType::kFloat32);
-  SymTensor rng = empty_result(h, {2}, DType::kInt64);
-  SymTensor unused = empty_result(h, {1}, DType::kInt64);
-  if (dropout_p > 0) rng = empty_result(h, {2}, DType::kInt64);
-  {
+  SymTensor o, lse, rng, unused;
+  const std::array<SymTensor*, 4> kept{&o, &lse, &rng, &unused};
+  if (!h.impl().take_kept(KeptOp::kAttention, kept)) {
+    o = like_query(h, q, q->shape);
+    lse = empty_result(h, {q->shape[0], q->shape[1], q->shape[2]}, DType::kFloat32);
+    rng = empty_result(h, {2}, DType::kInt64);
+    unused = empty_result(h, {1}, DType::kInt64);
+    if (dropout_p > 0) rng = empty_result(h, {2}, DType::kInt64);
     const std::array<SymTensor, 3> operands{q, k, v};
     const std::array<SymTensor, 2> results{o, lse};
     launch_attention(h, OpKind::kFlashAttention, operands, results, dims_of(q, k, causal), causal, scale);
+    h.impl().offer_kept(KeptOp::kAttention, kept);
   }
   r.attach(o);
   if (r) {

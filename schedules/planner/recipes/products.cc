@@ -37,6 +37,16 @@ SymTensor product(Host& h, const SymTensor& a, const SymTensor& b, const SymTens
   return c;
 }
 
+/// The product of a linear layer's forward: an operator that selective checkpointing may keep.
+SymTensor forward_product(Host& h, const SymTensor& a, const SymTensor& b) {
+  SymTensor c;
+  const std::array<SymTensor*, 1> results{&c};
+  if (h.impl().take_kept(KeptOp::kProduct, results)) return c;
+  c = product(h, a, b);
+  h.impl().offer_kept(KeptOp::kProduct, results);
+  return c;
+}
+
 /// Weight gradient in the weight's layout: [out, in] = grad^T x; seen through the transpose's view node.
 SymTensor weight_gradient(Host& h, const SymTensor& g, const SymTensor& x) {
   SymTensor gt = swapped(h, g);
@@ -112,7 +122,7 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
     if (r) r->shape = x->shape;
     if (r.needs(0)) r.save(w);
     if (r.needs(1)) r.save(x);
-    y = product(h, fold(h, x), w);
+    y = forward_product(h, fold(h, x), w);
     r.attach(y);
   }
   if (x_in->shape.rank == 2) return y;
