@@ -46,7 +46,7 @@ DecoderSpec read_gemma3_text_spec(HfConfig& config, bool images) {
   const std::int64_t pattern = config.size("sliding_window_pattern", 6, kLargestLayers);
   spec.windows = read_windows(config, spec.layers, window.value_or(0),
                               [&](std::int64_t i) { return (i + 1) % pattern != 0; });
-  spec.masks_always = images;
+  spec.masks_always = spec.masks_always || images;
   // Declared, and without effect under sdpa.
   if (config.optional_number("attn_logit_softcapping", std::nullopt, 1e-6, 1e9)) {
     config.problem("attn_logit_softcapping", "is set; SDPA has no soft cap and this path is not modelled", "null");
