@@ -113,6 +113,9 @@ struct ParallelConfig {
   OffloadKind offload = OffloadKind::kNone;
   bool compile = false;
   AttentionKind attention = AttentionKind::kFlash;
+  /// Rows hold several documents: Hugging Face models then pass a mask to attention instead of asking for a causal one,
+  /// which takes the memory-efficient kernel with keys and values repeated to every query head.
+  bool packed_sequences = false;
   LossKind loss = LossKind::kCrossEntropyFloat;
   std::int64_t loss_chunks = 8;
 

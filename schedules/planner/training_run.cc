@@ -116,6 +116,7 @@ std::vector<SymTensor> TrainingRun::forward() {
   framework_->before_model(host_, true);
   host_.call(ModuleId(0), in, out);
   framework_->after_model(host_, out);
+  if (host_.config().checkpoint == CheckpointKind::kNone) host_.impl().packed_mask.reset();
   return out;
 }
 
@@ -149,6 +150,7 @@ void TrainingRun::backward(std::span<const SymTensor> losses) {
   host_.set_phase(Phase::kBackward);
   host_.decide({.kind = DecisionKind::kBackwardBegin});
   host_.backward(losses);
+  host_.impl().packed_mask.reset();
   host_.decide({.kind = DecisionKind::kBackwardEnd});
 }
 

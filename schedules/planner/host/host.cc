@@ -39,6 +39,7 @@ void Host::close() {
   buffers_.clear();
   impl_->autocast_cache.clear();
   impl_->kept_accumulators.clear();
+  impl_->packed_mask.reset();
   for (CheckpointFrame& f : impl_->frames) f = {};
 }
 

@@ -113,6 +113,8 @@ class HostImpl {
   void run_module(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void run_program(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
 
+  SymTensor packed_mask;                   ///< Of the running forward, see ParallelConfig::packed_sequences.
+
   // ---------------------------------------------------------------- autocast (torch.autocast, bf16)
   bool autocast = false;
   struct CachedCast { SymTensorImpl* source; SymTensor source_ref; SymTensor result; };

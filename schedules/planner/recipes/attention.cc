@@ -236,6 +236,18 @@ SymTensor pad_last(Host& h, const SymTensor& x) {
   return y;
 }
 
+/// The boolean mask of packed rows, made once for a forward (ParallelConfig::packed_sequences).
+const SymTensor& packed_mask(Host& h, std::int64_t n) {
+  SymTensor& mask = h.impl().packed_mask;
+  if (mask && mask->shape[-1] == n) return mask;
+  const NoGradGuard no_grad(h);
+  SymTensor index = empty_result(h, {n}, DType::kInt64);
+  h.launch(OpKind::kArange, {}, {index});
+  mask = empty_result(h, {1, 1, n, n}, DType::kBool);
+  h.launch(OpKind::kCompare, {raw_view(h, index, {1, 1, 1, n}), raw_view(h, index, {1, 1, n, 1})}, {mask}, {1.0});
+  return mask;
+}
+
 /// k or v with every query head: expand and reshape, which copies.
 SymTensor repeat_heads(Host& h, const SymTensor& t, std::int64_t heads) {
   const std::int64_t kv = t->shape[1];
@@ -251,7 +263,8 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
                     double dropout_p, double scale) {
   const bool half = q->dtype == DType::kBFloat16 || q->dtype == DType::kFloat16;
   const bool equal_heads = q->shape[3] == v->shape[3] && q->shape[3] <= 256;
-  if (half && equal_heads && !mask && h.config().attention == AttentionKind::kFlash) {
+  const bool packed = !mask && causal && h.config().packed_sequences;
+  if (half && equal_heads && !mask && !packed && h.config().attention == AttentionKind::kFlash) {
     if (q->shape[3] % 8 == 0) return flash(h, q, k, v, causal, dropout_p, scale);
     // Head sizes are padded to a multiple of 8 first, the result is cut back.
     const double true_scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3]));
@@ -259,9 +272,9 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
     return slice(h, o, -1, 0, q->shape[3]);
   }
-  if (!mask) return efficient(h, q, k, v, mask, causal, scale);
+  if (!mask && !packed) return efficient(h, q, k, v, mask, causal, scale);
   SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);
-  SymTensor added = additive_mask(h, mask, q->dtype);
+  SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q->dtype);
   return efficient(h, q, wide_k, wide_v, added, false, scale);
 }
 

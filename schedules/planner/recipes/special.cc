@@ -82,7 +82,7 @@ void rotary_table(Host& h, const Module& module, const Statement& s, std::span<S
 /// Boolean [1, 1, s, s] (true = seen), or additive in x's dtype; null where attention needs none.
 SymTensor causal_mask(Host& h, const Statement& s, const SymTensor& x) {
   const std::int64_t n = x->shape[1], window = s.ints.empty() ? 0 : s.ints[0];
-  const bool always = s.ints.size() > 1 && s.ints[1] != 0, boolean = s.dtype == DType::kBool;
+  const bool always = h.config().packed_sequences || (s.ints.size() > 1 && s.ints[1] != 0), boolean = s.dtype == DType::kBool;
   if (boolean && !always && !(window > 0 && window <= n)) return {};
   const NoGradGuard no_grad(h);
   SymTensor index = positions(h, n);
