@@ -16,6 +16,13 @@ namespace {
 
 using RankStep = std::pair<std::int32_t, std::int32_t>;
 
+/// Handing a loss to the reader of a run is no work of the device; plans that are only simulated leave it out.
+bool observes(const TraceDocument& d, const Span& s) {
+  const ProgramLabels& labels = d.labels_for(s.rank);
+  return labels.instructions[s.instruction].kind == InstructionKind::kLaunch &&
+         labels.title(s.instruction).rfind(name_of(OpKind::kObserve), 0) == 0;
+}
+
 /// One trace, sorted for look-up by rank and step.
 struct Index {
   const TraceDocument* document = nullptr;
@@ -28,7 +35,7 @@ struct Index {
 
   explicit Index(const TraceDocument& d) : document(&d) {
     for (const Span& s : d.trace.spans)
-      if (s.lane == Lane::kStream) device[{s.rank, s.step}].push_back(&s);
+      if (s.lane == Lane::kStream && !observes(d, s)) device[{s.rank, s.step}].push_back(&s);
     for (auto& [key, spans] : device)
       std::stable_sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
         return std::tie(a->stream, a->start, a->instruction) < std::tie(b->stream, b->start, b->instruction);
@@ -69,17 +76,16 @@ class Comparer {
 
  private:
   static void require_same_job(const TraceDocument& p, const TraceDocument& m) {
-    if (p.trace.world == m.trace.world && p.programs.size() == m.programs.size()) return;
-    throw InputError(Issue{m.trace.model, "", fmt::format("the traces are of different jobs: {} ranks and {} programs against {} and {}",
-                                                          p.trace.world, p.programs.size(), m.trace.world, m.programs.size()),
-                           "compare traces of one plan"});
+    if (p.trace.world == m.trace.world) return;
+    throw InputError(Issue{m.trace.model, "", fmt::format("the traces are of different jobs: {} ranks against {}", p.trace.world, m.trace.world),
+                           "compare traces of one job"});
   }
 
   /// The predicted rank and step that stand for a measured one.
   std::optional<RankStep> counterpart(RankStep measured) const {
     const std::int32_t step = std::min(measured.second, predicted_.last_step);
     if (predicted_.times.count({measured.first, step}) != 0) return RankStep{measured.first, step};
-    const auto it = predicted_.rank_of_program.find(measured_.document->program_index(measured.first));
+    const auto it = predicted_.rank_of_program.find(predicted_.document->program_index(measured.first));
     if (it == predicted_.rank_of_program.end()) return std::nullopt;
     if (predicted_.times.count({it->second, step}) != 0) return RankStep{it->second, step};
     return std::nullopt;

@@ -74,6 +74,12 @@ std::string names_of_streams(const RankProgram& p) {
   return out;
 }
 
+bool same_units(const RankProgram& a, const RankProgram& b) {
+  return std::equal(a.units.begin(), a.units.end(), b.units.begin(), b.units.end(), [](const ShardUnit& x, const ShardUnit& y) {
+    return x.name == y.name && x.numel == y.numel && x.padded_numel == y.padded_numel && x.shard_numel == y.shard_numel;
+  });
+}
+
 std::string bytes_or_dash(std::int64_t n) { return n == 0 ? "-" : with_thousands(n); }
 
 }  // namespace
@@ -147,7 +153,7 @@ std::string describe_schedule(const Schedule& s) {
     out += fmt::format("program {}: {} instructions, {} buffers, {} steps written out; streams {}\n", i,
                        with_thousands(static_cast<std::int64_t>(p.instructions.size())), p.buffers.size(), p.steps.size(),
                        names_of_streams(p));
-    if (p.units.empty()) continue;
+    if (p.units.empty() || (i > 0 && same_units(p, s.programs[0]))) continue;
     out += fmt::format("  {:<40} {:>16} {:>16} {:>14}  {}\n", "unit", "elements", "padded", "on each rank", "gather / reduce");
     for (const ShardUnit& u : p.units)
       out += fmt::format("  {:<40} {:>16} {:>16} {:>14}  {} / {}\n", or_root(u.name), with_thousands(u.numel.value),
