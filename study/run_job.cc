@@ -204,9 +204,14 @@ std::shared_ptr<const Model> model_of(const Json& configuration, const std::stri
   return model;
 }
 
-/// What torch.compile sees of a Llama block: norms and rotary without their eager upcasts, as the plain model writes them
-/// (its partitioner saves the inputs of cheap chains, not their fp32 intermediates).
-std::shared_ptr<const Model> compiled_llama(const MeasuredRun& run) {
+/// Norms and rotary embedding run as fused kernels: torch.compile, or a trainer on the kernels of the flash-attn library.
+bool fused_kernels(const MeasuredRun& run) {
+  return run.compile == "yes" || run.attention_impl.starts_with("flash-attn");
+}
+
+/// A Llama whose norms and rotary embedding lack their eager upcasts, as the plain model writes them (a compiler's
+/// partitioner saves the inputs of cheap chains, not their fp32 intermediates).
+std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
   PlainModelOptions o;
   o.layers = *run.n_layers;
   o.hidden = *run.d_model;
@@ -242,8 +247,8 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   try {
     out.job.hardware = load_hardware(hardware);
     const Json configuration = configuration_of(run, out.assumptions);
-    const bool compiled_llama_block = run.compile == "yes" && configuration["model_type"] == "llama";
-    out.job.model = compiled_llama_block ? compiled_llama(run) : model_of(configuration, run.row_id);
+    const bool fused = fused_kernels(run) && configuration["model_type"] == "llama";
+    out.job.model = fused ? fused_llama(run) : model_of(configuration, run.row_id);
   } catch (const InputError& error) {
     out.refusal = error.what();
     return out;
