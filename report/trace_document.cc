@@ -20,6 +20,8 @@ Bytes bytes_of(const RankProgram& p, const Instruction& i) {
 
 StreamIndex stream_of(const RankProgram& p, const Instruction& i) {
   switch (i.kind) {
+    case InstructionKind::kAlloc:
+    case InstructionKind::kFree: return p.buffers[i.id].pool;
     case InstructionKind::kLaunch: return p.launches[i.id].stream;
     case InstructionKind::kCollective: return p.collectives[i.id].stream;
     case InstructionKind::kCopy: return p.copies[i.id].stream;
