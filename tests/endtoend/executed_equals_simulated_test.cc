@@ -1,0 +1,125 @@
+// Property: a schedule executed by CPU ranks is the schedule that was simulated. On random toy jobs every instruction
+// comes in the same order with the same bytes on both sides, and the allocated peak of every rank and step is the same to
+// the byte. Nothing here knows an expected value: the two sides share the schedule and the allocator, no other code.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+
+#include "exec/run.h"
+#include "models/plain/plain_models.h"
+#include "report/compare.h"
+#include "report/trace_document.h"
+#include "schedules/planner/planner.h"
+#include "schedules/validate.h"
+#include "sim/hardware_cost.h"
+
+namespace foreshard {
+namespace {
+
+constexpr int kCases = 220;
+
+class Dice {
+ public:
+  explicit Dice(std::uint32_t seed) : engine_(seed) {}
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(engine_() % static_cast<std::uint32_t>(n)); }
+  bool one_in(std::int64_t n) { return below(n) == 0; }
+  template <typename T>
+  T of(std::initializer_list<T> choices) {
+    return *(choices.begin() + below(static_cast<std::int64_t>(choices.size())));
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+Model toy_model(Dice& dice) {
+  PlainModelOptions o;
+  o.layers = 1 + dice.below(3);
+  o.hidden = dice.of({32, 48});
+  o.heads = 2;
+  o.ffn = dice.of({56, 72});
+  o.vocabulary = dice.of({37, 50});
+  o.max_sequence = 32;
+  o.tied = dice.one_in(4);
+  return dice.one_in(3) ? plain_gpt2(o) : plain_llama(o);
+}
+
+ParallelConfig toy_config(Dice& dice) {
+  ParallelConfig c;
+  c.framework = dice.of({FrameworkKind::kFsdp2, FrameworkKind::kFsdp2, FrameworkKind::kFsdp2, FrameworkKind::kUnsharded});
+  c.shard = c.framework == FrameworkKind::kUnsharded ? 1 : dice.of({1, 2, 3, 4});
+  if (c.shard == 2 && dice.one_in(3)) c.replicate = 2;
+  c.micro_batch = 1 + dice.below(2);
+  c.sequence = dice.of({8, 12});
+  c.accumulate = 1 + dice.below(2);
+  c.sync_each_micro_batch = dice.one_in(2);
+  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kEveryK, WrapPolicy::Kind::kRootOnly});
+  c.wrap.every = 2;
+  c.wrap.root_split = dice.one_in(2);
+  if (dice.one_in(3)) c.reshard = Reshard::no();
+  else if (c.shard == 4 && dice.one_in(2)) c.reshard = Reshard::to_group(2);
+  if (dice.one_in(3)) c.precision = {std::nullopt, std::nullopt, std::nullopt, std::nullopt, true};
+  else if (dice.one_in(3)) c.precision.reduce = DType::kBFloat16;
+  c.checkpoint = dice.of({CheckpointKind::kNone, CheckpointKind::kFull, CheckpointKind::kEveryK, CheckpointKind::kSelectiveOp});
+  c.checkpoint_every = 2;
+  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach, OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
+  c.clip = dice.one_in(2);
+  if (dice.one_in(4)) c.prefetch_forward = 1 + dice.below(2);
+  if (dice.one_in(4)) c.prefetch_backward = dice.below(3);
+  return c;
+}
+
+using Peaks = std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>;
+
+Peaks peaks_of(const Trace& trace) {
+  Peaks peaks;
+  for (const StepMemory& m : trace.step_memory) peaks[{m.rank, m.step}] = m.allocated_peak.value;
+  return peaks;
+}
+
+Trace simulated(const Schedule& schedule) {
+  SimulationOptions options;
+  options.detail = Detail::kTrace;
+  options.folding = Folding::kUnfolded;
+  options.device_memory = Bytes(std::int64_t{4} << 30);
+  SimulationResult result =
+      simulate(schedule, make_cluster(load_hardware("dgx-h100"), static_cast<int>(schedule.world)), options);
+  return std::move(*result.trace);
+}
+
+Trace executed(const Schedule& schedule, StreamMode mode) {
+  RunOptions options;
+  options.mode = mode;
+  return run(schedule, options).trace;
+}
+
+class ExecutedEqualsSimulated : public testing::TestWithParam<int> {};
+
+TEST_P(ExecutedEqualsSimulated, OrderBytesAndPeaks) {
+  const int seed = GetParam();
+  Dice dice(static_cast<std::uint32_t>(seed) * 2654435761u + 1);
+  const Model model = toy_model(dice);
+  const ParallelConfig config = toy_config(dice);
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const Schedule schedule = plan(model, config);
+  const auto findings = validate(schedule);
+  ASSERT_TRUE(findings.empty()) << findings.front().message;
+  const Trace expected = simulated(schedule);
+  const Trace found = executed(schedule, dice.one_in(3) ? StreamMode::kThreads : StreamMode::kInline);
+  const Peaks a = peaks_of(expected), b = peaks_of(found);
+  EXPECT_GT(b.size(), 0u);
+  EXPECT_EQ(a, b);
+  const Comparison c = compare(make_trace_document(schedule, expected), make_trace_document(schedule, found));
+  EXPECT_TRUE(c.order_equal);
+  EXPECT_TRUE(c.bytes_equal);
+  EXPECT_EQ(c.ranks, schedule.world);
+  EXPECT_GT(c.instructions, 50);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, ExecutedEqualsSimulated, testing::Range(0, kCases));
+
+}  // namespace
+}  // namespace foreshard
