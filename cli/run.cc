@@ -22,7 +22,7 @@ namespace foreshard::cli {
 namespace {
 
 /// Wall-clock time that one emulated step should take at least: shorter work cannot be timed by a host's clock.
-constexpr double kEmulatedStep = 1.0;
+constexpr double kEmulatedStep = 2.0;
 
 /// Median of the steady steps (all but the first), slowest rank each.
 Time measured_step(const Trace& trace) {
@@ -150,7 +150,7 @@ CommandSpec run_command() {
                 {"streams", "MODE", "A thread for each stream, or inline in the rank's thread (default threads)", {"threads", "inline"}, false},
                 {"emulate-links", "yes|no", "Give every operation its predicted duration (default no)", {"yes", "no"}, false},
                 {"on", "HARDWARE", "Machine to emulate (default dgx-h100)", {}, false},
-                {"time-scale", "X", "Seconds of wall clock for an emulated second (default: a step takes a second)", {}, false},
+                {"time-scale", "X", "Seconds of wall clock for an emulated second (default: a step takes two seconds)", {}, false},
                 {"reference", "PLAN", "Plan of the same job on one rank: compares losses and gradient norms", {}, false},
                 {"validate", "yes|no", "Check the plan first (default yes)", {"yes", "no"}, false},
                 {"device-memory", "GIB", "Memory of each rank's device (default 4)", {}, false},

@@ -169,8 +169,8 @@ class Comparer {
     const auto p = longest(predicted_), m = longest(measured_);
     if (!p.empty()) result_.predicted_step = p.rbegin()->second;
     std::vector<Time> steady;
-    for (const auto& [step, t] : m)
-      if (step >= predicted_.last_step || step == m.rbegin()->first) steady.push_back(t);
+    for (const auto& [step, t] : m)   // The first step also fills the allocator and makes the optimizer states.
+      if (step > 0 || m.size() == 1) steady.push_back(t);
     std::sort(steady.begin(), steady.end());
     if (!steady.empty()) result_.measured_step = steady[steady.size() / 2];
     result_.measured_steps = static_cast<std::int64_t>(steady.size());

@@ -1,0 +1,182 @@
+"""Runs the program as a user does and checks what it answers. Values are checked against rules, not against ourselves."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = sys.argv[1]
+FAILURES = []
+SMALL = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32,
+         "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "max_position_embeddings": 64, "tie_word_embeddings": False}
+
+
+def run(*words, code=0):
+    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"})
+    check(done.returncode == code, f"{words}: exit {done.returncode}, expected {code}\n{done.stderr}")
+    return done
+
+
+def check(good, message):
+    if not good:
+        FAILURES.append(message)
+
+
+def near(a, b, relative, what):
+    check(abs(a - b) <= relative * abs(b), f"{what}: {a}, expected {b}")
+
+
+def test_welcome_and_help():
+    text = run().stdout
+    for question in ("Will it fit", "How should I wrap", "What should we buy"):
+        check(question in text, f"welcome lacks {question}")
+    for command in ("simulate", "plan", "show", "run", "compare", "tune", "size", "calibrate", "import", "models", "hw"):
+        text = run(command, "--help").stdout
+        check(text.index("Examples") < text.index("Usage"), f"{command} --help must start with examples")
+    check("complete -o filenames" in run("completion", "bash").stdout, "completion")
+
+
+def test_simulate():
+    answer = json.loads(run("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--json").stdout)
+    for key in ("step_time_s", "tokens_per_s_per_gpu", "mfu", "hfu", "breakdown", "communication", "memory", "critical_path",
+                "not_modelled", "provenance"):
+        check(key in answer, f"simulate --json lacks {key}")
+    parts = answer["breakdown"]
+    near(sum(parts.values()), answer["step_time_s"], 1e-9, "the breakdown adds up to the step")
+    # Micro-batch 1, 2048 tokens: tokens/s/GPU = 2048 / step.
+    near(answer["tokens_per_s_per_gpu"], 2048 / answer["step_time_s"], 1e-9, "tokens per second")
+    gathers = [c for c in answer["communication"] if c["kind"] == "all-gather"]
+    # 8,030,261,248 parameters in bf16: gathered in forward and, but for the last unit (head), again in backward.
+    whole = 2 * 8_030_261_248
+    total = sum(c["bytes"] for c in gathers)
+    check(1.8 * whole < total < 2.05 * whole, f"all-gather bytes {total}")
+    near(sum(c["s"] for c in answer["critical_path"]), answer["step_time_s"], 1e-6, "the critical path covers the step")
+    memory = answer["memory"]
+    check(memory["allocated_peak_bytes"] <= memory["reserved_peak_bytes"] <= memory["device_peak_bytes"], "memory order")
+    # Sharded fp32 parameters and two AdamW states: 12 bytes a parameter over 8 ranks at least.
+    check(memory["allocated_peak_bytes"] > 12 * 8_030_261_248 / 8, "allocated peak below the states")
+    text = run("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-h100").stdout
+    check("Fits:" in text and len(text.splitlines()) <= 24 and "\033" not in text, "the answer fits a screen, without colours")
+
+
+def test_config_file(folder):
+    config = folder / "job.yaml"
+    config.write_text("model: llama3-8b\ngpus: 8\non: dgx-h100\nseq: 4096\nwrap: every:2\n")
+    a = json.loads(run("simulate", "--config", str(config), "--json").stdout)
+    b = json.loads(run("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--seq", "4096", "--wrap", "every:2", "--json").stdout)
+    check(a == b, "a configuration file says the same as options")
+    c = json.loads(run("simulate", "--config", str(config), "--seq", "2048", "--json").stdout)
+    check(c["step_time_s"] < a["step_time_s"], "the command line wins over the file")
+
+
+def test_plan_run_compare(folder):
+    model = folder / "config.json"
+    model.write_text(json.dumps(SMALL))
+    job = [str(model), "--seq", "16", "--param-dtype", "fp32"]
+    plan, one = str(folder / "plan.json"), str(folder / "one.json")
+    run("plan", *job, "--gpus", "2", "-o", plan)
+    run("plan", *job, "--gpus", "1", "--framework", "none", "--micro-batch", "2", "-o", one)
+    check("all-gather" in run("show", plan).stdout, "show prints the gathers")
+    predicted, measured = str(folder / "predicted.json"), str(folder / "measured.json")
+    run("simulate", *job, "--gpus", "2", "--on", "dgx-h100", "--trace", predicted)
+    result = json.loads(run("run", plan, "--steps", "3", "--trace", measured, "--reference", one, "--json").stdout)
+    check(len(result["losses"]) == 3 and result["ranks"] == 2, "run: losses and ranks")
+    # Two ranks with one sequence each train as one rank with both: fp32 rounding only.
+    check(result["numerics"]["max_relative_difference"] < 1e-5, f"numerics {result['numerics']}")
+    compared = json.loads(run("compare", predicted, measured, "--json").stdout)
+    check(compared["order_equal"] and compared["bytes_equal"], f"compare {compared['differences'][:2]}")
+    check(compared["peak_bytes_difference"] == 0, "predicted peak = measured peak")
+    events = json.loads(pathlib.Path(predicted).read_text())["traceEvents"]
+    phases = {e["ph"] for e in events}
+    check({"M", "X", "C", "s", "f"} <= phases, f"trace phases {phases}")
+    starts = [e for e in events if e["ph"] == "s"]
+    check(len(starts) == len([e for e in events if e["ph"] == "f"]) > 0, "arrows from gathers to uses")
+    by_track = {}
+    for e in events:
+        if e["ph"] == "X":
+            by_track.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
+    for track, spans in by_track.items():
+        spans.sort()
+        check(all(a[1] <= b[0] + 1e-3 for a, b in zip(spans, spans[1:])), f"spans overlap on track {track}")
+
+
+def test_planted_bugs(folder):
+    plan = json.loads((folder / "plan.json").read_text())
+    program = plan["programs"][0]
+    begin, end = program["steps"][-1]
+    body = program["instructions"]
+    gather = next(i for i in range(begin, end) if body[i][0] == "collective" and program["collectives"][body[i][1]][0] == "all-gather")
+    moved = json.loads(json.dumps(plan))
+    for p in moved["programs"]:
+        p["instructions"].insert(min(gather + 40, end - 1), p["instructions"].pop(gather))
+    (folder / "moved.json").write_text(json.dumps(moved))
+    done = run("show", str(folder / "moved.json"), "--summary", code=2)
+    check("use before gather" in done.stderr or "not recorded" in done.stderr, f"moved gather: {done.stderr[:300]}")
+    run("run", str(folder / "moved.json"), code=2)
+    early = json.loads(json.dumps(plan))
+    for p in early["programs"]:
+        code = p["instructions"]
+        free = next(i for i in range(begin, end) if code[i][0] == "free" and p["buffers"][code[i][1]][3] in ("gathered parameters", "all-gather outputs"))
+        alloc = max(i for i in range(begin, free) if code[i] == ["alloc", code[free][1]])
+        code.insert(alloc + 1, code.pop(free))
+    (folder / "early.json").write_text(json.dumps(early))
+    done = run("show", str(folder / "early.json"), "--summary", code=2)
+    check("use after free" in done.stderr, f"early free: {done.stderr[:300]}")
+    # With the validator off, the executor finds them itself.
+    run("run", str(folder / "early.json"), "--validate", "no", "--watchdog", "10", code=3)
+    run("run", str(folder / "moved.json"), "--validate", "no", "--watchdog", "10", code=3)
+
+
+def test_studies():
+    tuned = json.loads(run("tune", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--json").stdout)
+    fits = [c for c in tuned["choices"] if c["fits"]]
+    check(len(fits) > 4 and sum(c["chosen"] for c in fits) == 1, "tune: one choice")
+    for c in fits:
+        beaten = any(o["step_time_s"] <= c["step_time_s"] and o["device_peak_bytes"] <= c["device_peak_bytes"] and
+                     (o["step_time_s"], o["device_peak_bytes"]) != (c["step_time_s"], c["device_peak_bytes"]) for o in fits)
+        check(c["pareto"] == (not beaten), f"tune: the front is wrong at {c['options']}")
+        check(c["verdict"] != "", "tune: every choice has a reason")
+    check("fully_shard" in run("tune", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--export", "torch").stdout, "export")
+    sized = json.loads(run("size", "gpt2", "--on", "8x-l40s", "--gpus", "8", "--tokens", "1B", "--price", "l40s=1/h", "--seq", "512", "--json").stdout)
+    row = sized["rows"][0]
+    near(row["days"], 1e9 / (row["tokens_per_s_per_gpu"] * 8) / 86400, 1e-9, "days")
+    near(row["gpu_hours"], row["days"] * 24 * 8, 1e-9, "GPU-hours")
+    near(row["price_usd"], row["gpu_hours"], 1e-9, "price at 1 USD an hour")
+    run("size", "gpt2", "--on", "8x-l40s", "--gpus", "8", "--tokens", "1000T", "--deadline", "1d", "--seq", "512", code=4)
+
+
+def test_html(folder):
+    page = folder / "report.html"
+    run("simulate", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--html", str(page))
+    text = page.read_text()
+    check("http://" not in text and "https://" not in text.split("const DATA")[0], "the report loads nothing from the network")
+    for word in ("Verdict", "Streams over time", "Memory over time", "Wrap curve", "Assumptions"):
+        check(word in text, f"the report lacks {word}")
+
+
+def test_models_and_hardware():
+    described = json.loads(run("models", "describe", "llama3-8b", "--json").stdout)
+    check(described["parameters"]["total"] == 8_030_261_248, "Llama-3-8B has 8,030,261,248 parameters")
+    check(len(json.loads(run("models", "--json").stdout)) >= 12, "twelve models at least")
+    check(len(json.loads(run("hw", "list", "--json").stdout)) >= 8, "eight machines at least")
+    run("hw", "describe", "dgx-h100", "--topology")
+
+
+def main():
+    test_welcome_and_help()
+    test_simulate()
+    test_studies()
+    test_models_and_hardware()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        test_config_file(folder)
+        test_plan_run_compare(folder)
+        test_planted_bugs(folder)
+        test_html(folder)
+    print("\n".join(FAILURES) or "all well")
+    sys.exit(1 if FAILURES else 0)
+
+
+main()

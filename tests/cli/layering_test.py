@@ -1,0 +1,59 @@
+"""Checks the direction of includes between the folders: who may know whom (docs/architecture.md)."""
+import pathlib
+import re
+import sys
+
+ALLOWED = {
+    "core": set(),
+    "models": {"core"},
+    "hwprofiles": {"core"},
+    "schedules": {"core"},
+    "memory": {"core"},
+    "schedules/planner": {"core", "models", "schedules"},
+    "sim": {"core", "schedules", "hwprofiles", "memory"},
+    "exec": {"core", "schedules", "memory"},
+    "report": {"core", "schedules"},
+    "study": {"core", "models", "schedules", "schedules/planner", "hwprofiles", "sim", "memory"},
+    "conformance": {"core", "models", "schedules", "schedules/planner", "memory", "sim", "exec", "hwprofiles"},
+    "cli": {"core", "models", "schedules", "schedules/planner", "hwprofiles", "sim", "exec", "memory", "report", "study"},
+}
+# Slow headers, and the only places that may include them.
+HEAVY = {
+    "CLI/": re.compile(r"^cli/.*\.cc$"),
+    "nlohmann/json.hpp": re.compile(r"^core/json\.h$"),
+    "boost/": re.compile(r".*\.cc$"),
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.M)
+
+
+def part_of(path):
+    best = ""
+    for part in ALLOWED:
+        if path.startswith(part + "/") and len(part) > len(best):
+            best = part
+    return best
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    wrong, files = [], 0
+    for part in ALLOWED:
+        for file in sorted((root / part).rglob("*")):
+            if file.suffix not in (".cc", ".h", ".cu", ".cuh"):
+                continue
+            name = file.relative_to(root).as_posix()
+            if part_of(name) != part:
+                continue
+            files += 1
+            for own, system in INCLUDE.findall(file.read_text()):
+                target = part_of(own) if own else ""
+                if target and target != part and target not in ALLOWED[part]:
+                    wrong.append(f"{name}: includes {own}: {part}/ must not know {target}/")
+                for heavy, places in HEAVY.items():
+                    if (own or system).startswith(heavy) and not places.match(name):
+                        wrong.append(f"{name}: includes {own or system}, which is slow to compile: only in {places.pattern}")
+    print("\n".join(wrong) or f"{files} files keep the direction")
+    sys.exit(1 if wrong or files < 50 else 0)
+
+
+main()

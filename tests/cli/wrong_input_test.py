@@ -1,0 +1,133 @@
+"""Wrong inputs of all kinds: exit 2, within a second, a message that names the place and what is allowed."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = sys.argv[1]
+FAILURES = []
+JOB = ["--gpus", "8", "--on", "dgx-h100"]
+# A loaded machine may be slow; the limit is for answers that take minutes, the printed worst tells the rest.
+LIMIT_S = 20
+WORST = [0.0, ""]
+
+
+def refuse(words, *wanted, code=2):
+    begin = time.monotonic()
+    try:
+        done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=LIMIT_S, env={**os.environ, "NO_COLOR": "1"})
+    except subprocess.TimeoutExpired:
+        FAILURES.append(f"{words}: no answer within {LIMIT_S} s")
+        return
+    took = time.monotonic() - begin
+    if took > WORST[0]:
+        WORST[:] = [took, " ".join(words)]
+    message = done.stderr.decode(errors="replace")
+    if done.returncode != code:
+        FAILURES.append(f"{words}: exit {done.returncode}, expected {code}: {message[:300]}")
+    for text in wanted:
+        if text not in message:
+            FAILURES.append(f"{words}: the message lacks {text!r}: {message[:400]}")
+    if done.stdout:
+        FAILURES.append(f"{words}: wrote to standard output")
+
+
+def options():
+    refuse(["simulat", "llama3-8b"], "did you mean \"simulate\"")
+    refuse(["simulate", "llama3-8b", *JOB, "--micro-bach", "2", "--sequ", "4"], "--micro-batch", "--seq", "2 problems")
+    refuse(["simulate", "llama-3-9b", "--gpus", "0", "--on", "dgx-h1000"], "3 problems", "--gpus")
+    refuse(["simulate", "llama3-8b", "--on", "dgx-h100"], "--gpus", "is missing")
+    refuse(["simulate"], "MODEL")
+    for value in ("-5", "1e3", "nan", "99999999999999999999", "", "8x"):
+        refuse(["simulate", "llama3-8b", f"--gpus={value}", "--on", "dgx-h100"], "gpus")
+    for option, value in (("wrap", "evry:2"), ("wrap", "every:0"), ("reshard", "maybe"), ("checkpoint", "every:-1"), ("param-dtype", "int8"),
+                          ("optimizer", "adam"), ("clip", "perhaps"), ("framework", "fsdp3"), ("seq", "-1"), ("micro-batch", "0")):
+        refuse(["simulate", "llama3-8b", *JOB, "--" + option, value], option)
+    refuse(["simulate", "llama3-8b", *JOB, "--shard", "3"], "shard")
+    refuse(["simulate", "llama3-8b", *JOB, "--wrap", "modules:no.such.module"], "no.such.module")
+    refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "many"], "--tokens")
+    refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "1T", "--price", "h100"], "--price")
+
+
+def write(folder, name, data):
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return str(path)
+
+
+def models(folder):
+    good = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    text = json.dumps(good)
+    cases = {"truncated": text[:-20], "empty": "", "binary": bytes(range(256)) * 4, "deep": "[" * 100_000, "deep_objects": '{"a":' * 5_000,
+             "not_object": "[1, 2]", "nan": text.replace("64", "NaN", 1), "duplicate": text[:-1] + ', "vocab_size": 65}',
+             "wrong_type": json.dumps({**good, "hidden_size": "32"}), "negative": json.dumps({**good, "num_hidden_layers": -1}),
+             "overflow": text.replace('"vocab_size": 64', '"vocab_size": 99999999999999999999999'),
+             "fraction": json.dumps({**good, "hidden_size": 32.5}), "heads": json.dumps({**good, "num_key_value_heads": 3}),
+             "huge": json.dumps({**good, "hidden_size": 1 << 40}), "many_layers": json.dumps({**good, "num_hidden_layers": 10 ** 9}),
+             "other": json.dumps({**good, "model_type": "lama", "architectures": ["LamaForCausalLM"]}),
+             "many_keys": "{" + ",".join(f'"k{i}": {i}' for i in range(200_000)) + "}"}
+    for name, data in cases.items():
+        refuse(["simulate", write(folder, name + ".json", data), *JOB], name + ".json")
+    refuse(["simulate", str(folder / "absent.json"), *JOB], "absent.json")
+    refuse(["simulate", "/", *JOB])
+
+
+def configs(folder):
+    head = "model: gpt2\non: dgx-h100\n"
+    cases = {"unknown": (head + "gpu: 8\n", "line 3", "gpus"), "twice": (head + "gpus: 8\ngpus: 16\n", "line 4", "second time"),
+             "map": (head + "gpus: {a: 1}\n", "line 3"), "broken": (head + "gpus: [8\n", "YAML"), "list": ("- 1\n- 2\n", "name: value"),
+             "binary": (b"\x00\x01\x02", "binary"), "wrong": (head + "gpus: eight\n", "line 3", "whole number"),
+             "deep": ("a: " + "[" * 5000, "deep.yaml")}
+    for name, (data, *wanted) in cases.items():
+        refuse(["simulate", "--config", write(folder, name + ".yaml", data)], *wanted)
+
+
+def plans(folder):
+    model = write(folder, "tiny.json", json.dumps({"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64,
+                                                   "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+                                                   "max_position_embeddings": 64}))
+    path = folder / "plan.json"
+    subprocess.run([PROGRAM, "plan", model, "--gpus", "2", "--seq", "8", "-o", str(path)], check=True, capture_output=True)
+    plan = json.loads(path.read_text())
+
+    def lie(name, change, *wanted):
+        copy = json.loads(json.dumps(plan))
+        change(copy)
+        refuse(["run", write(folder, name + ".plan.json", json.dumps(copy))], name + ".plan.json", *wanted)
+
+    lie("version", lambda p: p.update(version=2), "version")
+    lie("world", lambda p: p.update(world=2 ** 60), "world")
+    lie("world_negative", lambda p: p.update(world=-1), "world")
+    lie("no_program", lambda p: p.update(programs=[]), "program")
+    lie("index", lambda p: p["programs"][0]["instructions"].__setitem__(0, ["alloc", 10 ** 6]), "instructions[0]")
+    lie("kind", lambda p: p["programs"][0]["instructions"].__setitem__(0, ["aloc", 0]), "instructions[0]", "alloc")
+    lie("size", lambda p: p["programs"][0]["buffers"][0].__setitem__(0, 2 ** 62), "buffers[0]")
+    lie("shape", lambda p: p["programs"][0]["tensors"][0].__setitem__(5, [2 ** 40]), "tensors[0]")
+    lie("stream", lambda p: p["programs"][0]["launches"][0].__setitem__(2, 31), "launches[0]")
+    lie("unknown", lambda p: p.update(wrld=2), "wrld")
+    lie("event", lambda p: p["programs"][0].update(events=0), "event")
+    lie("segment", lambda p: p["programs"][0].update(steps=[[10, 5]]), "steps[0]")
+    for cut in (0.1, 0.5, 0.99):
+        text = path.read_text()
+        refuse(["show", write(folder, f"cut{cut}.json", text[:int(len(text) * cut)])], "not valid JSON")
+    for command in (["show"], ["run"], ["compare", str(path)]):
+        refuse([*command, model])
+    refuse(["score", "runs", model])
+
+
+def main():
+    options()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        models(folder)
+        configs(folder)
+        plans(folder)
+    print("\n".join(FAILURES) or "all refused", f"\nslowest answer {WORST[0]:.2f} s: {WORST[1]}")
+    sys.exit(1 if FAILURES else 0)
+
+
+main()
