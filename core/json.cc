@@ -62,7 +62,11 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
       return &root_;
     }
     Json& parent = *stack_.back();
-    if (parent.is_object()) return &(parent[key_] = std::move(value));
+    if (parent.is_object()) {   // Appends: operator[] would search, and the key is known to be new.
+      auto& object = parent.get_ref<Json::object_t&>();
+      object.emplace_back(key_, std::move(value));
+      return &object.back().second;
+    }
     parent.push_back(std::move(value));
     return &parent.back();
   }

@@ -128,10 +128,21 @@ class OrderingChecker {
     return c == BufferCategory::kGatherOutput || c == BufferCategory::kUnshardedParameter;
   }
 
+  static bool touched(const std::vector<Access>& writes, const Access& now) {
+    return std::any_of(writes.begin(), writes.end(), [&](const Access& w) { return w.overlaps(now); });
+  }
+  /// A rank's own shard may already stand in the buffer: gathered means all of it.
+  static bool covered(std::vector<Access> writes, const Access& now) {
+    std::sort(writes.begin(), writes.end(), [](const Access& a, const Access& b) { return a.begin < b.begin; });
+    std::int64_t reached = now.begin;
+    for (const Access& w : writes)
+      if (w.begin <= reached) reached = std::max(reached, w.end);
+    return reached >= now.end;
+  }
+
   void check_written(const Tensor& t, History& h, const Access& now) {
-    for (const Access& w : h.writes)
-      if (w.overlaps(now)) return;
     const bool gathered = is_gathered(p_.buffers[t.buffer.value].category);
+    if (gathered ? covered(h.writes, now) : touched(h.writes, now)) return;
     findings_.add(gathered ? ScheduleFault::kUseBeforeGather : ScheduleFault::kReadBeforeWrite,
                   describe_buffer(p_, t.buffer) + (gathered ? " is used before it is gathered" : " is read before it is written"),
                   {{program_, now.instruction}});
