@@ -1,6 +1,7 @@
 #pragma once
 
-#include <deque>
+#include <cstddef>
+#include <memory>
 #include <vector>
 
 namespace foreshard {
@@ -10,17 +11,25 @@ template <typename T>
 class Pool {
  public:
   T* take() {
-    if (free_.empty()) return &objects_.emplace_back();
-    T* const t = free_.back();
-    free_.pop_back();
-    return t;
+    if (!free_.empty()) {
+      T* const t = free_.back();
+      free_.pop_back();
+      return t;
+    }
+    if (used_ == kChunk) {
+      chunks_.push_back(std::make_unique<T[]>(kChunk));
+      used_ = 0;
+    }
+    return &chunks_.back()[used_++];
   }
   /// `t` must be back in its default state.
   void give_back(T* t) { free_.push_back(t); }
 
  private:
-  std::deque<T> objects_;
+  static constexpr std::size_t kChunk = 64;
+  std::vector<std::unique_ptr<T[]>> chunks_;
   std::vector<T*> free_;
+  std::size_t used_ = kChunk;
 };
 
 }  // namespace foreshard
