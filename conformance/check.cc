@@ -6,6 +6,7 @@
 #include "conformance/golden_files.h"
 #include "conformance/memory_check.h"
 #include "conformance/models_check.h"
+#include "conformance/numerics_check.h"
 
 namespace foreshard {
 namespace {
@@ -14,6 +15,7 @@ constexpr CheckKind kKinds[] = {
     {"fsdp2", check_fsdp2},
     {"memory", check_memory},
     {"models", check_models},
+    {"numerics", check_numerics},
 };
 
 }  // namespace

@@ -90,6 +90,7 @@ struct ParallelConfig {
   std::int64_t micro_batch = 1, sequence = 2048;
   std::int64_t accumulate = 1;
   bool sync_each_micro_batch = true;
+  bool average_micro_batches = false;       ///< The script divides each loss by `accumulate` before backward.
 
   WrapPolicy wrap;
   std::vector<WrapCall> calls;              ///< For WrapPolicy::Kind::kCalls.

@@ -28,6 +28,11 @@ ModelInput input_row(const ModelArgument& a, const Shape& s) {
   return row;
 }
 
+/// Arguments that the root takes; with a mean square loss a further one is its target.
+std::size_t model_inputs(const Model& m, const ParallelConfig& c) {
+  return c.loss == LossKind::kMeanSquare ? std::min(m.arguments.size(), m.root().inputs.size()) : m.arguments.size();
+}
+
 bool token_loss(LossKind k) { return k != LossKind::kMeanSquare && k != LossKind::kMeanSquareOutput; }
 
 /// Modules whose forward is checkpointed.
@@ -71,6 +76,7 @@ void TrainingRun::initialize() {
   framework_->initialize(host_);
   for (const ModelArgument& a : host_.model().arguments) p.inputs.push_back(input_row(a, shape_of(a, host_.config())));
   const ParallelConfig& c = host_.config();
+  for (std::size_t i = model_inputs(host_.model(), c); i < p.inputs.size(); ++i) p.inputs[i].kind = InputKind::kFloatTargets;
   if (token_loss(c.loss) && !host_.model().arguments.empty()) {
     ModelInput targets = p.inputs.front();
     targets.name = "targets";
@@ -88,7 +94,7 @@ void TrainingRun::begin_step() {
 void TrainingRun::load_inputs(std::int64_t micro_batch) {
   host_.set_phase(Phase::kInput);
   const RankProgram& p = host_.program().program();
-  inputs_.resize(host_.model().arguments.size());
+  inputs_.resize(model_inputs(host_.model(), host_.config()));
   for (std::size_t i = 0; i < p.inputs.size(); ++i) {
     const ModelInput& row = p.inputs[i];
     SymTensor t = host_.empty(Shape(std::span<const std::int64_t>(row.shape)), row.dtype, BufferCategory::kInput);
@@ -141,6 +147,9 @@ SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
   if (host_.config().autocast) host_.impl().end_autocast();
   if (host_.options().executable) {
     host_.launch(OpKind::kObserve, {result}, {}, {0.0, 1.0 / static_cast<double>(c.accumulate)});
+  }
+  if (c.average_micro_batches && c.accumulate > 1) {
+    result = unary(host_, Function::kMulScalar, result, 1.0 / static_cast<double>(c.accumulate));
   }
   outputs.clear();
   return result;
