@@ -134,6 +134,12 @@ TensorView RankMemory::view(TensorId id) const {
   if (!id.valid()) return v;
   if (id.value >= program_.tensors.size()) fail(fmt::format("there is no tensor {}", id.value));
   const Tensor& t = program_.tensors[id.value];
+  v.present = true;
+  v.dtype = t.dtype;
+  v.rank = t.rank;
+  v.shape = t.shape;
+  v.stride = t.stride;
+  if (t.numel() == 0) return v;  // a rank without elements of a parameter: needs no memory
   if (t.buffer.value >= buffers_.size()) fail(fmt::format("tensor {} is of no buffer", id.value));
   const Place& p = buffers_[t.buffer.value];
   if (p.state != State::kLive) {
@@ -141,11 +147,6 @@ TensorView RankMemory::view(TensorId id) const {
                      p.state == State::kNever ? std::string("was never allocated")
                                               : fmt::format("instruction {} freed", p.since)));
   }
-  v.present = true;
-  v.dtype = t.dtype;
-  v.rank = t.rank;
-  v.shape = t.shape;
-  v.stride = t.stride;
   std::int64_t offset = t.offset;
   if (t.offset_per_rank != 0) offset += t.offset_per_rank * schedule_.groups.at(t.group.value).index_of(rank_);
   const Extent e = extent_of(v, offset);
