@@ -1,0 +1,121 @@
+#include "report/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "core/error.h"
+#include "report/memory_curve.h"
+#include "tests/schedules/toy_schedule.h"
+
+namespace foreshard {
+namespace {
+
+/// A trace of the toy's second step on one rank: the gather from 1 to 3 us, the use from 3 to 4 us.
+Trace toy_trace(const testing::ToyPlaces& at, std::int32_t step) {
+  Trace t;
+  t.source = "simulated";
+  t.model = "toy \"quoted\"";
+  t.world = 4;
+  t.spans.push_back({0, Lane::kHost, 0, at.gather, step, Time(0), nanoseconds(500)});
+  t.spans.push_back({0, Lane::kStream, 0, at.use, step, microseconds(3), microseconds(4) + picoseconds(7)});
+  t.spans.push_back({0, Lane::kStream, 1, at.gather, step, microseconds(1), microseconds(3)});
+  t.memory.push_back({0, at.alloc, step, nanoseconds(100), Bytes(1280), Bytes(2048), Bytes(1280)});
+  t.memory.push_back({0, at.alloc + 4, step, nanoseconds(200), Bytes(1536), Bytes(2048), Bytes(1536)});
+  t.memory.push_back({0, at.free, step, nanoseconds(300), Bytes(512), Bytes(2048), Bytes(512)});
+  t.step_memory.push_back({0, step, Bytes(1536), Bytes(2048), Bytes(1536), 0, false});
+  t.step_times.push_back({0, step, Time(0), microseconds(5)});
+  return t;
+}
+
+struct Pair {
+  Schedule schedule;
+  testing::ToyPlaces at;
+  Pair() { schedule = testing::toy_schedule(4, &at); }
+  TraceDocument document(Trace t) const { return make_trace_document(schedule, std::move(t)); }
+};
+
+TEST(TraceFile, ReadsBackWhatItWrites) {
+  const Pair p;
+  std::ostringstream out;
+  write_trace(p.document(toy_trace(p.at, 1)), out);
+  const TraceDocument back = parse_trace(out.str(), "t.json");
+  ASSERT_EQ(back.trace.spans.size(), 3u);
+  EXPECT_EQ(back.trace.spans[1].end, microseconds(4) + picoseconds(7));   // exact to the picosecond
+  EXPECT_EQ(back.trace.spans[2].stream, 1);
+  EXPECT_EQ(back.trace.memory[1].allocated.value, 1536);
+  EXPECT_EQ(back.trace.model, "toy \"quoted\"");
+  ASSERT_FALSE(back.programs[0].first_uses.empty());
+  EXPECT_EQ(back.programs[0].first_uses.back().gather, p.at.gather);
+  EXPECT_EQ(back.programs[0].first_uses.back().launch, p.at.use);
+  EXPECT_NE(out.str().find("\"ph\": \"s\""), std::string::npos);
+}
+
+TEST(TraceFile, RefusesWhatIsNoTrace) {
+  EXPECT_THROW(parse_trace("{}", "t.json"), InputError);
+  EXPECT_THROW(parse_trace("{\"traceEvents\": []}", "t.json"), InputError);
+  const Pair p;
+  std::ostringstream out;
+  write_trace(p.document(toy_trace(p.at, 1)), out);
+  std::string lie = out.str();
+  lie.replace(lie.find("\"i\": "), 6, "\"i\": 99");
+  EXPECT_THROW(parse_trace(lie, "t.json"), InputError);
+}
+
+TEST(Compare, EqualTraces) {
+  const Pair p;
+  const Comparison c = compare(p.document(toy_trace(p.at, 1)), p.document(toy_trace(p.at, 1)));
+  EXPECT_TRUE(c.order_equal);
+  EXPECT_TRUE(c.bytes_equal);
+  EXPECT_EQ(c.peak_difference().value, 0);
+  EXPECT_DOUBLE_EQ(c.step_ratio(), 1.0);
+  EXPECT_TRUE(c.differences.empty());
+}
+
+TEST(Compare, TimeAndPeakSortedByContribution) {
+  const Pair p;
+  Trace measured = toy_trace(p.at, 1);
+  measured.spans[1].end += nanoseconds(100);      // use: +0.1 us
+  measured.spans[2].end += nanoseconds(700);      // gather: +0.7 us
+  measured.step_times[0].end += nanoseconds(500); // 5 us -> 5.5 us
+  measured.step_memory[0].allocated_peak += Bytes(64);
+  const Comparison c = compare(p.document(toy_trace(p.at, 1)), p.document(measured));
+  EXPECT_TRUE(c.order_equal);
+  EXPECT_EQ(c.peak_difference().value, 64);
+  EXPECT_DOUBLE_EQ(c.step_ratio(), 1.1);
+  ASSERT_EQ(c.differences.size(), 3u);            // the peak, then the larger time first
+  EXPECT_EQ(c.differences[1].what, "all-gather layers.0");
+  EXPECT_EQ(c.differences[1].contribution, nanoseconds(700));
+  EXPECT_EQ(c.differences[2].contribution, nanoseconds(100));
+}
+
+TEST(Compare, OrderAndBytesThatDiffer) {
+  const Pair p;
+  Trace measured = toy_trace(p.at, 1);
+  std::swap(measured.memory[0], measured.memory[1]);
+  EXPECT_FALSE(compare(p.document(toy_trace(p.at, 1)), p.document(measured)).order_equal);
+  Pair larger;
+  larger.schedule.programs[0].collectives[0].bytes = Bytes(2048);
+  const Comparison c = compare(p.document(toy_trace(p.at, 1)), larger.document(toy_trace(p.at, 1)));
+  EXPECT_FALSE(c.bytes_equal);
+  EXPECT_TRUE(c.order_equal);
+  Trace missing = toy_trace(p.at, 1);
+  missing.spans.pop_back();
+  EXPECT_FALSE(compare(p.document(toy_trace(p.at, 1)), p.document(missing)).order_equal);
+}
+
+TEST(MemoryCurve, AddsUpCategories) {
+  const Pair p;
+  const MemoryCurve c = memory_curve(p.schedule, toy_trace(p.at, 1), 0, 1);
+  ASSERT_EQ(c.points.size(), 3u);
+  EXPECT_EQ(c.peak, 1u);
+  // Shard 256 B, gather output 1,024 B, activation 256 B.
+  std::int64_t sum = 0;
+  for (const std::int64_t b : c.points[1].bytes) sum += b;
+  EXPECT_EQ(sum, 256 + 1024 + 256);
+  EXPECT_EQ(c.categories[0], "all-gather outputs");
+  EXPECT_EQ(c.points[2].bytes[0], 0);
+}
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,76 @@
+#include "study/tune.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "models/load_model.h"
+#include "study/evaluate.h"
+#include "study/size.h"
+#include "study/suggest.h"
+
+namespace foreshard {
+namespace {
+
+Job gpt2_job() {
+  Job job;
+  job.model = std::make_shared<const Model>(load_model("gpt2"));
+  job.hardware = load_hardware("dgx-a100-80");
+  job.gpus = 8;
+  job.config.shard = 8;
+  job.config.sequence = 256;
+  return job;
+}
+
+TEST(Tune, TriesEveryNumberOfUnits) {
+  const TuneResult r = tune(gpt2_job());
+  // 12 blocks: ceil(12 / K) is 12, 6, 4, 3, 2, 1 for K = 1, 2, 3, 4, 6, 12, and the whole model.
+  std::set<std::int64_t> tried;
+  for (const WrapChoice& c : r.choices) tried.insert(c.blocks_per_unit);
+  EXPECT_EQ(tried, (std::set<std::int64_t>{0, 1, 2, 3, 4, 6, 12}));
+  EXPECT_EQ(r.choices.size(), 6u * 4 + 2);
+  ASSERT_LT(r.chosen, r.choices.size());
+  for (const WrapChoice& c : r.choices) {
+    EXPECT_FALSE(c.verdict.empty());
+    if (c.fits) { EXPECT_LE(r.choices[0].step, c.step); }
+  }
+}
+
+TEST(Tune, ChoiceIsCloseToTheFastest) {
+  const TuneResult r = tune(gpt2_job());
+  const WrapChoice& chosen = r.choices[r.chosen];
+  for (const WrapChoice& c : r.choices)
+    if (c.fits && c.step / r.choices[0].step <= 1.03) { EXPECT_LE(chosen.memory, c.memory); }
+  EXPECT_LE(chosen.step / r.choices[0].step, 1.03);
+}
+
+TEST(Suggest, EverySuggestionIsWhatItsOptionGives) {
+  const Job job = gpt2_job();
+  const Evaluation base = evaluate(job);
+  for (const Suggestion& s : suggest(job, base)) {
+    if (s.change != "--micro-batch 2") continue;
+    Job changed = job;
+    changed.config.micro_batch = 2;
+    EXPECT_EQ(evaluate(changed).result.step_time, s.step);
+  }
+}
+
+TEST(Size, DaysFollowFromTokens) {
+  SizeQuestion q;
+  q.job = gpt2_job();
+  q.hardware = {q.job.hardware};
+  q.gpus = {8};
+  q.micro_batches = {1, 2};
+  q.tokens = 1e9;
+  q.prices = {{"a100", 2.0}};
+  const SizeResult r = size(q);
+  ASSERT_EQ(r.rows.size(), 1u);
+  const SizeRow& row = r.rows[0];
+  EXPECT_TRUE(row.fits);
+  EXPECT_NEAR(row.days * 86400 * row.tokens_per_s_per_gpu * 8, 1e9, 1);
+  ASSERT_TRUE(row.price.has_value());
+  EXPECT_NEAR(*row.price, 2.0 * row.gpu_hours, 1e-6);
+}
+
+}  // namespace
+}  // namespace foreshard
