@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "models/load_model.h"
 #include "models/plain/plain_models.h"
+#include "schedules/planner/frameworks/framework.h"
 
 namespace foreshard {
 namespace {
@@ -223,6 +224,24 @@ std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
   return std::make_shared<const Model>(plain_llama(o));
 }
 
+bool can_plan(const ParallelConfig& config) {
+  try {
+    make_framework(config);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+/// FSDP1 runs by FSDP2's rules while FSDP1 itself cannot be planned: the same collectives of nearly the same bytes, in the
+/// same order behind the same compute; buffers, padding and the rate limiter's waits differ.
+void stand_in_for_fsdp1(ParallelConfig& config, std::vector<std::string>& assumptions) {
+  if (config.framework != FrameworkKind::kFsdp1 || can_plan(config)) return;
+  config.framework = FrameworkKind::kFsdp2;
+  if (config.fsdp1.strategy == Fsdp1Options::Strategy::kShardGradOp) config.reshard = Reshard::no();
+  assumptions.push_back("FSDP1 planned by FSDP2's rules");
+}
+
 }  // namespace
 
 RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
@@ -255,6 +274,7 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   }
   set_checkpointing(run, config);
   set_software(run, out.job.hardware, out);
+  stand_in_for_fsdp1(config, out.assumptions);
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;
     for (ParameterDef& p : model.parameters) p.dtype = config.model_dtype;
