@@ -96,7 +96,7 @@ void foreach_addcdiv(const KernelCall& c) {
   const std::size_t n = c.outputs.size();
   for (std::size_t i = 0; i < n; ++i) {
     map(output(c, i), input(c, i), input(c, n + i), input(c, 2 * n + i),
-        [v](float a, float b, float d) { return a + v * (b / d); });
+        [v](float a, float b, float d) { return a + v * b / d; });
   }
 }
 
@@ -152,9 +152,9 @@ void sgd(const KernelCall& c) {
   }
 }
 
-// torch.nn.utils.clip_grad_norm_.
+// torch.nn.utils.clip_grad_norm_; a number divided by a tensor is the tensor's reciprocal times the number.
 void clip_coefficient(const KernelCall& c) {
-  const float coefficient = static_cast<float>(c.attribute(0, 0)) / (scalar_of(input(c, 0)) + 1e-6f);
+  const float coefficient = 1.0f / (scalar_of(input(c, 0)) + 1e-6f) * static_cast<float>(c.attribute(0, 0));
   store_element(output(c, 0), 0, static_cast<double>(std::min(coefficient, 1.0f)));
 }
 

@@ -46,7 +46,7 @@ FORESHARD_DEVICE void adamw(const AdamWStep& s, float grad, float* param, float*
   *param *= s.decay;
   *average += s.beta1_rest * (grad - *average);
   *square = *square * s.beta2 + s.beta2_rest * grad * grad;
-  *param -= s.step_size * (*average / (std::sqrt(*square) / s.correction2 + s.eps));
+  *param -= s.step_size * *average / (std::sqrt(*square) / s.correction2 + s.eps);
 }
 
 }  // namespace foreshard::scalar
