@@ -1,6 +1,7 @@
 #include "schedules/planner/frameworks/framework.h"
 
 #include "core/error.h"
+#include "schedules/planner/frameworks/zero.h"
 
 namespace foreshard {
 
@@ -9,8 +10,11 @@ std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
     case FrameworkKind::kUnsharded: return make_unsharded();
     case FrameworkKind::kDdp: return make_ddp(config);
     case FrameworkKind::kFsdp2: return make_fsdp2(config);
+    case FrameworkKind::kZero1:
+    case FrameworkKind::kZero2:
+    case FrameworkKind::kZero3: return zero::make_zero(config);
     default:
-      throw InputError(Issue{"", "framework", "FSDP1 and ZeRO cannot be planned yet", "fsdp2, ddp or none"});
+      throw InputError(Issue{"", "framework", "FSDP1 cannot be planned yet", "fsdp2, ddp, zero or none"});
   }
 }
 

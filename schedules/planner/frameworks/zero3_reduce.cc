@@ -1,0 +1,132 @@
+// ZeRO 3: gradient buckets and reduce-scatter (Z3-G-1 to Z3-G-3).
+
+#include <algorithm>
+#include <utility>
+
+#include "schedules/planner/frameworks/zero3.h"
+
+namespace foreshard::zero {
+namespace {
+
+constexpr std::size_t kMostReduceEvents = 2;
+
+}  // namespace
+
+void Zero3::on_accumulated(Host& host, std::uint32_t parameter) {
+  const ParameterId id(parameter);
+  SymTensor& grad = parameters_.at(id).full->grad;
+  if (elements_ + grad->numel > options_.reduce_bucket_size && elements_ > 0) reduce_bucket(host);
+  emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = grad->numel});
+  wait(host, reduce_stream_, host.stream());
+  if (options_.contiguous_gradients && elements_ + grad->numel <= options_.reduce_bucket_size) {
+    const StreamGuard guard(host, reduce_stream_);
+    SymTensor view = host.view_as(bucket_buffer_, grad->shape, elements_);
+    host.launch(OpKind::kCopy, {grad}, {view});
+    if (overlap_) host.program().record_stream(grad->storage->buffer, reduce_stream_);
+    elements_ += grad->numel;
+    grad = std::move(view);
+  } else {
+    elements_ += grad->numel;
+  }
+  bucket_.push_back(id);
+}
+
+void Zero3::reduce_bucket(Host& host) {
+  if (bucket_.empty()) return;
+  emit({.kind = EventKind::kReduceBucket, .parameters = bucket_, .numel = elements_});
+  if (reduce_events_.size() > kMostReduceEvents) {
+    host.program().sync_event(reduce_events_.front());
+    reduce_events_.pop_front();
+    emit({.kind = EventKind::kHostSync, .cause = "reduce", .on = "event"});
+  }
+  const StreamGuard guard(host, reduce_stream_);
+  cause_ = "reduce";
+  if (options_.contiguous_gradients && elements_ <= options_.reduce_bucket_size && !options_.reduce_scatter) {
+    all_reduce_bucket(host);
+  } else {
+    std::vector<ParameterId> sorted = bucket_;
+    std::sort(sorted.begin(), sorted.end(), [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
+    reduce_scatter(host, std::move(sorted));
+  }
+  cause_.clear();
+  for (const ParameterId id : bucket_) {
+    SymTensor& grad = parameters_.at(id).full->grad;
+    if (overlap_) host.program().record_stream(grad->storage->buffer, reduce_stream_);
+    grad.reset();
+  }
+  bucket_.clear();
+  elements_ = 0;
+  reduce_events_.push_back(host.record_event(reduce_stream_));
+}
+
+/// Z3-G-2: gradients in W rows, padded, side by side in one tensor.
+void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
+  const DType sent = communication_dtype(dtype_);
+  TensorList rows;
+  std::int64_t parts = 0;
+  for (const ParameterId id : ids) {
+    const PartitionedParameter& p = parameters_.at(id);
+    const SymTensor grad = host.cast(p.full->grad, sent, BufferCategory::kReduceTemporary);
+    parts += p.partition;
+    if (p.numel == world_ * p.partition) {
+      rows.push_back(host.view_as(grad, {world_, p.partition}, grad->offset));
+      continue;
+    }
+    const SymTensor padded = host.empty({world_ * p.partition}, sent, BufferCategory::kReduceTemporary);
+    host.launch(OpKind::kCopy, {flat_view(host, grad, 0, p.numel)}, {flat_view(host, padded, 0, p.numel)});
+    host.launch(OpKind::kFill, {}, {flat_view(host, padded, p.numel, padded->numel - p.numel)}, {0.0});
+    rows.push_back(host.view_as(padded, {world_, p.partition}));
+  }
+  SymTensor flat = rows[0];
+  if (rows.size() > 1) {
+    const TensorList out{host.empty({world_, parts}, sent, BufferCategory::kReduceInput)};
+    launch_lists(host, OpKind::kCat, {&rows}, {&out}, {1.0});
+    flat = out[0];
+  }
+  rows.clear();
+  flat = flat_view(host, flat, 0, world_ * parts);
+  host.launch(OpKind::kMulInPlace, {flat}, {flat}, {1.0 / static_cast<double>(world_)});
+  const SymTensor own = flat_view(host, flat, rank_ * parts, parts);
+  collective(host, CollectiveKind::kReduceScatter, flat, own, -1, ReduceOp::kSum);
+  std::int64_t offset = 0;
+  for (const ParameterId id : ids) {
+    keep_partition(host, id, flat_view(host, own, offset, parameters_.at(id).partition));
+    offset += parameters_.at(id).partition;
+  }
+}
+
+/// reduce_scatter off: the bucket is all-reduced and each rank takes its parts.
+void Zero3::all_reduce_bucket(Host& host) {
+  const SymTensor bucket = flat_view(host, bucket_buffer_, 0, elements_);
+  host.launch(OpKind::kMulInPlace, {bucket}, {bucket}, {1.0 / static_cast<double>(world_)});
+  collective(host, CollectiveKind::kAllReduce, bucket, bucket, -1, ReduceOp::kSum);
+  std::int64_t offset = 0;
+  for (const ParameterId id : bucket_) {
+    const PartitionedParameter& p = parameters_.at(id);
+    const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
+    if (n > 0) keep_partition(host, id, flat_view(host, bucket, offset + begin, n));
+    offset += p.numel;
+  }
+}
+
+/// The first micro-batch fills the static buffer of gradients, later ones add to it.
+void Zero3::keep_partition(Host& host, ParameterId id, const SymTensor& part) {
+  const SymTensor kept = flat_view(host, parameters_.at(id).gradient, 0, part->numel);
+  if (micro_ == 0) {
+    host.launch(OpKind::kCopy, {part}, {kept});
+  } else {
+    host.launch(OpKind::kAddInPlace, {kept, part}, {kept});
+  }
+}
+
+/// Z3-G-3.
+void Zero3::end_micro_batch(Host& host) {
+  host.set_phase(Phase::kBackward);
+  reduce_bucket(host);
+  host.program().sync_stream(reduce_stream_);
+  emit({.kind = EventKind::kHostSync, .on = stream_name(reduce_stream_)});
+  release_leftovers(host);
+  if (!boundary_) throughput_timer(host);
+}
+
+}  // namespace foreshard::zero
