@@ -7,6 +7,7 @@
 #include "conformance/memory_check.h"
 #include "conformance/models_check.h"
 #include "conformance/numerics_check.h"
+#include "conformance/zero_check.h"
 
 namespace foreshard {
 namespace {
@@ -16,6 +17,7 @@ constexpr CheckKind kKinds[] = {
     {"memory", check_memory},
     {"models", check_models},
     {"numerics", check_numerics},
+    {"zero", check_zero},
 };
 
 }  // namespace
