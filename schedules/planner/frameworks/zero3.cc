@@ -32,7 +32,14 @@ void Zero3::initialize(Host& host) {
     const DType sent = communication_dtype(dtype_);
     bucket_buffer_ = host.empty({options_.reduce_bucket_size}, sent, BufferCategory::kBucket);
   }
-  gather_persistent(host);
+  for (const std::vector<ParameterId>& g : sub_groups_) {
+    for (const ParameterId id : g) {        // DS-INIT: the optimizer gathers each parameter once and drops it.
+      const PartitionedParameter& p = parameters_.at(id);
+      const SymTensor whole = host.empty({world_ * p.partition}, dtype_, BufferCategory::kGatherOutput);
+      collective(host, CollectiveKind::kAllGather, p.shard, whole);
+      sync_device(host, "");
+    }
+  }
 }
 
 /// Z3-P-1, Z3-P-2: this rank's parts in one buffer, the last rank's padded with zeros; a static buffer of gradients.
@@ -134,9 +141,8 @@ void Zero3::gather_persistent(Host& host) {
       host.launch(OpKind::kCopy, {p.shard}, {whole});
     }
     p.status = Status::kAvailable;
-    if (cause_.empty()) sync_device(host, "");
   }
-  if (any && !cause_.empty()) sync_device(host, cause_);
+  if (any) sync_device(host, cause_);
 }
 
 // ---------------------------------------------------------------------------------------------- step
