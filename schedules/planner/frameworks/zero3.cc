@@ -156,6 +156,7 @@ void Zero3::before_model(Host& host, bool training) {
 void Zero3::before_optimizer(Host& host) {
   release_all(host);
   if (dtype_ == DType::kFloat16) {
+    wait(host, host.stream(), reduce_stream_);
     cause_ = "overflow";
     const SymTensor flag = host.empty({1}, DType::kUInt8, BufferCategory::kWorkspace);
     host.launch(OpKind::kFill, {}, {flag}, {0.0});

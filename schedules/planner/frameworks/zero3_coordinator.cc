@@ -238,6 +238,10 @@ void Zero3::wait_for(Host& host, ParameterId id) {
     fetch_events_.pop_front();
     emit({.kind = EventKind::kHostSync, .on = "event"});
   }
+  if (world_ == 1 && !p.handle->complete) {   // Nothing to gather: the host waits for the copy.
+    host.program().sync_stream(gather_stream_);
+    emit({.kind = EventKind::kHostSync, .on = stream_name(gather_stream_)});
+  }
   finish_gather(host, *p.handle);
   p.handle.reset();
   fetch_events_.push_back(host.record_event(gather_stream_));
