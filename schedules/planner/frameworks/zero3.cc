@@ -154,6 +154,12 @@ void Zero3::before_model(Host& host, bool training) {
 
 /// Z3-O-1: everything is released, one fp64 norm per sub-group, then an fp32 gradient for each sub-group.
 void Zero3::before_optimizer(Host& host) {
+  std::vector<Carry>& carries = host.program().program().carries;
+  carries.clear();                         // Persistent parameters live across the end of a step.
+  for (const ParameterId id : ids_) {
+    const PartitionedParameter& p = parameters_.at(id);
+    if (p.persistent) carries.push_back({p.full->storage->buffer, BufferId()});
+  }
   release_all(host);
   if (dtype_ == DType::kFloat16) {
     wait(host, host.stream(), reduce_stream_);
@@ -195,6 +201,12 @@ void Zero3::after_optimizer(Host& host) {
   cause_ = "persistent";
   gather_persistent(host);
   cause_.clear();
+  auto carry = host.program().program().carries.begin();
+  for (const ParameterId id : ids_) {
+    const PartitionedParameter& p = parameters_.at(id);
+    if (p.persistent) (carry++)->now = p.full->storage->buffer;
+  }
+  if (step_ == 0) host.program().program().carries.clear();   // Nothing was gathered before the first step.
   throughput_timer(host);
 }
 

@@ -36,6 +36,11 @@ void Zero3::emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId
 /// A list that all ranks must share: its length and its values are broadcast and read by the host.
 void Zero3::compare_integers(Host& host, std::int64_t count) {
   for (const std::int64_t n : {std::int64_t{1}, count}) {
+    if (n == 0) {                          // An empty broadcast does nothing.
+      emit({.kind = EventKind::kCollective, .number = 0, .collective = CollectiveKind::kBroadcast, .group_size = world_,
+            .dtype = DType::kInt64, .stream = stream_name(host.stream())});
+      continue;
+    }
     const SymTensor t = host.empty({n}, DType::kInt64, BufferCategory::kWorkspace);
     host.launch(OpKind::kFill, {}, {t}, {0.0});
     collective(host, CollectiveKind::kBroadcast, t, t, 0);
