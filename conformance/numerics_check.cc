@@ -122,7 +122,7 @@ class NumericsCase {
     o.record_spans = false;
     o.initialize = [this](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t i) {
       const auto it = inits_.find(name);
-      if (it == inits_.end()) return causal_mask_value(i, shape.back());
+      if (it == inits_.end()) return numerics_buffer_value(config_.at("model"), shape, i);
       const Init& init = it->second;
       return init.base + init.scale * std::sin(init.a * static_cast<double>(i) + init.b);
     };

@@ -87,12 +87,14 @@ class DecoderBuilder {
     return m;
   }
 
-  /// softmax(q kᵀ / sqrt(head dim) + mask) v. Adding minus infinity is what masked_fill gives.
+  /// softmax(q kᵀ / sqrt(head dim) + mask) v. Adding minus infinity is what masked_fill gives; the divisor is a buffer, so
+  /// that scores are divided and not multiplied by a rounded reciprocal.
   ModuleId add_attention(ModuleId parent) {
     const ModuleId m = b_.add_module(parent, "attn", "Attention");
     b_.set_signature(m, {"x"}, {"out"});
     const bool bias = !llama_;
     b_.model().at(m).buffers.push_back({"mask", {seq_, seq_}, compute_, false});
+    b_.model().at(m).buffers.push_back({"divisor", {}, DType::kFloat32, false});
     const std::int64_t width = dim_ / heads_;
     const char* const names[] = {"wq", "wk", "wv"};
     std::vector<ModuleId> projections;
@@ -106,7 +108,8 @@ class DecoderBuilder {
     }
     b_.add_statement(m, Function::kTranspose, {"wk_heads"}, {"kt"}).ints = {2, 3};
     b_.add_statement(m, Function::kMatmul, {"wq_heads", "kt"}, {"raw"});
-    b_.add_statement(m, Function::kMulScalar, {"raw"}, {"scores"}).floats = {1 / std::sqrt(static_cast<double>(width))};
+    b_.add_statement(m, Function::kBuffer, {}, {"divisor"}).ints = {1};
+    b_.add_statement(m, Function::kDiv, {"raw", "divisor"}, {"scores"});
     b_.add_statement(m, Function::kAddBuffer, {"scores"}, {"masked"}).ints = {0};
     b_.add_statement(m, Function::kSoftmax, {"masked"}, {"p"}).dtype = compute_;
     b_.add_statement(m, Function::kMatmul, {"p", "wv_heads"}, {"o_heads"});
@@ -180,8 +183,9 @@ Model numerics_model(const Json& model, DType compute) {
   throw InputError(Issue{"", "config.model.kind", "unknown kind of model '" + kind + "'", "llama, gpt2 or mlp"});
 }
 
-double causal_mask_value(std::int64_t index, std::int64_t size) {
-  return index % size <= index / size ? 0.0 : -std::numeric_limits<double>::infinity();
+double numerics_buffer_value(const Json& model, const std::vector<std::int64_t>& shape, std::int64_t index) {
+  if (shape.empty()) return std::sqrt(static_cast<double>(integer(model, "dim") / integer(model, "heads")));
+  return index % shape.back() <= index / shape.back() ? 0.0 : -std::numeric_limits<double>::infinity();
 }
 
 }  // namespace foreshard
