@@ -195,8 +195,17 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   read_ddp(a, c.ddp);
   if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware && a.has("on")) guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
-  if (!a.positional(0).empty())
-    guarded(a, [&] { job.model = std::make_shared<const Model>(load_model(a.positional(0))); });
+  if (a.positional(0).empty()) {
+    a.report(InputError(Issue{"MODEL", "", "is empty", "a catalogue name (foreshard models lists them), a config.json or a graph file"}));
+    return job;
+  }
+  guarded(a, [&] {
+    Model model = load_model(a.positional(0));
+    if (a.has("model-dtype")) {
+      for (ParameterDef& p : model.parameters) p.dtype = c.model_dtype;
+    }
+    job.model = std::make_shared<const Model>(std::move(model));
+  });
   return job;
 }
 

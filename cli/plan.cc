@@ -13,10 +13,17 @@
 namespace foreshard::cli {
 namespace {
 
+/// Steps until the last one written repeats: optimizer states are made in the first; DDP rebuilds its buckets in the second,
+/// with a static graph in the third (D-4).
+std::int64_t first_steady_step(const ParallelConfig& config) {
+  if (config.framework != FrameworkKind::kDdp) return 2;
+  return config.ddp.static_graph ? 4 : 3;
+}
+
 int make_plan(Arguments& a) {
   Job job = read_job(a, {.hardware = false, .gpus = true});
   PlanOptions options;
-  options.steps = a.integer("steps", 2, 1, 100);
+  options.steps = a.integer("steps", first_steady_step(job.config), first_steady_step(job.config), 100);
   options.executable = a.yes_no("executable", true);
   a.check();
   const Schedule schedule = plan(*job.model, job.config, options);
@@ -73,7 +80,7 @@ CommandSpec plan_command() {
   c.groups.push_back({"Answer",
                       {{"output", "FILE", "Schedule file (docs/formats/schedule.md)", {}, false},
                        {"json", "", "The schedule file to standard output", {}, false},
-                       {"steps", "N", "Optimizer steps to write out (default 2)", {}, true},
+                       {"steps", "N", "Optimizer steps to write out (default and least: until the last one repeats; 2, with DDP 3 or 4)", {}, true},
                        {"executable", "yes|no", "With tensors, for foreshard run (default yes)", {"yes", "no"}, true}}});
   c.run = make_plan;
   return c;

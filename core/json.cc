@@ -134,8 +134,15 @@ std::string read_text_file(const std::filesystem::path& path) {
 
 Json read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
 
-void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
+void write_file_atomically(const std::filesystem::path& named, std::string_view bytes) {
   static std::atomic<unsigned> counter{0};
+  std::error_code looked;
+  // A link stays a link: its target is replaced. Devices and pipes are not files that a rename may replace.
+  const std::filesystem::path path =
+      std::filesystem::is_symlink(named, looked) ? std::filesystem::weakly_canonical(named, looked) : named;
+  if (std::filesystem::exists(path, looked) && !std::filesystem::is_regular_file(path, looked)) {
+    throw RunError(named.string() + ": cannot be written: it is no regular file");
+  }
   std::filesystem::path temporary = path;
   temporary += fmt::format(".tmp{}-{}", ::getpid(), counter++);
   {
