@@ -37,7 +37,8 @@ ModuleId experts_module(ModelBuilder& b, ModuleId parent, const std::string& nam
   p.op_ints(Function::kRoutedExperts, {"hidden_states", "top_k_weights", "top_k_index"},
        {spec.experts, spec.top_k, static_cast<std::int64_t>(spec.activation)}, "final_hidden_states");
   p.last().parameters = {gate_up, down};
-  p.returns({"final_hidden_states"});
+  // Weights in fp32 (Mixtral, DeepSeek) make an fp32 sum, which the library converts back.
+  p.returns({p.cast_like("final_hidden_states", "hidden_states", "final_hidden_states")});
   return id;
 }
 
