@@ -18,8 +18,9 @@ SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape) {
   return y;
 }
 
-std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool causal) {
-  return {q->shape[0], q->shape[1], q->shape[2], k->shape[2], q->shape[3], causal ? 1 : 0};
+/// `head`: mean head size of the products where q's and v's differ (forward one each, backward three and two).
+std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool causal, std::int64_t head = 0) {
+  return {q->shape[0], q->shape[1], q->shape[2], k->shape[2], head > 0 ? head : q->shape[3], causal ? 1 : 0};
 }
 
 void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out,
@@ -149,7 +150,7 @@ void efficient_backward(BackwardContext& ctx) {
     const std::array<SymTensor, 7> in{ctx.grad(), q, k, v, o, lse, mask};
     const std::array<SymTensor, 3> out{gq, gk, gv};
     launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6), out,
-                     dims_of(q, k, causal), causal, ctx.node.floats[0]);
+                     dims_of(q, k, causal, (3 * d + 2 * v->shape[3]) / 5), causal, ctx.node.floats[0]);
     delta.reset();
     workspace.reset();
     wide_v.reset();
@@ -175,8 +176,8 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   SymTensor offset = empty_result(h, {1}, DType::kInt64);
   h.launch(OpKind::kFill, {}, {seed}, {0.0});
   h.launch(OpKind::kFill, {}, {offset}, {0.0});
-  SymTensor o = empty_result(h, q->shape, q->dtype);
-  const Shape& n = q->shape;
+  SymTensor o = empty_result(h, {q->shape[0], q->shape[1], q->shape[2], v->shape[3]}, q->dtype);
+  const Shape& n = o->shape;
   o->stride = {n[1] * n[2] * n[3], n[3], n[1] * n[3], 1};
   SymTensor lse_all = empty_result(h, {n[0], n[1], round_up(n[2], 32)}, DType::kFloat32);
   SymTensor lse = h.view_as(lse_all, {n[0], n[1], n[2]});
@@ -184,7 +185,8 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   {
     const std::array<SymTensor, 4> operands{q, k, v, mask};
     const std::array<SymTensor, 2> results{o, lse};
-    launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3), results, dims_of(q, k, causal), causal, scale);
+    launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3), results,
+                     dims_of(q, k, causal, (q->shape[3] + v->shape[3]) / 2), causal, scale);
   }
   r.attach(o);
   if (r) {

@@ -194,13 +194,13 @@ SymTensor index_add(Host& h, std::int64_t n, const SymTensor& index, const SymTe
 // ---------------------------------------------------------------------------------------------- experts
 
 void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTensor& counts, const SymTensor& c,
-                    std::int64_t k) {
+                    std::array<std::int64_t, 3> dims) {
   LaunchRequest q;
   const std::array<SymTensor, 3> operands{a, w, counts};
   q.op = OpKind::kGroupedMatmul;
   q.inputs = operands;
   q.outputs = {&c, 1};
-  q.dims = {a->shape[0], c->numel / a->shape[0], k, 1, 0, 0};
+  q.dims = {dims[0], dims[1], dims[2], 1, 0, 0};
   h.launch(q);
 }
 
@@ -211,12 +211,12 @@ void grouped_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, ctx.grad());
   if (ctx.needs(1)) {
     SymTensor gw = empty_result(h, w->shape, w->dtype);
-    launch_grouped(h, g, a, counts, gw, a->shape[0] / std::max<std::int64_t>(w->shape[0], 1));
+    launch_grouped(h, g, a, counts, gw, {g->shape[0], g->shape[1], a->shape[1]});
     ctx.set(1, std::move(gw));
   }
   if (ctx.needs(0)) {
     SymTensor ga = empty_result(h, a->shape, a->dtype);
-    launch_grouped(h, g, w, counts, ga, g->shape[1]);
+    launch_grouped(h, g, w, counts, ga, {g->shape[0], a->shape[1], g->shape[1]});
     ctx.set(0, std::move(ga));
   }
 }
@@ -231,7 +231,7 @@ SymTensor grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTens
   }
   SymTensor y = empty_result(h, {a->shape[0], w->shape[1]}, a->dtype);
   SymTensor wt = raw_view(h, w, {w->shape[0], w->shape[2], w->shape[1]}, {w->stride[0], w->stride[2], w->stride[1]}, w->offset);
-  launch_grouped(h, a, wt, counts, y, a->shape[1]);
+  launch_grouped(h, a, wt, counts, y, {a->shape[0], w->shape[1], a->shape[1]});
   r.attach(y);
   return y;
 }
