@@ -55,17 +55,17 @@ SymTensor positions(Host& h, std::int64_t n) {
   return t;
 }
 
-/// RotaryEmbedding.forward of the library: (inv_freq @ positions)^T twice side by side, cos and sin in x's dtype.
+/// RotaryEmbedding.forward of transformers 5.24: positions * inv_freq twice side by side, cos and sin in x's dtype.
 void rotary_table(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
   const NoGradGuard no_grad(h);
   const std::int64_t width = s.ints[0], n = in[0]->shape[1];
-  SymTensor inverse = raw_view(h, h.buffer(module, 0), {1, width / 2, 1});
+  SymTensor inverse = raw_view(h, h.buffer(module, 0), {1, 1, width / 2});
   SymTensor emb;
   {
     SymTensor index = positions(h, n);
-    SymTensor wide = cast(h, raw_view(h, index, {1, 1, n}), DType::kFloat32);
+    SymTensor wide = cast(h, raw_view(h, index, {1, n, 1}), DType::kFloat32);
     index.reset();
-    SymTensor freqs = transpose(h, matmul(h, inverse, wide), 1, 2);
+    SymTensor freqs = mul(h, wide, inverse);
     const std::array<SymTensor, 2> twice{freqs, freqs};
     emb = cat(h, twice, -1);
   }
