@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "models/describe.h"
 #include "models/load_model.h"
+#include "study/model_costs.h"
 
 namespace foreshard {
 namespace {
@@ -158,6 +159,20 @@ std::map<std::string, Shape64> found_buffers(const Model& model) {
   return all;
 }
 
+/// FLOPs equal; saved bytes within 0.1 %.
+void compare_costs(const Json& golden, const Model& model, ModelFacts& facts, Difference& d) {
+  if (!golden.contains("saved") || golden.at("saved").empty()) return;
+  const std::string length = golden.at("saved").begin().key();
+  const std::int64_t sequence = length == "image" ? 1 : std::stoll(length);
+  facts.costs = model_costs(model, 1, sequence);
+  const Json& flops = golden.at("flops").at(length);
+  d.equal("forward FLOPs", flops.at("forward").at("total").get<std::int64_t>(), facts.costs->forward.value);
+  d.equal("backward FLOPs", flops.at("backward").at("total").get<std::int64_t>(), facts.costs->backward.value);
+  const std::int64_t saved = golden.at("saved").at(length).at("bytes").get<std::int64_t>();
+  const double off = static_cast<double>(facts.costs->saved_for_backward.value - saved) / static_cast<double>(saved);
+  if (off > 1e-3 || off < -1e-3) d.equal("saved bytes", saved, facts.costs->saved_for_backward.value);
+}
+
 std::string ties_text(const std::vector<std::vector<std::string>>& ties) {
   std::vector<std::string> groups;
   for (const auto& g : ties) groups.push_back(fmt::format("{}", fmt::join(g, " = ")));
@@ -208,7 +223,7 @@ CheckResult check_facts(const Json& golden, const std::string& name, const Json&
   CheckResult result;
   result.id = name;
   const Model model = model_from_json(config, name);
-  const ModelFacts facts = model_facts(model);
+  ModelFacts facts = model_facts(model);
   Difference d;
   d.equal("class", golden.at("class").get<std::string>(), model.architecture);
   const Json& p = golden.at("parameters");
@@ -219,6 +234,7 @@ CheckResult check_facts(const Json& golden, const std::string& name, const Json&
   compare_order(golden.at("parameter_tree"), facts, d);
   compare_tensors("buffer", expected_tensors(golden.at("buffers")), found_buffers(model), d);
   compare_all_units(golden.at("units"), model, d);
+  if (d.none()) compare_costs(golden, model, facts, d);
   result.ok = d.none();
   result.first_difference = d.text();
   result.predicted = facts_to_json(facts).dump();
