@@ -1,9 +1,8 @@
 #include "conformance/zero_check.h"
 
-#include <exception>
 #include <map>
 
-#include "conformance/json_compare.h"
+#include "conformance/event_log_check.h"
 #include "conformance/zero_run.h"
 #include "core/json.h"
 
@@ -41,22 +40,7 @@ Json comparable(const Json& golden) {
 }  // namespace
 
 std::vector<CheckResult> check_zero(const std::filesystem::path& file) {
-  const Json golden = read_json_file(file);
-  if (!golden.is_object() || !golden.contains("case") || !golden.contains("result")) return {};
-  CheckResult r;
-  r.id = golden.value("id", file.filename().string());
-  try {
-    const Json found = run_zero_case(golden.at("case"));
-    const auto difference = first_difference(comparable(golden.at("result")), found, "result");
-    r.ok = !difference;
-    r.first_difference = difference.value_or("");
-    Json predicted;
-    predicted["events"] = found.at("events").size();
-    r.predicted = predicted.dump();
-  } catch (const std::exception& error) {
-    r.first_difference = error.what();
-  }
-  return {r};
+  return check_event_log(file, {run_zero_case, comparable});
 }
 
 }  // namespace foreshard

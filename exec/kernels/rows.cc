@@ -142,27 +142,11 @@ void from_floats(const TensorView& v, const float* values) {
   });
 }
 
-void from_integers(const TensorView& v, const std::int64_t* values) {
-  for (std::int64_t i = 0; i < v.numel(); ++i) {
-    std::int64_t rest = i, offset = 0;
-    for (int d = v.rank - 1; d >= 0; --d) {
-      const auto dim = static_cast<std::size_t>(d);
-      offset += rest % v.shape[dim] * v.stride[dim];
-      rest /= v.shape[dim];
-    }
-    std::byte* at = v.data + offset * size_of(v.dtype);
-    with_type(v.dtype, [&](auto* tag) {
-      using T = std::remove_pointer_t<decltype(tag)>;
-      if constexpr (std::is_arithmetic_v<T>) {
-        *reinterpret_cast<T*>(at) = static_cast<T>(values[i]);
-      } else {
-        narrow(static_cast<float>(values[i]), reinterpret_cast<T*>(at));
-      }
-    });
-  }
-}
+namespace {
 
-void store_element(const TensorView& v, std::int64_t index, double value) {
+/// Writes element `index` (row-major) of any strided view, converted to its dtype.
+template <typename Value>
+void store_at(const TensorView& v, std::int64_t index, Value value) {
   std::int64_t rest = index, offset = 0;
   for (int d = v.rank - 1; d >= 0; --d) {
     const auto dim = static_cast<std::size_t>(d);
@@ -179,6 +163,14 @@ void store_element(const TensorView& v, std::int64_t index, double value) {
     }
   });
 }
+
+}  // namespace
+
+void from_integers(const TensorView& v, const std::int64_t* values) {
+  for (std::int64_t i = 0; i < v.numel(); ++i) store_at(v, i, values[i]);
+}
+
+void store_element(const TensorView& v, std::int64_t index, double value) { store_at(v, index, value); }
 
 float scalar_of(const TensorView& v) {
   if (v.numel() != 1) throw RunError("one value was expected, found a tensor of shape " + shape_text(v));

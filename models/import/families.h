@@ -14,7 +14,6 @@ Model import_qwen2(HfConfig& config);
 Model import_qwen3(HfConfig& config);
 Model import_gemma2(HfConfig& config);
 Model import_gemma3_text(HfConfig& config);
-Model import_gemma3(HfConfig& config);
 Model import_phi3(HfConfig& config);
 Model import_gpt2(HfConfig& config);
 Model import_gpt_neox(HfConfig& config);
@@ -22,13 +21,8 @@ Model import_bert_classifier(HfConfig& config);
 Model import_vit_classifier(HfConfig& config);
 Model import_mixtral(HfConfig& config);
 Model import_qwen2_moe(HfConfig& config);
-Model import_qwen3_next(HfConfig& config);
 Model import_deepseek_v3(HfConfig& config);
 Model import_dbrx(HfConfig& config);
-Model import_llava(HfConfig& config);
-Model import_mllama(HfConfig& config);
-Model import_qwen2_5_vl(HfConfig& config);
-Model import_t5(HfConfig& config);
 /// MosaicML's MPT as llm-foundry trains it; not a transformers class of ours to import, but the catalogue's MPT models.
 Model import_mpt(HfConfig& config);
 

@@ -4,9 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "schedules/planner/recipes/convolution.h"
-#include "schedules/planner/recipes/positions.h"
-
 namespace foreshard {
 namespace {
 
