@@ -65,7 +65,8 @@ class SpecBuilder {
   void fill(const Json& node, ModuleId id, Inherited inherited) {
     if (node.contains("dtype")) inherited.dtype = dtype_of(node.at("dtype"));
     inherited.frozen = node.value("frozen", inherited.frozen);
-    builder_.model().at(id).class_name = node.at("kind").get<std::string>();
+    builder_.model().at(id).class_name = node.contains("class") ? node.at("class").get<std::string>()
+                                                                : node.at("kind").get<std::string>();
     builder_.model().at(id).has_forward = node.at("kind") != "ModuleList";
     add_leaf_parameters(node, id, inherited);
     for (const Json& p : node.value("params", Json::array())) add_own_parameter(p, id, inherited);
@@ -101,6 +102,10 @@ class SpecBuilder {
       add("weight", {arg("dim")});
     } else if (kind == "Embedding") {
       add("weight", {arg("num"), arg("dim")});
+    } else if (kind == "BatchNorm1d") {
+      add_batch_norm(id, arg("dim"), add);
+    } else if (kind == "MultiheadAttention") {
+      add_multihead_attention(id, arg("dim"), inherited, add);
     } else if (kind == "Experts") {
       const std::int64_t e = arg("experts"), d = arg("dim"), h = arg("hidden");
       add("w1", {e, h, d});
@@ -109,6 +114,28 @@ class SpecBuilder {
     } else if (kind != "Container" && kind != "ModuleList") {
       fail(builder_.model().at(id).name, "unknown kind of module '" + kind + "'");
     }
+  }
+
+  template <typename Add>
+  void add_batch_norm(ModuleId id, std::int64_t dim, const Add& add) {
+    add("weight", {dim});
+    add("bias", {dim});
+    auto& buffers = builder_.model().at(id).buffers;
+    buffers.push_back({"running_mean", {dim}, DType::kFloat32, true});
+    buffers.push_back({"running_var", {dim}, DType::kFloat32, true});
+    buffers.push_back({"num_batches_tracked", {}, DType::kInt64, true});
+  }
+
+  /// The output projection is a module that holds parameters and is never called (torch.nn.MultiheadAttention).
+  template <typename Add>
+  void add_multihead_attention(ModuleId id, std::int64_t dim, const Inherited& inherited, const Add& add) {
+    add("in_proj_weight", {3 * dim, dim});
+    add("in_proj_bias", {3 * dim});
+    const ModuleId out = builder_.add_module(id, "out_proj", "NonDynamicallyQuantizableLinear");
+    builder_.model().at(out).has_forward = false;
+    builder_.set_signature(out, {}, {});
+    builder_.add_parameter(out, "weight", {dim, dim}, inherited.dtype, !inherited.frozen);
+    builder_.add_parameter(out, "bias", {dim}, inherited.dtype, !inherited.frozen);
   }
 
   void add_own_parameter(const Json& p, ModuleId id, const Inherited& inherited) {
@@ -151,6 +178,8 @@ class SpecBuilder {
       builder_.set_signature(id, {}, {});
     } else if (kind == "Container") {
       builder_.set_signature(id, names_of(node.at("inputs")), names_of(node.at("outputs")));
+    } else if (kind == "MultiheadAttention") {
+      write_multihead_attention(id, node.at("args").at("heads").get<std::int64_t>());
     } else {
       write_leaf(kind, id);
     }
@@ -171,12 +200,27 @@ class SpecBuilder {
     builder_.set_signature(id, {"x"}, {"y"});
     Statement& s = builder_.add_statement(id, leaf_function(kind), {"x"}, {"y"});
     for (const OwnedParameter& p : builder_.model().at(id).parameters) s.parameters.push_back(p.id);
-    if (kind == "LayerNorm" || kind == "RMSNorm") s.floats = {1e-5};
+    if (kind != "Linear" && kind != "Embedding") s.floats = {1e-5};
   }
 
+  /// Self-attention: one projection to q, k, v, attention without a mask, the output projection.
+  void write_multihead_attention(ModuleId id, std::int64_t heads) {
+    builder_.set_signature(id, {"x"}, {"y"});
+    const auto linear = [&](ModuleId owner, const char* in, const char* out) {
+      const std::vector<OwnedParameter> parameters = builder_.model().at(owner).parameters;
+      Statement& s = builder_.add_statement(id, Function::kLinear, {in}, {out});
+      for (const OwnedParameter& p : parameters) s.parameters.push_back(p.id);
+    };
+    linear(id, "x", "qkv");
+    builder_.add_statement(id, Function::kChunk, {"qkv"}, {"q", "k", "v"}).ints = {-1, 3};
+    builder_.add_statement(id, Function::kPackedAttention, {"q", "k", "v"}, {"o"}).ints = {heads, heads, 0};
+    linear(child_of(id, "out_proj"), "o", "y");
+  }
+
+  /// BatchNorm1d stands as a LayerNorm: its gradients arrive in the same order (input, weight, bias).
   static Function leaf_function(const std::string& kind) {
     if (kind == "Linear") return Function::kLinear;
-    if (kind == "LayerNorm") return Function::kLayerNorm;
+    if (kind == "LayerNorm" || kind == "BatchNorm1d") return Function::kLayerNorm;
     if (kind == "RMSNorm") return Function::kRmsNorm;
     if (kind == "Embedding") return Function::kEmbedding;
     return Function::kExperts;
@@ -260,6 +304,11 @@ ParameterId find_parameter(const Model& model, const std::string& name) {
     if (p.name == local) return p.id;
   }
   return {};
+}
+
+bool is_leaf(const Module& m) {
+  return std::none_of(m.program.begin(), m.program.end(),
+                      [](const Statement& s) { return s.function == Function::kAddParameter || s.function == Function::kCall; });
 }
 
 DType dtype_of(const Json& name) {

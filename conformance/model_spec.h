@@ -1,7 +1,8 @@
 #pragma once
 
-// Model specs of the golden cases: a JSON tree of nodes (Linear, LayerNorm, RMSNorm, Embedding, Experts, Container with a
-// straight-line forward program, ModuleList, Alias) read into a Model.
+// Model specs of the golden cases: a JSON tree of nodes (Linear, LayerNorm, RMSNorm, BatchNorm1d, Embedding, Experts,
+// MultiheadAttention, Container with a straight-line forward program, ModuleList, Alias) read into a Model. A container's
+// "class" is the class of its module.
 
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ ModelSpec read_model_spec(const Json& golden_case);
 
 /// The parameter called `name` ("layers.0.wq.weight"), by any of its owners; invalid id if there is none.
 ParameterId find_parameter(const Model& model, const std::string& name);
+
+/// A module of torch.nn or torch's own functions, not a container of the spec: it computes with its own parameters.
+bool is_leaf(const Module& m);
 
 /// A dtype by its long name; InputError if unknown.
 DType dtype_of(const Json& name);

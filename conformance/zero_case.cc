@@ -39,16 +39,6 @@ void read_zero_options(const Json& z, ZeroCase& c) {
   c.extras.multi_rank_all_reduce = z.value("use_multi_rank_bucket_allreduce", true);
 }
 
-/// Classes of containers: wrapping by class looks at them.
-void name_classes(const Json& node, const std::string& path, Model& model) {
-  const ModuleId m = model.find_module(path);
-  if (m.valid() && node.contains("class")) model.modules[m.value].class_name = node.at("class").get<std::string>();
-  for (const Json& child : node.value("children", Json::array())) {
-    const std::string name = child.at("name").get<std::string>();
-    name_classes(child, path.empty() ? name : path + "." + name, model);
-  }
-}
-
 }  // namespace
 
 ZeroCase read_zero_case(const Json& golden_case) {
@@ -56,7 +46,6 @@ ZeroCase read_zero_case(const Json& golden_case) {
   refuse_unplanned(options);
   ZeroCase c;
   c.spec = read_model_spec(golden_case);
-  name_classes(golden_case.at("model"), "", c.spec.model);
   c.rank = golden_case.at("rank").get<std::int64_t>();
   c.steps = golden_case.value("steps", std::int64_t{4});
   ParallelConfig& config = c.config;

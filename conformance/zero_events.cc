@@ -20,7 +20,7 @@ void ZeroEvents::on_decision(const Decision& d) {
   if (d.kind != DecisionKind::kModuleForwardBegin && d.kind != DecisionKind::kModuleBackwardBegin) return;
   Json event;
   event["ev"] = d.kind == DecisionKind::kModuleForwardBegin ? "fwd_begin" : "bwd_begin";
-  event["module"] = model_.at(d.module).name;
+  event["module"] = d.parameter.valid() ? model_.at(d.parameter).name : model_.at(d.module).name;
   if (d.flag) event["recompute"] = true;
   add(std::move(event));
 }

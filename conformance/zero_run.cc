@@ -112,7 +112,9 @@ Json run_zero_case(const Json& golden_case) {
   options.rank = c.rank;
   TrainingRun run(model, c.config, options, std::move(owned));
   for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
-    if (model.modules[i].has_forward && !model.modules[i].parameters.empty()) run.host().trace_module(ModuleId(i));
+    const Module& m = model.modules[i];
+    if (!m.has_forward || m.parameters.empty()) continue;
+    is_leaf(m) ? run.host().trace_module(ModuleId(i)) : run.host().trace_own_parameters(ModuleId(i));
   }
   run.initialize();
   events.add({{"ev", "engine_ready"}});

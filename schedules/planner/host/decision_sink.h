@@ -14,8 +14,8 @@ namespace foreshard {
 
 enum class DecisionKind : std::uint8_t {
   kStepBegin, kMicroBatchBegin, kBackwardBegin, kBackwardEnd, kOptimizerStep, kClip, kEvaluationBegin, kEvaluationEnd,
-  kModuleForwardBegin, kModuleForwardEnd,     ///< module; flag: during recomputation
-  kModuleBackwardBegin, kModuleBackwardEnd,   ///< module
+  kModuleForwardBegin, kModuleForwardEnd,     ///< module, parameter; flag: during recomputation
+  kModuleBackwardBegin, kModuleBackwardEnd,   ///< module, parameter
   kRecomputeBegin, kRecomputeEnd,             ///< module
   kRootPreForward,
   kUnshard,                                   ///< status
@@ -47,6 +47,7 @@ struct Decision {
   DType dtype = DType::kFloat32;
   UnitId unit{}, target{};
   ModuleId module{};
+  ParameterId parameter{};                    ///< Valid: the report is about a statement that uses this parameter (add_param).
   std::int32_t number = 0;                    ///< Step, micro-batch.
   std::uint32_t collective = UINT32_MAX;
   std::int64_t bytes = 0, bytes2 = 0;

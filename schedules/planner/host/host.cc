@@ -29,6 +29,7 @@ Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& 
   impl_->compiled.resize(model.modules.size());
   impl_->checkpointed.resize(model.modules.size());
   impl_->traced.resize(model.modules.size());
+  impl_->traced_parameters.resize(model.modules.size());
 }
 
 Host::~Host() { close(); }

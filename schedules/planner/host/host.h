@@ -136,6 +136,8 @@ class Host {
   /// Reports begin and end of this module's own forward and backward to the sink (kModule...). The reports are identity
   /// functions in the autograd graph, inside the framework's hooks.
   void trace_module(ModuleId m);
+  /// The same for each statement of this module that adds a parameter of its own (add_param).
+  void trace_own_parameters(ModuleId m);
 
   // ------------------------------------------------------------------ autograd
   /// Leaf or recorded result.

@@ -104,12 +104,21 @@ class HostImpl {
   std::size_t value_top = 0;
 
   std::vector<std::uint8_t> traced;        ///< Modules whose forward and backward are reported to the sink.
-  std::vector<std::pair<ModuleId, bool>> call_started;   ///< For each reported call: module, backward seen.
+  std::vector<std::uint8_t> traced_parameters;   ///< Modules whose add_param statements are reported.
+  /// A reported call (of a module, or of a statement if `parameter` is valid).
+  struct ReportedCall {
+    ModuleId module;
+    ParameterId parameter{};
+    bool backward_seen = false;
+  };
+  std::vector<ReportedCall> reported_calls;
 
   const CompiledModule& compile(ModuleId m);
   void set_scope(ScopeId s) { host.scope_ = s; }
   /// A function that passes its arguments through and runs `backward` when all their gradients are there.
   void identity(std::span<SymTensor> tensors, BackwardFunction backward, std::uint32_t payload);
+  /// Reports the begin of the call's backward when a gradient of one of `outputs` arrives.
+  void report_backward(const ReportedCall& call, std::span<SymTensor> outputs);
   void run_module(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void run_program(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
 

@@ -84,11 +84,17 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
     const std::span<SymTensor> in_span(in.data(), s.inputs.size()), out_span(out.data(), s.outputs.size());
     const bool grad_before = host.grad_enabled_;
     if (s.no_grad) host.grad_enabled_ = false;
+    const bool report = s.function == Function::kAddParameter && traced_parameters[m.value] && host.has_sink();
+    if (report) {
+      host.decide({.kind = DecisionKind::kModuleForwardBegin, .flag = host.recomputing(), .module = m,
+                   .parameter = s.parameters[0]});
+    }
     if (s.function == Function::kCall) {
       host.call(s.child, in_span, out_span);
     } else {
       run_function(host, def, s, in_span, out_span);
     }
+    if (report) report_backward({m, s.parameters[0]}, out_span);
     host.grad_enabled_ = grad_before;
     for (std::size_t k = 0; k < s.inputs.size(); ++k) in[k].reset();
     for (std::size_t k = 0; k < s.outputs.size(); ++k) values[s.outputs[k]] = std::move(out[k]);
@@ -101,10 +107,10 @@ namespace {
 
 /// Reports of a module's own backward (kModuleBackwardBegin / End), as identity functions in the graph.
 void report_begin(BackwardContext& ctx) {
-  bool& started = ctx.host.impl().call_started[ctx.node.payload].second;
-  if (!started) {
-    started = true;
-    ctx.host.decide({.kind = DecisionKind::kModuleBackwardBegin, .module = ctx.host.impl().call_started[ctx.node.payload].first});
+  HostImpl::ReportedCall& call = ctx.host.impl().reported_calls[ctx.node.payload];
+  if (!call.backward_seen) {
+    call.backward_seen = true;
+    ctx.host.decide({.kind = DecisionKind::kModuleBackwardBegin, .module = call.module, .parameter = call.parameter});
   }
   if (ctx.needs(0)) ctx.set(0, ctx.grad(0));
 }
@@ -115,6 +121,14 @@ void report_end(BackwardContext& ctx) {
 }
 
 }  // namespace
+
+void HostImpl::report_backward(const ReportedCall& call, std::span<SymTensor> outputs) {
+  reported_calls.push_back(call);
+  const auto index = static_cast<std::uint32_t>(reported_calls.size() - 1);
+  for (SymTensor& t : outputs) {
+    if (t && t->requires_grad && host.grad_enabled_) identity({&t, 1}, report_begin, index);
+  }
+}
 
 void HostImpl::run_module(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
   const ScopeId scope_before = host.scope_;
@@ -154,11 +168,7 @@ void HostImpl::run_module(ModuleId m, std::span<SymTensor> inputs, std::span<Sym
   const Finish finish{*this, mark, marks, scope_before};
   run_program(m, in, outputs);
   if (report) {
-    call_started.emplace_back(m, false);
-    const auto call = static_cast<std::uint32_t>(call_started.size() - 1);
-    for (SymTensor& t : outputs) {
-      if (t && t->requires_grad && host.grad_enabled_) identity({&t, 1}, report_begin, call);
-    }
+    report_backward({m}, outputs);
     host.decide({.kind = DecisionKind::kModuleForwardEnd, .flag = host.recomputing(), .module = m});
   }
 }
@@ -191,5 +201,7 @@ void Host::call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> ou
 void Host::set_checkpointed(ModuleId m) { impl_->checkpointed[m.value] = 1; }
 
 void Host::trace_module(ModuleId m) { impl_->traced[m.value] = 1; }
+
+void Host::trace_own_parameters(ModuleId m) { impl_->traced_parameters[m.value] = 1; }
 
 }  // namespace foreshard
