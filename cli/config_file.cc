@@ -42,7 +42,7 @@ class ConfigReader {
       : file_(file), arguments_(arguments) {
     for (const OptionGroup& g : command.groups)
       for (const OptionSpec& o : g.options)
-        if (o.in_config_file) known_.push_back(o.name);
+        if (o.in_config_file) known_.push_back(o.name), choices_[o.name] = o.choices;
     takes_model_ = !command.positionals.empty() && command.positionals[0].name == "MODEL";
     if (takes_model_) known_.push_back("model");
   }
@@ -67,14 +67,23 @@ class ConfigReader {
       const std::string near = nearest_name(key, known_);
       return issues_.push_back({where, key, "no such option", near.empty() ? "" : "nearest is \"" + near + "\""});
     }
-    const std::string text = value_text(value, where, issues_);
+    const std::string text = as_choice(value_text(value, where, issues_), choices_[key]);
     if (key != "model") return arguments_.set(key, {text, where});
     if (arguments_.positionals().empty()) arguments_.add_positional(text);
+  }
+
+  /// YAML's own booleans where the option says yes or no.
+  static std::string as_choice(std::string text, const std::vector<std::string>& choices) {
+    if (choices != std::vector<std::string>{"yes", "no"}) return text;
+    if (text == "true" || text == "True" || text == "on") return "yes";
+    if (text == "false" || text == "False" || text == "off") return "no";
+    return text;
   }
 
   const std::string& file_;
   Arguments& arguments_;
   std::vector<std::string> known_;
+  std::map<std::string, std::vector<std::string>> choices_;
   bool takes_model_ = false;
   std::map<std::string, std::string> seen_;
   std::vector<Issue> issues_;
@@ -89,7 +98,10 @@ void read_config_file(const CommandSpec& command, const std::string& file, Argum
   if (text.find('\0') != std::string::npos) throw InputError(Issue{file, "", "not a text but binary data", ""});
   ConfigReader reader(command, file, arguments);
   try {
-    reader.read(YAML::Load(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1)
+      throw InputError(Issue{file, "", fmt::format("{} YAML documents, one is read", documents.size()), "remove the \"---\" between them"});
+    if (!documents.empty()) reader.read(documents[0]);
   } catch (const YAML::Exception& e) {
     throw InputError(Issue{location(file, e.mark), "", "not valid YAML: " + e.msg, ""});
   }

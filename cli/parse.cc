@@ -70,6 +70,12 @@ const CommandSpec& find_command(std::vector<std::string>& words) {
     names.push_back(c.name);
     first_word = first_word || c.name.rfind(words[0] + " ", 0) == 0;
   }
+  if (first_word && words.size() == 1) {
+    std::vector<std::string> parts;
+    for (const CommandSpec& c : commands())
+      if (c.name.rfind(words[0] + " ", 0) == 0) parts.push_back("foreshard " + c.name);
+    throw InputError(Issue{words[0], "", "is not a command by itself", fmt::format("{}", fmt::join(parts, ", "))});
+  }
   const std::string given = first_word && words.size() >= 2 ? words[0] + " " + words[1] : words[0];
   const std::string near = nearest_name(given, names);
   throw InputError(Issue{given, "", "no such command", near.empty() ? "see foreshard --help" : "did you mean \"" + near + "\"?"});

@@ -52,6 +52,9 @@ int show(Arguments& a) {
   options.program = static_cast<std::uint32_t>(program);
   if (program >= static_cast<std::int64_t>(schedule.programs.size()))
     throw InputError(Issue{"--program", "", fmt::format("{} does not exist", program), fmt::format("the file has {}", schedule.programs.size())});
+  const std::size_t steps = schedule.programs[static_cast<std::size_t>(program)].steps.size();
+  if (step >= static_cast<std::int64_t>(steps))
+    throw InputError(Issue{"--step", "", fmt::format("{} does not exist", step), fmt::format("the file has {} steps, the first is 0", steps)});
   if (step >= 0) options.step = static_cast<std::size_t>(step);
   options.memory = a.yes_no("memory", true);
   const auto findings = validate(schedule);

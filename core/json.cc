@@ -115,6 +115,8 @@ std::string read_text_file(const std::filesystem::path& path) {
   std::error_code ec;
   if (std::filesystem::is_directory(path, ec)) cannot_read(path, "is a folder, a file is wanted");
   if (!std::filesystem::exists(path, ec)) cannot_read(path, "no such file");
+  if (std::filesystem::is_character_file(path, ec) || std::filesystem::is_block_file(path, ec))
+    cannot_read(path, "is a device, a file is wanted");
   gzFile in = gzopen(path.c_str(), "rb");  // reads plain files too
   if (in == nullptr) cannot_read(path, "cannot be opened");
   std::string out;

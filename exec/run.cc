@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "exec/run_control.h"
 #include "exec/transport/transport.h"
 #include "exec/wall_clock.h"
+#include "schedules/structure.h"
 
 namespace foreshard {
 namespace {
@@ -30,6 +32,24 @@ void check_emulation(const Schedule& s, const std::vector<std::vector<Time>>& ti
   if (!fits) issues.add(what, "the durations are not those of this schedule", "one time per instruction of each program");
 }
 
+/// A program must name its tensors, and each of its operators needs a kernel.
+void check_runnable(const Schedule& s, IssueList& issues) {
+  std::set<OpKind> without_kernel;
+  for (const RankProgram& p : s.programs) {
+    if (!p.launches.empty() && !has_tensors(p)) {
+      issues.add("programs", "the plan says times and memory only, no tensors", "plan again with --executable yes");
+      return;
+    }
+    for (const Launch& l : p.launches) {
+      if (kernel_for(l.op) == nullptr) without_kernel.insert(l.op);
+    }
+  }
+  for (const OpKind op : without_kernel) {
+    issues.add("launches", fmt::format("there is no CPU kernel for {}", name_of(op)),
+               op == OpKind::kFusedBlock ? "plan again with --compile no" : "");
+  }
+}
+
 void check_options(const Schedule& s, const RunOptions& o) {
   IssueList issues("run");
   if (s.world < 1 || s.world > kMostRanks) {
@@ -40,6 +60,7 @@ void check_options(const Schedule& s, const RunOptions& o) {
   for (const RankProgram& p : s.programs) {
     if (p.steps.empty() && o.steps > 0) issues.add("steps", "the schedule has no step to run");
   }
+  check_runnable(s, issues);
   if (o.emulate) {
     check_emulation(s, o.emulate->host, "emulated host times", issues);
     check_emulation(s, o.emulate->device, "emulated device times", issues);

@@ -83,6 +83,8 @@ class Catalogue final : public BaseFinder {
 };
 
 /// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue name.
+constexpr double kFastestNetwork = 100'000;   ///< Gb/s of one NIC that a name may ask for.
+
 struct ShortName {
   int multiplier = 0;           ///< "2x-"
   std::string base;             ///< catalogue name of a GPU or a machine
@@ -111,6 +113,13 @@ std::optional<int> parse_count(std::string_view text) {
 }
 
 /// "400g", "4x100g", "400g-roce" into `name`.
+void require_possible_rate(const std::string& typed, std::optional<double> rate, std::string_view text,
+                           const std::string& hint) {
+  if (rate && *rate > 0 && *rate <= kFastestNetwork) return;
+  bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text),
+           fmt::format("above 0, at most {:.0f}; {}", kFastestNetwork, hint));
+}
+
 void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
   const std::string hint = "such as @400g, @4x100g, @400g-roce (kinds: ib, roce, efa, tcpx, tcpxo, tcp, slingshot)";
   if (const auto dash = text.find('-'); dash != std::string_view::npos) {
@@ -125,9 +134,7 @@ void parse_network_suffix(const std::string& typed, std::string_view text, Short
   }
   if (!text.ends_with('g')) bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text), hint);
   name.rate = parse_number(text.substr(0, text.size() - 1));
-  if (!name.rate || !(*name.rate > 0 && *name.rate <= 100'000)) {
-    bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text), hint);
-  }
+  require_possible_rate(typed, name.rate, text, hint);
 }
 
 ShortName parse_short_name(const std::string& typed) {
@@ -145,6 +152,7 @@ ShortName parse_short_name(const std::string& typed) {
   }
   if (const auto dash = text.rfind('-'); dash != std::string_view::npos && text.ends_with('g') && !name.rate) {
     if (const auto rate = parse_number(text.substr(dash + 1, text.size() - dash - 2))) {
+      require_possible_rate(typed, rate, text.substr(dash + 1), "such as 2x-a100-80-200g");
       name.rate = rate;
       name.rate_by_dash = true;
       text = text.substr(0, dash);

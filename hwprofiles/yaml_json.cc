@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <vector>
 
 #include "core/json.h"
 
@@ -98,7 +99,9 @@ Json parse_yaml(std::string_view text, const std::string& file) {
   }
   check_nesting(text, file);
   try {
-    const YAML::Node root = YAML::Load(std::string(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) throw InputError({file, "", fmt::format("{} YAML documents", documents.size()), "one"});
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents[0];
     return Converter(file).convert(root, 0);
   } catch (const YAML::Exception& e) {
     throw InputError({file, fmt::format("line {}, column {}", e.mark.line + 1, e.mark.column + 1), e.msg, ""});

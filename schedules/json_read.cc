@@ -251,7 +251,7 @@ class ProgramReader {
 
   static Tensor read_tensor(Row& r) {
     Tensor t;
-    t.buffer = BufferId(index(r));
+    t.buffer = r.id<BufferId>();
     t.dtype = r.name<DType>(kDTypeCount);
     t.group = r.id<GroupId>();
     t.offset = r.integer(0, kLargestBuffer);

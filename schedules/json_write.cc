@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "schedules/json.h"
 #include "schedules/names.h"
+#include "schedules/structure.h"
 
 namespace foreshard {
 namespace {
@@ -88,7 +89,7 @@ void write_buffer(Writer& w, const Buffer& b) {
 
 void write_tensor(Writer& w, const Tensor& t) {
   w.begin_row();
-  w.cell().integer(t.buffer.value);
+  w.cell().id(t.buffer);
   w.cell().plain(name_of(t.dtype));
   w.cell().id(t.group);
   w.cell().integer(t.offset);
@@ -114,7 +115,8 @@ void write_launch(Writer& w, const RankProgram& p, const Launch& l) {
   w.cell().id(l.scope);
   const auto operands = [&](std::uint32_t first, std::uint32_t count) {
     w.cell().raw("[");
-    for (std::uint32_t i = 0; i < count; ++i) w.raw(i ? ", " : ""), w.id(p.operands[first + i]);
+    for (std::uint32_t i = 0; i < count; ++i)
+      w.raw(i ? ", " : ""), w.id(has_tensors(p) ? p.operands[first + i] : TensorId());
     w.raw("]");
   };
   operands(l.first_operand, l.inputs);

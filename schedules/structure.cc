@@ -66,7 +66,7 @@ class ProgramChecker {
 
   void check_tensor(std::size_t i) {
     const Tensor& t = p_.tensors[i];
-    if (!check_index("tensors", i, "buffer", t.buffer.value, p_.buffers.size())) return;
+    if (!check_index("tensors", i, "buffer", t.buffer.value, p_.buffers.size(), t.numel() == 0)) return;
     if (!check_index("tensors", i, "group", t.group.value, schedule_.groups.size(), true)) return;
     if (t.offset_per_rank != 0 && !t.group.valid()) return report("tensors", i, "offset_per_rank without a group");
     if (t.offset < 0 || t.offset_per_rank < 0) return report("tensors", i, "negative offset");
@@ -81,6 +81,7 @@ class ProgramChecker {
       numel *= t.shape[d];
       if (last > kLargestBuffer || numel > kLargestBuffer) return report("tensors", i, "shape is too large");
     }
+    if (!t.buffer.valid()) return;
     if (!empty) end += (last + 1) * size_of(t.dtype);
     if (end > p_.buffers[t.buffer.value].bytes.value)
       report("tensors", i, fmt::format("reaches byte {} of buffer {}, which has {}", static_cast<std::int64_t>(end),
@@ -91,11 +92,11 @@ class ProgramChecker {
     const Launch& l = p_.launches[i];
     check_stream("launches", i, l.stream);
     check_index("launches", i, "scope", l.scope.value, p_.scopes.size(), true);
-    if (std::uint64_t{l.first_operand} + l.inputs + l.outputs > p_.operands.size())
+    if (has_tensors(p_) && std::uint64_t{l.first_operand} + l.inputs + l.outputs > p_.operands.size())
       return report("launches", i, "operands lie outside the operand table");
     if (std::uint64_t{l.first_attribute} + l.attributes > p_.attributes.size())
       return report("launches", i, "attributes lie outside the attribute table");
-    for (std::uint32_t o = 0; o < std::uint32_t{l.inputs} + l.outputs && open(); ++o)
+    for (std::uint32_t o = 0; has_tensors(p_) && o < std::uint32_t{l.inputs} + l.outputs && open(); ++o)
       check_index("launches", i, "operand tensor", p_.operands[l.first_operand + o].value, p_.tensors.size(), true);
     if (l.flops.value < 0 || l.read.value < 0 || l.written.value < 0) report("launches", i, "negative flops or bytes");
   }

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "core/op_kind.h"
 #include "schedules/names.h"
+#include "schedules/structure.h"
 
 namespace foreshard {
 namespace {
@@ -29,7 +30,7 @@ std::string operands_text(const RankProgram& p, const Launch& l) {
       out += (i ? ", " : "") + shape_text(p, p.operands[first + i]);
     if (count > kMost) out += fmt::format(", ... {} in all", count);
   };
-  if (l.inputs + l.outputs == 0) return out;
+  if (l.inputs + l.outputs == 0 || !has_tensors(p)) return out;
   out = "  ";
   list(l.first_operand, l.inputs);
   out += " -> ";

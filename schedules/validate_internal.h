@@ -2,6 +2,7 @@
 
 // The passes of validate.cc. Each expects a schedule that has passed check_structure() and appends what it finds.
 
+#include "schedules/structure.h"
 #include "schedules/validate.h"
 
 namespace foreshard::validate_internal {
@@ -33,6 +34,7 @@ void check_progress(const Schedule& schedule, Findings& findings);
 /// Calls `visit(tensor, is_write)` for each view that an instruction's device work touches.
 template <typename Visit>
 void for_each_access(const RankProgram& p, const Instruction& i, Visit visit) {
+  if (!has_tensors(p)) return;
   if (i.kind == InstructionKind::kLaunch) {
     const Launch& l = p.launches[i.id];
     for (std::uint32_t o = 0; o < std::uint32_t{l.inputs} + l.outputs; ++o) {

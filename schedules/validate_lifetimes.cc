@@ -47,7 +47,10 @@ class LifetimeChecker {
       case InstructionKind::kRecordStream: return use(BufferId(i.id), at);
       default: break;
     }
-    for_each_access(p_, i, [&](TensorId t, bool) { use(p_.tensors[t.value].buffer, at); });
+    for_each_access(p_, i, [&](TensorId t, bool) {
+      const BufferId buffer = p_.tensors[t.value].buffer;
+      if (buffer.valid()) use(buffer, at);
+    });
   }
 
   void alloc(std::uint32_t b, std::uint32_t at) {

@@ -131,6 +131,20 @@ class Fuser {
     return uses;
   }
 
+  /// Lists the views that the fused kernel reads from memory, or those it leaves there; gives their number.
+  std::uint16_t add_operands(const Uses& uses, bool outputs) {
+    std::uint16_t count = 0;
+    for (const auto& [buffer, use] : uses) {
+      if (use.internal() || (!outputs && !use.read_first)) continue;
+      for (const std::uint32_t view : use.views) {
+        if ((view % 2 == 1) != outputs) continue;
+        p_.operands.push_back(TensorId(view / 2));
+        ++count;
+      }
+    }
+    return count;
+  }
+
   std::uint32_t add_launch(std::uint32_t begin, std::uint32_t end, const Uses& uses) {
     Launch fused;
     bool first = true;
@@ -143,7 +157,7 @@ class Fuser {
     }
     fused.op = OpKind::kFusedBlock;
     fused.kernels = 1;
-    fused.inputs = fused.outputs = fused.attributes = 0;
+    fused.attributes = 0;
     fused.dims = {};
     fused.read = fused.written = Bytes(0);
     for (const auto& [buffer, use] : uses) {
@@ -151,6 +165,9 @@ class Fuser {
       if (use.read_first) fused.read += Bytes(std::min(use.read, whole));
       if (use.written && !use.internal()) fused.written += Bytes(std::min(use.wrote, whole));
     }
+    fused.first_operand = static_cast<std::uint32_t>(p_.operands.size());
+    fused.inputs = add_operands(uses, false);
+    fused.outputs = add_operands(uses, true);
     p_.launches.push_back(fused);
     return static_cast<std::uint32_t>(p_.launches.size() - 1);
   }

@@ -47,6 +47,9 @@ def options():
                           ("optimizer", "adam"), ("clip", "perhaps"), ("framework", "fsdp3"), ("seq", "-1"), ("micro-batch", "0")):
         refuse(["simulate", "llama3-8b", *JOB, "--" + option, value], option)
     refuse(["simulate", "llama3-8b", *JOB, "--shard", "3"], "shard")
+    refuse(["score"], "score runs", "score collectives")
+    for network in ("2x-a100-80-99999999g", "dgx-h100@99999999g", "dgx-h100@0g", "dgx-h100@1e300g"):
+        refuse(["simulate", "llama3-8b", "--gpus", "16", "--on", network], "no network rate")
     refuse(["simulate", "llama3-8b", *JOB, "--wrap", "modules:no.such.module"], "no.such.module")
     refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "many"], "--tokens")
     refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "1T", "--price", "h100"], "--price")
@@ -74,6 +77,7 @@ def models(folder):
         refuse(["simulate", write(folder, name + ".json", data), *JOB], name + ".json")
     refuse(["simulate", str(folder / "absent.json"), *JOB], "absent.json")
     refuse(["simulate", "/", *JOB])
+    refuse(["simulate", "/dev/zero", *JOB], "is a device")
 
 
 def configs(folder):
@@ -81,7 +85,7 @@ def configs(folder):
     cases = {"unknown": (head + "gpu: 8\n", "line 3", "gpus"), "twice": (head + "gpus: 8\ngpus: 16\n", "line 4", "second time"),
              "map": (head + "gpus: {a: 1}\n", "line 3"), "broken": (head + "gpus: [8\n", "YAML"), "list": ("- 1\n- 2\n", "name: value"),
              "binary": (b"\x00\x01\x02", "binary"), "wrong": (head + "gpus: eight\n", "line 3", "whole number"),
-             "deep": ("a: " + "[" * 5000, "deep.yaml")}
+             "deep": ("a: " + "[" * 5000, "deep.yaml"), "two": (head + "gpus: 8\n---\n" + head, "2 YAML documents")}
     for name, (data, *wanted) in cases.items():
         refuse(["simulate", "--config", write(folder, name + ".yaml", data)], *wanted)
 
@@ -114,6 +118,11 @@ def plans(folder):
     for cut in (0.1, 0.5, 0.99):
         text = path.read_text()
         refuse(["show", write(folder, f"cut{cut}.json", text[:int(len(text) * cut)])], "not valid JSON")
+    refuse(["show", str(path), "--step", "99"], "--step", "2 steps")
+    for form, wanted in (("--executable=no", "--executable yes"), ("--compile=yes", "--compile no")):
+        other = str(folder / "form.plan.json")
+        subprocess.run([PROGRAM, "plan", model, "--gpus", "2", "--seq", "8", form, "-o", other], check=True, capture_output=True)
+        refuse(["run", other], wanted)
     for command in (["show"], ["run"], ["compare", str(path)]):
         refuse([*command, model])
     refuse(["score", "runs", model])

@@ -225,7 +225,6 @@ void Host::launch(const LaunchRequest& r) {
   l.dims = r.dims;
   l.inputs = static_cast<std::uint16_t>(r.inputs.size());
   l.outputs = static_cast<std::uint16_t>(r.outputs.size());
-  l.attributes = static_cast<std::uint16_t>(r.attributes.size());
   if (r.dtype_given) {
     l.dtype = r.dtype;
   } else if (!r.outputs.empty() && r.outputs[0]) {
@@ -248,6 +247,7 @@ void Host::launch(const LaunchRequest& r) {
   if (options_.executable) {
     l.first_operand = static_cast<std::uint32_t>(p.operands.size());
     l.first_attribute = static_cast<std::uint32_t>(p.attributes.size());
+    l.attributes = static_cast<std::uint16_t>(r.attributes.size());
     for (const SymTensor& t : r.inputs) {
       const TensorId id = id_of(t);
       p.operands.push_back(id);
