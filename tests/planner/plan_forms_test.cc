@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlanForms,
                                          Form{"RanksWithoutElements", 100, false, true, FrameworkKind::kFsdp2},
                                          Form{"Zero3RanksWithoutElements", 1000, false, true, FrameworkKind::kZero3},
                                          Form{"Zero1RanksWithoutElements", 1000, false, true, FrameworkKind::kZero1}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& form) { return form.param.name; });
 
 }  // namespace
 }  // namespace foreshard
