@@ -14,6 +14,7 @@ CommandSpec compare_command();
 CommandSpec tune_command();
 CommandSpec size_command();
 CommandSpec calibrate_command();
+CommandSpec calibrate_runs_command();
 CommandSpec import_command();
 CommandSpec score_runs_command();
 CommandSpec score_collectives_command();

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "core/format.h"
@@ -24,11 +27,18 @@ Json json_of(const RunScores& scores) {
                            {"measured_memory_bytes", number_or_null(r.measured_memory_bytes)},
                            {"predicted_memory_bytes", number_or_null(r.predicted_memory_bytes)},
                            {"memory_error", number_or_null(r.memory_error)},
+                           {"laboratory", r.laboratory},
+                           {"target", r.target},
+                           {"allocator_retries", r.retries},
+                           {"fits", r.fits},
                            {"skipped", r.skipped.empty() ? Json(nullptr) : Json(r.skipped)},
                            {"assumptions", r.assumptions}});
   const RunScoreSummary& s = scores.summary;
   out["summary"] = {{"rows", s.rows}, {"scored", s.scored}, {"time_mape", s.time_mape}, {"time_worst", s.time_worst},
                     {"memory_mape", s.memory_mape}, {"memory_worst", s.memory_worst}};
+  out["groups"] = Json::array();
+  for (const auto& [name, g] : s.groups)
+    out["groups"].push_back({{"group", name}, {"rows", g.rows}, {"time_mape", g.mape}, {"time_p95", g.p95}, {"time_worst", g.worst}});
   return out;
 }
 
@@ -46,15 +56,35 @@ std::string text_of(const RunScores& scores) {
                        error_text(r.time_error), error_text(r.memory_error));
   }
   const RunScoreSummary& s = scores.summary;
-  return out + fmt::format("\n  {} of {} rows scored; time: mean error {:.1f} %, worst {:.1f} %; memory: mean {:.1f} %, worst {:.1f} %\n",
-                           s.scored, s.rows, 100 * s.time_mape, 100 * s.time_worst, 100 * s.memory_mape, 100 * s.memory_worst);
+  out += fmt::format("\n  {} of {} rows scored; time: mean error {:.1f} %, worst {:.1f} %; memory: mean {:.1f} %, worst {:.1f} %\n",
+                     s.scored, s.rows, 100 * s.time_mape, 100 * s.time_worst, 100 * s.memory_mape, 100 * s.memory_worst);
+  for (const auto& [name, g] : s.groups)
+    out += fmt::format("  {:<40} {:>4} rows, time: mean {:>5.1f} %, 95th percentile {:>5.1f} %, worst {:>5.1f} %\n", name, g.rows,
+                       100 * g.mape, 100 * g.p95, 100 * g.worst);
+  return out;
+}
+
+/// The rows whose predicted time is furthest off, worst first.
+std::string worst_rows(const RunScores& scores, std::size_t n) {
+  std::vector<const RunScore*> rows;
+  for (const RunScore& r : scores.rows)
+    if (r.time_error) rows.push_back(&r);
+  std::stable_sort(rows.begin(), rows.end(), [](const RunScore* a, const RunScore* b) { return std::abs(*a->time_error) > std::abs(*b->time_error); });
+  std::string out = "\n  worst rows\n";
+  for (std::size_t i = 0; i < std::min(n, rows.size()); ++i)
+    out += fmt::format("  {:<40} {}\n", rows[i]->row_id, error_text(rows[i]->time_error));
+  return out;
 }
 
 int score_runs_of(Arguments& a) {
+  const auto worst = static_cast<std::size_t>(a.integer("worst", 0, 0, 1'000'000));
+  const bool out = a.flag("leave-one-laboratory-out"), none = a.flag("no-rows");
+  if (out && none) a.report("no-rows", "and --leave-one-laboratory-out exclude each other", "choose one");
   a.check();
-  const RunScores scores = score_runs(read_runs_table(a.positional(0)));
+  const CeilingsFrom from = out ? CeilingsFrom::kOtherLaboratories : none ? CeilingsFrom::kPriors : CeilingsFrom::kCatalogue;
+  const RunScores scores = score_runs(read_runs_table(a.positional(0)), from);
   if (a.flag("json")) print_json(json_of(scores));
-  else print(text_of(scores));
+  else print(text_of(scores) + (worst > 0 ? worst_rows(scores, worst) : ""));
   return kOk;
 }
 
@@ -73,9 +103,15 @@ CommandSpec score_runs_command() {
   CommandSpec c;
   c.name = "score runs";
   c.summary = "Predicts measured training runs of a table and prints the error of each.";
-  c.examples = {{"foreshard score runs runs.csv", "error of every row, and in total"}};
+  c.examples = {{"foreshard score runs runs.csv", "error of every row, and in total"},
+                {"foreshard score runs runs.csv --leave-one-laboratory-out --worst 10", "no laboratory's rows inform its own score"}};
   c.positionals = {{"FILE.csv", "Table of measured runs", true}};
-  c.groups = {{"Answer", {{"json", "", "One JSON document instead of text", {}, false}}}};
+  c.groups = {{"Question",
+               {{"leave-one-laboratory-out", "", "Predict each laboratory with ceilings fitted to the others", {}, false},
+                {"no-rows", "", "Predict with the priors: no training row used", {}, false}}},
+              {"Answer",
+               {{"worst", "N", "Also list the N rows furthest off", {}, false},
+                {"json", "", "One JSON document instead of text", {}, false}}}};
   c.run = score_runs_of;
   return c;
 }

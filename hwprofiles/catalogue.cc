@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/json.h"
+#include "hwprofiles/calibration.h"
 #include "hwprofiles/embedded_catalogue.h"
 #include "hwprofiles/profile.h"
 #include "hwprofiles/profile_reader.h"
@@ -50,6 +51,7 @@ class Catalogue final : public BaseFinder {
     if (file == nullptr) return false;
     into = GpuProfile{};
     read(*file, [&](const Json& json, IssueList& issues) { read_gpu(json, "", {}, *this, issues, into); });
+    apply_catalogue_calibrations(file->name, into);
     return true;
   }
   bool machine(const std::string& name, HardwareProfile& into) override {

@@ -7,7 +7,7 @@ namespace foreshard {
 
 /// One catalogue file compiled into the library.
 struct EmbeddedFile {
-  std::string_view folder;  ///< "gpus", "nodes" or "networks"
+  std::string_view folder;  ///< "gpus", "nodes", "networks" or "calibrations"
   std::string_view name;    ///< file name without ".json", equal to its "name" key
   std::string_view text;
 };

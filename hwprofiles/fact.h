@@ -31,6 +31,10 @@ struct Fact {
   Dimension dimension = Dimension::kCount;
   FactKind kind = FactKind::kAssumed;
   std::string source;
+  /// Standard deviation relative to the value; NaN where nobody says.
+  double uncertainty = std::nan("");
+  /// Of a calibrated number: its value before any training run was looked at; NaN for all others.
+  double prior = std::nan("");
 
   bool known() const { return !std::isnan(value); }
   double value_or(double fallback) const { return known() ? value : fallback; }

@@ -82,13 +82,18 @@ struct Reading {
     const auto kind = reader.choice("kind", defaults.kind ? std::string(name_of(*defaults.kind)) : "",
                                     {"datasheet", "measured", "assumed", "calibrated"});
     const auto source = reader.string("source", defaults.source);
+    const double uncertainty = reader.number("uncertainty", std::nan(""), 0, 10);
+    const double prior = reader.number("prior", std::nan(""), 0, 1e30);
     if (!reader.has("value")) reader.report("value", "missing", "a number");
     if (kind.empty()) reader.report("kind", "missing", "datasheet, measured, assumed or calibrated");
     if (source.empty()) reader.report("source", "missing", "where the number comes from, in a few words");
     reader.finish();
     if (std::isnan(number) || source.empty()) return;
     const auto parsed = parse_fact_kind(kind);
-    if (parsed) store(number, unit, *parsed, source, fact);
+    if (!parsed) return;
+    store(number, unit, *parsed, source, fact);
+    fact.uncertainty = uncertainty;
+    fact.prior = prior * unit_factor(dimension, unit).value_or(1);
   }
 };
 
@@ -166,6 +171,8 @@ Json fact_to_json(const Fact& fact) {
   if (fact.dimension != Dimension::kCount) json["unit"] = base_unit(fact.dimension);
   json["kind"] = name_of(fact.kind);
   json["source"] = fact.source;
+  if (!std::isnan(fact.uncertainty)) json["uncertainty"] = fact.uncertainty;
+  if (!std::isnan(fact.prior)) json["prior"] = fact.prior;
   return json;
 }
 

@@ -25,7 +25,7 @@ class HardwareCostModel final : public CostModel {
         parameters_(parameters),
         kernels_(cluster_.profile.gpu, parameters),
         host_(parameters.host, cpu_factor()) {
-    const double sigma = parameters.step.slowest_gpu_sigma;
+    const double sigma = gpu().efficiency_or("speed_spread", parameters.step.slowest_gpu_sigma);
     slowest_ = std::max(0.0, 1 + sigma * (expected_maximum(cluster.gpus) - expected_maximum(8)));
     find_capacities();
   }
@@ -98,17 +98,14 @@ class HardwareCostModel final : public CostModel {
     return m;
   }
 
-  Time step_overhead() const override {
-    const double doublings = std::log2(std::max(1, cluster_.nodes));
-    return parameters_.step.fixed +
-           Time(std::llround(static_cast<double>(parameters_.step.per_doubling_of_nodes.value) * doublings));
-  }
+  Time step_overhead() const override { return parameters_.step.fixed; }
 
   std::int64_t node_of(std::int64_t rank) const override { return rank / std::max(cluster_.gpus_per_node, 1); }
 
  private:
   static std::size_t index(Link link) { return static_cast<std::size_t>(link); }
 
+  const GpuProfile& gpu() const { return cluster_.profile.gpu; }
   double cpu_factor() const { return cluster_.profile.node.host_cpu_factor.value_or(1); }
 
   void find_capacities() {

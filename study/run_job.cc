@@ -162,7 +162,7 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
 /// evaluated on the logits of every step (two passes of an fp32 log-softmax over them).
 constexpr double kMetricBytes = 27;
 
-void set_software(const MeasuredRun& run, const HardwareProfile& hardware, RunJob& out) {
+void set_software(const MeasuredRun& run, RunJob& out) {
   ParallelConfig& c = out.job.config;
   c.precision.param = DType::kBFloat16;
   c.precision.reduce = DType::kFloat32;
@@ -181,8 +181,7 @@ void set_software(const MeasuredRun& run, const HardwareProfile& hardware, RunJo
     c.loss = LossKind::kCrossEntropy;
     out.parameters.attention.kernel = AttentionKernel::kFlash1;
     const double tokens = static_cast<double>(c.micro_batch * c.sequence * c.accumulate);
-    const double bandwidth = hardware.gpu.memory_bandwidth.value * hardware.gpu.efficiency_or("memory_bound", 0.82);
-    out.parameters.step.fixed += from_seconds(kMetricBytes * tokens * static_cast<double>(*run.vocab) / bandwidth);
+    out.extra_bytes = kMetricBytes * tokens * static_cast<double>(run.vocab.value_or(50368));
   } else if (c.framework == FrameworkKind::kFsdp2) {
     c.optimizer = OptimizerKind::kAdamWFused;
   } else {
@@ -273,7 +272,7 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     return out;
   }
   set_checkpointing(run, config);
-  set_software(run, out.job.hardware, out);
+  set_software(run, out);
   stand_in_for_fsdp1(config, out.assumptions);
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
+#include <utility>
 
 #include "core/error.h"
-#include "schedules/planner/planner.h"
-#include "sim/hardware_cost.h"
-#include "study/run_job.h"
+#include "study/calibrate_runs.h"
+#include "study/parallel.h"
+#include "study/planned_run.h"
 
 namespace foreshard {
 namespace {
@@ -23,14 +26,20 @@ double memory_of(const MemoryResult& memory, const std::string& kind) {
   return static_cast<double>(memory.reserved_peak.value);
 }
 
-void predict(const MeasuredRun& run, const RunJob& job, RunScore& score) {
-  PlanOptions plan_options;
-  plan_options.ranks = {0};
-  const Schedule schedule = plan(*job.job.model, job.job.config, plan_options);
-  const Cluster cluster = make_cluster(job.job.hardware, static_cast<int>(job.job.gpus));
-  SimulationOptions options;
-  options.detail = Detail::kTimesOnly;
-  const SimulationResult result = simulate(schedule, cluster, options, job.parameters);
+/// Which target a row counts for: training on A100 or H100 with FSDP, ZeRO or DDP; "FSDP bf16" among them.
+std::string target_of(const MeasuredRun& run, const RunJob& job) {
+  if (!run.gpu.starts_with("A100") && !run.gpu.starts_with("H100")) return {};
+  return run.strategy.starts_with("FSDP") && job.calibrates ? "FSDP bf16" : "other";
+}
+
+/// The factors that a laboratory's rows are predicted with.
+using FactorsOf = std::function<std::optional<CeilingFactors>(const std::string& laboratory)>;
+
+void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunScore& score) {
+  const PlannedRun planned(std::move(job));
+  const SimulationResult result = planned.simulate(factors(score.laboratory));
+  score.retries = result.memory.retries;
+  score.fits = result.memory.fits;
   if (score.measured_step_s) {
     score.predicted_step_s = to_seconds(result.step_time);
     score.time_error = *score.predicted_step_s / *score.measured_step_s - 1;
@@ -41,51 +50,85 @@ void predict(const MeasuredRun& run, const RunJob& job, RunScore& score) {
   }
 }
 
-RunScore score_run(const MeasuredRun& run, const CostParameters& parameters) {
+RunScore score_run(const MeasuredRun& run, const CostParameters& parameters, const FactorsOf& factors) {
   RunScore score;
   score.row_id = run.row_id;
-  score.laboratory = run.source_id;
+  score.laboratory = laboratory_of(run.source_id);
   score.measured_step_s = run.step_time_s;
   if (run.peak_mem_gib) score.measured_memory_bytes = *run.peak_mem_gib * kGiB;
   RunJob job = job_of_run(run, parameters);
   score.assumptions = job.assumptions;
   score.skipped = job.refusal;
   if (!score.skipped.empty()) return score;
+  score.target = target_of(run, job);
   try {
-    predict(run, job, score);
+    predict(run, std::move(job), factors, score);
   } catch (const std::exception& error) {     // One row's failure, ours included, is that row's answer.
     score.skipped = error.what();
   }
   return score;
 }
 
+void add(double error, ErrorSummary& s) {
+  ++s.rows;
+  s.mape += std::fabs(error);
+  s.worst = std::max(s.worst, std::fabs(error));
+}
+
+ErrorSummary summary_of(std::vector<double> errors) {
+  ErrorSummary s;
+  for (double& e : errors) add(e, s), e = std::fabs(e);
+  if (errors.empty()) return s;
+  s.mape /= static_cast<double>(s.rows);
+  std::sort(errors.begin(), errors.end());
+  s.p95 = errors[static_cast<std::size_t>(std::ceil(0.95 * static_cast<double>(errors.size()))) - 1];
+  return s;
+}
+
 RunScoreSummary summarise(const std::vector<RunScore>& rows) {
   RunScoreSummary s;
   s.rows = static_cast<std::int64_t>(rows.size());
-  std::int64_t times = 0, memories = 0;
+  std::vector<double> times, memories;
+  std::map<std::string, std::vector<double>> laboratories, targets;
   for (const RunScore& r : rows) {
     s.scored += r.time_error || r.memory_error ? 1 : 0;
-    if (r.time_error) {
-      ++times;
-      s.time_mape += std::fabs(*r.time_error);
-      s.time_worst = std::max(s.time_worst, std::fabs(*r.time_error));
-    }
-    if (r.memory_error) {
-      ++memories;
-      s.memory_mape += std::fabs(*r.memory_error);
-      s.memory_worst = std::max(s.memory_worst, std::fabs(*r.memory_error));
-    }
+    if (r.memory_error) memories.push_back(*r.memory_error);
+    if (!r.time_error) continue;
+    times.push_back(*r.time_error);
+    laboratories[r.laboratory].push_back(*r.time_error);
+    if (!r.target.empty()) targets["A100 and H100: FSDP, ZeRO, DDP"].push_back(*r.time_error);
+    if (r.target == "FSDP bf16") targets["A100 and H100: FSDP in bf16"].push_back(*r.time_error);
   }
-  if (times > 0) s.time_mape /= static_cast<double>(times);
-  if (memories > 0) s.memory_mape /= static_cast<double>(memories);
+  const ErrorSummary time = summary_of(times), memory = summary_of(memories);
+  s.time_mape = time.mape;
+  s.time_worst = time.worst;
+  s.memory_mape = memory.mape;
+  s.memory_worst = memory.worst;
+  for (const auto& [name, errors] : targets) s.groups.emplace_back(name, summary_of(errors));
+  for (const auto& [name, errors] : laboratories) s.groups.emplace_back("laboratory " + name, summary_of(errors));
   return s;
+}
+
+FactorsOf factors_of(const RunsTable& table, const CostParameters& parameters, CeilingsFrom from) {
+  if (from == CeilingsFrom::kCatalogue) return [](const std::string&) { return std::nullopt; };
+  const CeilingFactors priors(training_ceilings().size(), 0.0);
+  if (from == CeilingsFrom::kPriors) return [=](const std::string&) { return std::optional(priors); };
+  const std::vector<CalibrationRow> rows = calibration_rows(table, parameters);
+  std::map<std::string, CeilingFactors> of;
+  for (const MeasuredRun& run : table.runs) {
+    const std::string laboratory = laboratory_of(run.source_id);
+    if (of.count(laboratory) == 0) of[laboratory] = fit_ceilings(rows, laboratory).factors;
+  }
+  return [of](const std::string& laboratory) { return std::optional(of.at(laboratory)); };
 }
 
 }  // namespace
 
-RunScores score_runs(const RunsTable& table, const CostParameters& parameters) {
+RunScores score_runs(const RunsTable& table, CeilingsFrom from, const CostParameters& parameters) {
   RunScores out;
-  for (const MeasuredRun& run : table.runs) out.rows.push_back(score_run(run, parameters));
+  const FactorsOf factors = factors_of(table, parameters, from);
+  out.rows.resize(table.runs.size());
+  parallel_for(table.runs.size(), [&](std::size_t i) { out.rows[i] = score_run(table.runs[i], parameters, factors); });
   out.summary = summarise(out.rows);
   return out;
 }

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/cost/parameters.h"
@@ -14,15 +15,25 @@ namespace foreshard {
 /// One row's outcome. Errors are relative and signed: predicted / measured - 1.
 struct RunScore {
   std::string row_id, laboratory;
+  std::string target;                      ///< "FSDP bf16" or "other" on A100 and H100, empty elsewhere.
   std::optional<double> measured_step_s, predicted_step_s, time_error;
   std::optional<double> measured_memory_bytes, predicted_memory_bytes, memory_error;   ///< Both of the row's `mem_kind`.
+  std::int64_t retries = 0;                ///< Allocator retries of the predicted step.
+  bool fits = true;
   std::string skipped;                     ///< Empty, or why the row cannot be expressed or predicted.
   std::vector<std::string> assumptions;    ///< What the row does not say and was assumed.
 };
 
+/// Absolute relative errors.
+struct ErrorSummary {
+  std::int64_t rows = 0;
+  double mape = 0, p95 = 0, worst = 0;
+};
+
 struct RunScoreSummary {
   std::int64_t rows = 0, scored = 0;       ///< scored: rows with a predicted time or memory.
-  double time_mape = 0, time_worst = 0, memory_mape = 0, memory_worst = 0;   ///< Absolute relative errors.
+  double time_mape = 0, time_worst = 0, memory_mape = 0, memory_worst = 0;
+  std::vector<std::pair<std::string, ErrorSummary>> groups;   ///< Of time: the targets' groups, then each laboratory.
 };
 
 struct RunScores {
@@ -30,7 +41,15 @@ struct RunScores {
   RunScoreSummary summary;
 };
 
-/// Predicts every row. Rows that cannot be expressed carry the reason; nothing is fitted here.
-RunScores score_runs(const RunsTable& table, const CostParameters& parameters = {});
+/// Where the training ceilings come from.
+enum class CeilingsFrom : std::uint8_t {
+  kCatalogue,          ///< The committed calibration.
+  kOtherLaboratories,  ///< For each laboratory a fit of this table without its rows.
+  kPriors,             ///< No training row at all.
+};
+
+/// Predicts every row, on all cores; the result does not depend on their number. Rows that cannot be expressed carry the
+/// reason.
+RunScores score_runs(const RunsTable& table, CeilingsFrom from = CeilingsFrom::kCatalogue, const CostParameters& parameters = {});
 
 }  // namespace foreshard

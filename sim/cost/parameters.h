@@ -85,12 +85,11 @@ struct HostParameters {
 
 /// Whole steps.
 struct StepParameters {
-  /// Standard deviation of GPU speeds: kernels take 1 + sigma * (E[max of n] - E[max of 8]) times their time, n GPUs,
-  /// because a step waits for the slowest [T, factor 1.4].
+  /// Standard deviation of GPU speeds where the profile has no "speed_spread": kernels take 1 + sigma * (E[max of n] -
+  /// E[max of 8]) times their time, n GPUs, because a step waits for the slowest [T, factor 1.4].
   double slowest_gpu_sigma = 0.026;
-  /// Time of each step that no instruction explains (data loading, logging), and for each doubling of the nodes. A fit to
-  /// public training runs found 7.6 and 4.1 ms (factor 2) with a coarse host model; 0 unless calibrated with this one.
-  Time fixed, per_doubling_of_nodes;
+  /// Work of each step that the schedule does not hold (a recipe's metrics).
+  Time fixed;
 };
 
 /// Device memory outside the allocator.

@@ -19,21 +19,27 @@ SymTensor swapped(Host& h, const SymTensor& w) {
   return raw_view(h, w, {w->shape[1], w->shape[0]}, {w->stride[1], w->stride[0]}, w->offset);
 }
 
-void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c, const SymTensor& bias = {}) {
+/// What a product computes: weight gradients sum over tokens, which libraries run a little slower.
+enum class ProductOf : std::uint8_t { kActivations, kWeightGradient };
+
+void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c, const SymTensor& bias = {},
+                    ProductOf of = ProductOf::kActivations) {
   LaunchRequest q;
   const std::array<SymTensor, 3> with_bias{bias, a, b};
   q.op = bias ? OpKind::kMatmulBias : OpKind::kMatmul;
   q.inputs = std::span<const SymTensor>(with_bias).subspan(bias ? 0 : 1);
   q.outputs = {&c, 1};
-  q.dims = {c->shape[-2], c->shape[-1], a->shape[-1], c->numel / (c->shape[-2] * c->shape[-1]), 0, 0};
+  q.dims = {c->shape[-2], c->shape[-1], a->shape[-1], c->numel / (c->shape[-2] * c->shape[-1]),
+            of == ProductOf::kWeightGradient ? 1 : 0, 0};
   h.launch(q);
 }
 
 /// Product without autograd: result, workspace, kernel.
-SymTensor product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& bias = {}) {
+SymTensor product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& bias = {},
+                  ProductOf of = ProductOf::kActivations) {
   SymTensor c = empty_result(h, {a->shape[0], b->shape[1]}, a->dtype);
   blas_workspace(h, static_cast<bool>(bias));
-  launch_product(h, a, b, c, bias);
+  launch_product(h, a, b, c, bias, of);
   return c;
 }
 
@@ -50,7 +56,7 @@ SymTensor forward_product(Host& h, const SymTensor& a, const SymTensor& b) {
 /// Weight gradient in the weight's layout: [out, in] = grad^T x; seen through the transpose's view node.
 SymTensor weight_gradient(Host& h, const SymTensor& g, const SymTensor& x) {
   SymTensor gt = swapped(h, g);
-  SymTensor w = product(h, gt, x);
+  SymTensor w = product(h, gt, x, {}, ProductOf::kWeightGradient);
   return raw_view(h, w, w->shape);
 }
 
@@ -62,7 +68,7 @@ void mm_backward(BackwardContext& ctx) {
   SymTensor x = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   // The gradient of w has w's layout: (grad^T x)^T.
-  if (ctx.needs(1)) ctx.set(1, swapped(h, product(h, swapped(h, g), fold(h, x))));
+  if (ctx.needs(1)) ctx.set(1, swapped(h, product(h, swapped(h, g), fold(h, x), {}, ProductOf::kWeightGradient)));
   if (ctx.needs(0)) {
     SymTensor gx = product(h, g, swapped(h, w));
     ctx.set(0, ctx.node.shape.rank == 2 ? std::move(gx) : raw_view(h, gx, ctx.node.shape));
@@ -143,7 +149,7 @@ void conv1d_backward(BackwardContext& ctx) {
   SymTensor w = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, swapped(h, w)));
-  if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g));
+  if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g, {}, ProductOf::kWeightGradient));
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
 }
 

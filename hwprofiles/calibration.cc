@@ -1,0 +1,49 @@
+#include "hwprofiles/calibration.h"
+
+#include <fmt/format.h>
+
+#include "core/json.h"
+#include "hwprofiles/embedded_catalogue.h"
+#include "hwprofiles/fact_text.h"
+#include "hwprofiles/profile_fields.h"
+
+namespace foreshard {
+namespace {
+
+void apply(const Json& facts, const std::string& path, IssueList& issues, GpuProfile& gpu) {
+  ObjectReader object(facts, path, issues);
+  for (const EfficiencyName& name : efficiency_names()) {
+    Fact fact;
+    read_fact(object, name.key, name.dimension, {}, fact);
+    if (!fact.known()) continue;
+    Fact& present = gpu.efficiency[std::string(name.key)];
+    fact.prior = present.value;
+    present = fact;
+  }
+  object.finish();
+}
+
+}  // namespace
+
+void apply_catalogue_calibrations(std::string_view name, GpuProfile& gpu) {
+  for (const EmbeddedFile& file : embedded_catalogue()) {
+    if (file.folder != "calibrations") continue;
+    const std::string title = fmt::format("catalogue {}/{}", file.folder, file.name);
+    const Json json = parse_json(file.text, title);
+    const auto gpus = json.find("gpus");
+    if (gpus == json.end()) continue;
+    const auto facts = gpus->find(std::string(name));
+    if (facts == gpus->end()) continue;
+    IssueList issues(title);
+    apply(*facts, fmt::format("gpus.{}", name), issues, gpu);
+    issues.throw_if_any();
+  }
+}
+
+void forget_calibration(GpuProfile& gpu) {
+  for (auto& [key, fact] : gpu.efficiency) {
+    if (!std::isnan(fact.prior)) fact.value = fact.prior;
+  }
+}
+
+}  // namespace foreshard

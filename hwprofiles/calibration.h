@@ -1,0 +1,19 @@
+#pragma once
+
+// Calibrated numbers of the catalogue: files in catalogue/calibrations, as `foreshard calibrate runs` writes them. They
+// replace the numbers of the GPU files, which hold the priors (values that no training run has touched).
+
+#include <string_view>
+
+#include "hwprofiles/profile.h"
+
+namespace foreshard {
+
+/// Replaces the efficiencies of `gpu` (by its canonical catalogue `name`) that calibration files of the catalogue give;
+/// each keeps the replaced value as its `prior`.
+void apply_catalogue_calibrations(std::string_view name, GpuProfile& gpu);
+
+/// The profile as it was before calibration: every fact with a prior takes it back.
+void forget_calibration(GpuProfile& gpu);
+
+}  // namespace foreshard

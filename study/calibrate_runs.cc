@@ -1,0 +1,227 @@
+#include "study/calibrate_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "hwprofiles/fact_text.h"
+#include "hwprofiles/calibration.h"
+#include "study/parallel.h"
+
+namespace foreshard {
+namespace {
+
+constexpr double kHuber = 0.08;     ///< Residuals beyond count linearly.
+constexpr double kRowSd = 0.05;     ///< Spread of one laboratory against another at equal hardware.
+constexpr int kIterations = 30;
+
+/// Solves A x = b in place for a small symmetric positive definite A; also returns the diagonal of its inverse.
+struct Solution {
+  std::vector<double> x, inverse_diagonal;
+};
+
+Solution solve(std::vector<std::vector<double>> a, std::vector<double> b) {
+  const std::size_t n = b.size();
+  std::vector<std::vector<double>> inverse(n, std::vector<double>(n, 0.0));
+  for (std::size_t i = 0; i < n; ++i) inverse[i][i] = 1;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double pivot = a[i][i];
+    for (std::size_t j = 0; j < n; ++j) {
+      a[i][j] /= pivot;
+      inverse[i][j] /= pivot;
+    }
+    b[i] /= pivot;
+    for (std::size_t k = 0; k < n; ++k) {
+      if (k == i) continue;
+      const double f = a[k][i];
+      for (std::size_t j = 0; j < n; ++j) {
+        a[k][j] -= f * a[i][j];
+        inverse[k][j] -= f * inverse[i][j];
+      }
+      b[k] -= f * b[i];
+    }
+  }
+  Solution s;
+  s.x = std::move(b);
+  for (std::size_t i = 0; i < n; ++i) s.inverse_diagonal.push_back(inverse[i][i]);
+  return s;
+}
+
+std::map<std::string, double> laboratory_weights(const std::vector<CalibrationRow>& rows, const std::string& left_out) {
+  std::map<std::string, double> count;
+  for (const CalibrationRow& r : rows) {
+    if (r.laboratory != left_out) count[r.laboratory] += 1;
+  }
+  for (auto& [name, n] : count) n = 1 / std::sqrt(n);
+  return count;
+}
+
+double residual(const CalibrationRow& row, const CeilingFactors& factors) {
+  return std::log(row.model.at(factors) / row.measured_s);
+}
+
+/// The spread of factors over fits that leave out one laboratory each.
+std::vector<std::pair<double, double>> ranges_of(const std::vector<CalibrationRow>& rows) {
+  std::set<std::string> laboratories;
+  for (const CalibrationRow& r : rows) laboratories.insert(r.laboratory);
+  std::vector<std::pair<double, double>> out(training_ceilings().size(), {1e9, -1e9});
+  for (const std::string& name : laboratories) {
+    const CeilingFit fit = fit_ceilings(rows, name);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i].first = std::min(out[i].first, fit.factors[i]);
+      out[i].second = std::max(out[i].second, fit.factors[i]);
+    }
+  }
+  return out;
+}
+
+double rounded(double x) {
+  if (x == 0) return 0;
+  const double scale = std::pow(10.0, 3 - std::floor(std::log10(std::fabs(x))));
+  return std::round(x * scale) / scale;
+}
+
+/// One GPU's efficiencies after the fit.
+Json gpu_facts(const std::string& name, const CeilingFit& fit, const std::vector<std::pair<double, double>>& ranges,
+               const std::string& table) {
+  GpuProfile prior = load_gpu(name);
+  forget_calibration(prior);
+  GpuProfile fitted = prior;
+  apply_ceilings(fit.factors, fitted);
+  Json facts = Json::object();
+  const auto ceilings = training_ceilings();
+  std::map<std::string_view, std::array<double, 3>> spread;   // variance, lowest and highest log factor, by efficiency
+  for (std::size_t i = 0; i < ceilings.size(); ++i) {
+    if (!concerns(ceilings[i], prior)) continue;
+    for (const std::string_view key : ceilings[i].efficiencies) {
+      std::array<double, 3>& s = spread[key];
+      s[0] += fit.sd[i] * fit.sd[i];
+      s[1] += ranges[i].first;
+      s[2] += ranges[i].second;
+    }
+  }
+  for (const auto& [key, s] : spread) {
+    const Fact* before = prior.find_efficiency(key);
+    if (before == nullptr) continue;
+    Fact fact = *fitted.find_efficiency(key);
+    fact.value = rounded(fact.value);
+    fact.kind = FactKind::kCalibrated;
+    fact.prior = std::nan("");
+    fact.uncertainty = rounded(std::sqrt(s[0]));
+    fact.source = fmt::format("foreshard calibrate runs on {} rows of {} laboratories ({}); prior {:.4g} ({}); leaving one "
+                              "laboratory out {:.4g} to {:.4g}", fit.rows, fit.laboratories, table, before->value, before->source,
+                              before->value * std::exp(s[1]), before->value * std::exp(s[2]));
+    facts[std::string(key)] = fact_to_json(fact);
+  }
+  return facts;
+}
+
+Json residuals_json(const std::vector<CalibrationRow>& rows, const CeilingFit& fit) {
+  std::map<std::string, std::vector<double>> by_laboratory;
+  for (const CalibrationRow& r : rows) by_laboratory[r.laboratory].push_back(std::exp(residual(r, fit.factors)) - 1);
+  Json out = Json::object();
+  for (auto& [name, errors] : by_laboratory) {
+    double mean = 0, absolute = 0;
+    for (const double e : errors) {
+      mean += e / static_cast<double>(errors.size());
+      absolute += std::fabs(e) / static_cast<double>(errors.size());
+    }
+    out[name] = {{"rows", errors.size()}, {"mean_error", rounded(mean)}, {"mean_absolute_error", rounded(absolute)}};
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string laboratory_of(const std::string& source_id) {
+  const auto end = std::find_if(source_id.begin(), source_id.end(), [](unsigned char c) { return std::isalpha(c) == 0; });
+  return std::string(source_id.begin(), end);
+}
+
+std::vector<CalibrationRow> calibration_rows(const RunsTable& table, const CostParameters& parameters) {
+  std::vector<CalibrationRow> found(table.runs.size());   // Without row_id: no part of the fit.
+  parallel_for(table.runs.size(), [&](std::size_t i) {
+    const MeasuredRun& run = table.runs[i];
+    if (!run.step_time_s) return;
+    RunJob job = job_of_run(run, parameters);
+    if (!job.refusal.empty() || !job.calibrates) return;
+    const GpuProfile& gpu = job.job.hardware.gpu;
+    const auto ceilings = training_ceilings();
+    if (std::none_of(ceilings.begin(), ceilings.end(), [&](const TrainingCeiling& c) { return concerns(c, gpu); })) return;
+    try {
+      const PlannedRun planned(std::move(job));
+      found[i].model = sensitivity_of(planned);
+      found[i].laboratory = laboratory_of(run.source_id);
+      found[i].measured_s = *run.step_time_s;
+      found[i].row_id = run.row_id;
+    } catch (const InputError&) {  // Refused by the planner: scored as such, no part of a fit.
+    }
+  });
+  std::erase_if(found, [](const CalibrationRow& r) { return r.row_id.empty(); });
+  return found;
+}
+
+CeilingFit fit_ceilings(const std::vector<CalibrationRow>& rows, const std::string& left_out) {
+  const auto ceilings = training_ceilings();
+  const std::size_t n = ceilings.size();
+  const std::map<std::string, double> weights = laboratory_weights(rows, left_out);
+  CeilingFit fit{CeilingFactors(n, 0.0), std::vector<double>(n, 0.0), 0, static_cast<std::int64_t>(weights.size())};
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    std::vector<std::vector<double>> a(n, std::vector<double>(n, 0.0));
+    std::vector<double> b(n, 0.0);
+    for (std::size_t i = 0; i < n; ++i) {
+      a[i][i] = 1 / (ceilings[i].sd * ceilings[i].sd);
+      b[i] = -fit.factors[i] * a[i][i];
+    }
+    fit.rows = 0;
+    for (const CalibrationRow& row : rows) {
+      if (row.laboratory == left_out) continue;
+      ++fit.rows;
+      const double r = residual(row, fit.factors), t = row.model.at(fit.factors);
+      const double w = weights.at(row.laboratory) / (kRowSd * kRowSd) * std::min(1.0, kHuber / std::max(std::fabs(r), 1e-9));
+      std::vector<double> slope(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        slope[i] = row.model.parts_s[i] * ceilings[i].sense * std::exp(ceilings[i].sense * fit.factors[i]) / t;
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        b[i] -= w * slope[i] * r;
+        for (std::size_t j = 0; j < n; ++j) a[i][j] += w * slope[i] * slope[j];
+      }
+    }
+    const Solution s = solve(std::move(a), std::move(b));
+    double moved = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      fit.factors[i] += s.x[i];
+      fit.sd[i] = std::sqrt(s.inverse_diagonal[i]);
+      moved = std::max(moved, std::fabs(s.x[i]));
+    }
+    if (moved < 1e-9) break;
+  }
+  return fit;
+}
+
+Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit& fit, const std::string& table_name) {
+  const auto ranges = ranges_of(rows);
+  Json out = {{"name", "training"}, {"written_by", "foreshard calibrate runs " + table_name}};
+  Json ceilings = Json::array();
+  for (std::size_t i = 0; i < training_ceilings().size(); ++i) {
+    const TrainingCeiling& c = training_ceilings()[i];
+    ceilings.push_back({{"name", c.name}, {"meaning", c.meaning}, {"prior_sd", c.sd}, {"factor", rounded(std::exp(fit.factors[i]))},
+                        {"sd", rounded(fit.sd[i])}, {"range", {rounded(std::exp(ranges[i].first)), rounded(std::exp(ranges[i].second))}}});
+  }
+  out["ceilings"] = std::move(ceilings);
+  out["residuals"] = residuals_json(rows, fit);
+  std::set<std::string> gpus;
+  for (const TrainingCeiling& c : training_ceilings()) gpus.insert(c.gpus.begin(), c.gpus.end());
+  for (const std::string& name : gpus) out["gpus"][name] = gpu_facts(name, fit, ranges, table_name);
+  return out;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,61 @@
+#include "study/planned_run.h"
+
+#include <cmath>
+#include <utility>
+
+#include "schedules/planner/planner.h"
+#include "sim/hardware_cost.h"
+
+namespace foreshard {
+namespace {
+
+/// Relative change of each ceiling's share of the time when its part is measured.
+constexpr double kProbe = 0.05;
+
+}  // namespace
+
+PlannedRun::PlannedRun(RunJob job) : job_(std::move(job)) {
+  PlanOptions options;
+  options.ranks = {0};
+  schedule_ = plan(*job_.job.model, job_.job.config, options);
+}
+
+SimulationResult PlannedRun::simulate(const std::optional<CeilingFactors>& factors, MemoryDetail memory,
+                                      Detail detail) const {
+  HardwareProfile hardware = job_.job.hardware;
+  if (factors) apply_ceilings(*factors, hardware.gpu);
+  CostParameters parameters = job_.parameters;
+  const double bandwidth = hardware.gpu.memory_bandwidth.value * hardware.gpu.efficiency_or("memory_bound", 0.82);
+  parameters.step.fixed += from_seconds(job_.extra_bytes / bandwidth);
+  SimulationOptions options;
+  options.detail = detail;
+  options.memory = memory;
+  return foreshard::simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.job.gpus)), options, parameters);
+}
+
+double RunSensitivity::at(const CeilingFactors& factors) const {
+  const auto ceilings = training_ceilings();
+  double t = step_s;
+  for (std::size_t i = 0; i < ceilings.size(); ++i) t += parts_s[i] * (std::exp(ceilings[i].sense * factors[i]) - 1);
+  return t;
+}
+
+RunSensitivity sensitivity_of(const PlannedRun& run) {
+  const auto ceilings = training_ceilings();
+  CeilingFactors factors(ceilings.size(), 0.0);
+  const SimulationResult base = run.simulate(factors);
+  // Without retries memory does not touch time, and the allocator need not run again.
+  const MemoryDetail memory = base.memory.retries > 0 ? MemoryDetail::kClasses : MemoryDetail::kNone;
+  RunSensitivity out;
+  out.step_s = to_seconds(base.step_time);
+  out.parts_s.assign(ceilings.size(), 0.0);
+  for (std::size_t i = 0; i < ceilings.size(); ++i) {
+    if (!concerns(ceilings[i], run.job().job.hardware.gpu)) continue;
+    factors[i] = std::log1p(kProbe) * ceilings[i].sense;
+    out.parts_s[i] = (to_seconds(run.simulate(factors, memory).step_time) - out.step_s) / kProbe;
+    factors[i] = 0;
+  }
+  return out;
+}
+
+}  // namespace foreshard
