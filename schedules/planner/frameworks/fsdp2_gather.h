@@ -7,6 +7,9 @@
 
 namespace foreshard::fsdp2 {
 
+/// tensor.view(torch.uint8) of a flat tensor.
+SymTensor as_bytes(Host& host, const SymTensor& t);
+
 class Gatherer {
  public:
   explicit Gatherer(Host& host) : host_(host) {}
