@@ -181,10 +181,12 @@ class AnswerText {
 
   void try_lines() {
     bool first = true;
+    std::size_t width = 24;
+    for (const AnswerSuggestion& s : a_.suggestions) width = std::max(width, s.change.size());
     for (const AnswerSuggestion& s : a_.suggestions) {
       label(first ? "try" : "");
       first = false;
-      std::string line = fmt::format("{:<24} step {:<9} {:>+6.1f} GiB", s.change, format_time(s.step_time),
+      std::string line = fmt::format("{:<{}} step {:<9} {:>+6.1f} GiB", s.change, width, format_time(s.step_time),
                                      static_cast<double>(s.memory_change.value) / (1 << 30));
       if (s.tokens_per_s_per_gpu > 0) line += fmt::format("  {:>6.0f} tok/s/GPU", s.tokens_per_s_per_gpu);
       const double gain = 100 * (s.speedup - 1);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "core/error.h"
 
@@ -15,6 +16,7 @@ constexpr double kWorthKnowing = 1.02;   ///< Smaller gains are within the model
 struct Change {
   std::string text;
   std::function<void(ParallelConfig&)> apply;
+  std::int64_t times_gpus = 1;           ///< On so many times the GPUs, sharded over all of them.
 };
 
 bool shards(FrameworkKind f) { return f == FrameworkKind::kFsdp2 || f == FrameworkKind::kFsdp1; }
@@ -51,26 +53,75 @@ std::vector<Change> changes_for(const Job& job) {
   return out;
 }
 
+/// For a job that no single change makes fit: all that saves memory at once, then host memory, 16-bit states, more GPUs.
+std::vector<Change> rescues_for(const Job& job) {
+  const ParallelConfig& c = job.config;
+  const auto save = [](ParallelConfig& p) {
+    p.micro_batch = 1;
+    p.checkpoint = CheckpointKind::kFull;
+  };
+  std::string text = c.checkpoint == CheckpointKind::kFull ? "" : "--checkpoint full";
+  const auto add = [](const std::string& to, const std::string& option) { return to.empty() ? option : to + " " + option; };
+  if (c.micro_batch > 1) text = add(text, "--micro-batch 1");
+  std::vector<Change> out;
+  if (!text.empty()) out.push_back({text, save});
+  if (shards(c.framework) && c.offload == OffloadKind::kNone)
+    out.push_back({add(text, "--offload params"), [save](ParallelConfig& p) {
+                     save(p);
+                     p.offload = OffloadKind::kParameters;
+                   }});
+  if (c.model_dtype == DType::kFloat32)
+    out.push_back({add(text, "--model-dtype bf16"), [save](ParallelConfig& p) {
+                     save(p);
+                     p.model_dtype = DType::kBFloat16;
+                   }});
+  for (std::int64_t k = 2; shards(c.framework) && k <= 16; k *= 2) {
+    if (job.hardware.network.kind == NetworkKind::kNone && job.gpus * k > job.hardware.gpus_per_node()) break;
+    out.push_back({add(text, fmt::format("--gpus {}", job.gpus * k)), save, k});
+  }
+  return out;
+}
+
+/// What the change gives; nothing if the framework refuses it.
+std::optional<Suggestion> try_change(const Job& job, const Evaluation& base, const Change& change) {
+  SimulationOptions options;
+  options.detail = Detail::kTimesOnly;
+  Job changed = job;
+  change.apply(changed.config);
+  changed.gpus *= change.times_gpus;
+  changed.config.shard *= change.times_gpus;
+  try {
+    const Evaluation e = evaluate(changed, options);
+    const double tokens = e.tokens_per_second_per_gpu(), before = base.tokens_per_second_per_gpu();
+    return Suggestion{change.text, e.result.step_time, e.result.memory.device_peak - base.result.memory.device_peak, tokens,
+                      before > 0 ? tokens / before : base.result.step_time / e.result.step_time, e.result.memory.fits};
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
+/// The changes that fit, of those the smallest number of GPUs only.
+std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size_t most) {
+  std::vector<Suggestion> out;
+  for (const Change& change : rescues_for(job)) {
+    if (out.size() == most) break;
+    const std::optional<Suggestion> s = try_change(job, base, change);
+    if (!s || !s->fits) continue;
+    out.push_back(*s);
+    if (change.times_gpus > 1) break;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
   std::vector<Suggestion> all;
-  SimulationOptions options;
-  options.detail = Detail::kTimesOnly;
-  for (const Change& change : changes_for(job)) {
-    Job changed = job;
-    change.apply(changed.config);
-    try {
-      const Evaluation e = evaluate(changed, options);
-      const double tokens = e.tokens_per_second_per_gpu(), before = base.tokens_per_second_per_gpu();
-      all.push_back({change.text, e.result.step_time, e.result.memory.device_peak - base.result.memory.device_peak, tokens,
-                     before > 0 ? tokens / before : base.result.step_time / e.result.step_time, e.result.memory.fits});
-    } catch (const InputError&) {
-      // The framework refuses this change; it is no advice then.
-    }
-  }
+  for (const Change& change : changes_for(job))
+    if (const std::optional<Suggestion> s = try_change(job, base, change)) all.push_back(*s);
   const bool base_fits = base.result.memory.fits;
   std::erase_if(all, [base_fits](const Suggestion& s) { return base_fits ? s.speedup < kWorthKnowing : !s.fits; });
+  if (!base_fits && all.empty()) return rescue(job, base, most);
   std::stable_sort(all.begin(), all.end(), [](const Suggestion& a, const Suggestion& b) {
     return a.fits != b.fits ? a.fits : a.speedup > b.speedup;
   });

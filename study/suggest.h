@@ -20,8 +20,9 @@ struct Suggestion {
   bool fits = true;
 };
 
-/// At most `most` changes worth knowing: those that fit where the job does not, those that make it faster, and the best one
-/// that would be faster but does not fit.
+/// At most `most` changes worth knowing: those that fit where the job does not (where no single option does: several at once,
+/// host memory, 16-bit states, or the smallest number of GPUs), those that make it faster, and the best one that would be
+/// faster but does not fit.
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most = 3);
 
 }  // namespace foreshard

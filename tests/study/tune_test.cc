@@ -55,6 +55,23 @@ TEST(Suggest, EverySuggestionIsWhatItsOptionGives) {
   }
 }
 
+// 1.6 billion parameters with Adam in fp32 are 25.9 GB of states: more than one 24 GB card holds, whatever the activations.
+TEST(Suggest, WhereNoSingleOptionFitsSeveralOrMoreGpusDo) {
+  Job job = gpt2_job();
+  job.model = std::make_shared<const Model>(load_model("gpt2-xl"));
+  job.hardware = load_hardware("8x-rtx4090");
+  job.gpus = job.config.shard = 1;
+  job.config.micro_batch = 32;
+  const Evaluation base = evaluate(job);
+  ASSERT_FALSE(base.result.memory.fits);
+  const std::vector<Suggestion> found = suggest(job, base);
+  ASSERT_FALSE(found.empty());
+  for (const Suggestion& s : found) {
+    EXPECT_TRUE(s.fits) << s.change;
+    EXPECT_NE(s.change.find("--micro-batch 1"), std::string::npos) << s.change;
+  }
+}
+
 TEST(Size, DaysFollowFromTokens) {
   SizeQuestion q;
   q.job = gpt2_job();
