@@ -147,6 +147,20 @@ def test_studies():
     run("size", "gpt2", "--on", "8x-l40s", "--gpus", "8", "--tokens", "1000T", "--deadline", "1d", "--seq", "512", code=4)
 
 
+def test_same_bytes_at_any_thread_count():
+    """Studies run on all cores; one core must give the same bytes."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = os.sched_getaffinity(0)
+    for words in (("tune", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--json"),
+                  ("size", "gpt2", "--on", "dgx-a100-80,dgx-h100", "--tokens", "1B", "--seq", "512", "--json")):
+        many = run(*words).stdout
+        os.sched_setaffinity(0, {min(cores)})
+        one = run(*words).stdout
+        os.sched_setaffinity(0, cores)
+        check(one == many, f"{words[0]}: one thread and {len(cores)} give different bytes")
+
+
 def test_html(folder):
     page = folder / "report.html"
     run("simulate", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--html", str(page))
@@ -168,6 +182,7 @@ def main():
     test_welcome_and_help()
     test_simulate()
     test_studies()
+    test_same_bytes_at_any_thread_count()
     test_models_and_hardware()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
