@@ -86,6 +86,7 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   if (const auto t = read_dtype(a, "model-dtype")) c.model_dtype = *t;
   if (const auto t = read_dtype(a, "param-dtype")) c.precision.param = t;
   if (const auto t = read_dtype(a, "reduce-dtype")) c.precision.reduce = t;
+  c.autocast = a.yes_no("autocast", false);
 }
 
 void read_training(Arguments& a, ParallelConfig& c) {

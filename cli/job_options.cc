@@ -28,6 +28,7 @@ OptionGroup training_group() {
            option("sync-each-micro-batch", "yes|no", "Reduce gradients in each micro-batch (default yes)", {"yes", "no"}),
            option("model-dtype", "DTYPE", "Dtype of the parameters as built and of the optimizer (default fp32)"),
            option("param-dtype", "DTYPE", "Dtype of gathered parameters and compute (default bf16)"),
+           option("autocast", "yes|no", "Compute under torch.autocast to --param-dtype: DDP and one GPU (default no)", {"yes", "no"}),
            option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
            option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
            option("optimizer", "NAME", "adamw is the fused one (default adamw)", {"adamw", "adamw-foreach", "adamw-for-loop", "sgd"}),
