@@ -135,9 +135,10 @@ void Host::remove_accumulate_hooks(const Ref<AutogradNode>& accumulator) {
   }
 }
 
-bool Host::will_run(const SymTensor& t) const {
-  const AutogradNode* const n = t->grad_fn ? t->grad_fn.get() : t->grad_accumulator;
-  return n != nullptr && impl_->running_backward != 0 && n->visit == impl_->running_backward;
+Ref<AutogradNode> Host::gradient_node(const SymTensor& t) { return impl_->gradient_edge_node(*t); }
+
+bool Host::will_run(const Ref<AutogradNode>& node) const {
+  return impl_->running_backward != 0 && node->visit == impl_->running_backward;
 }
 
 std::vector<const SymTensorImpl*> Host::leaves_of(std::span<const SymTensor> roots) {

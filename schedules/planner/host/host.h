@@ -159,8 +159,10 @@ class Host {
   void register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload);
   /// Takes all post hooks off an AccumulateGrad.
   void remove_accumulate_hooks(const Ref<AutogradNode>& accumulator);
-  /// The running backward will reach (or has reached) the node of `t`.
-  bool will_run(const SymTensor& t) const;
+  /// The node that takes the gradient of `t`.
+  Ref<AutogradNode> gradient_node(const SymTensor& t);
+  /// The running backward reaches this node (or has done so).
+  bool will_run(const Ref<AutogradNode>& node) const;
   /// Leaves whose gradients a backward from `roots` would accumulate.
   std::vector<const SymTensorImpl*> leaves_of(std::span<const SymTensor> roots);
   /// Engine callback at the end of the running backward: Framework::on_backward_callback(payload).
