@@ -7,9 +7,9 @@
 #include "conformance/fsdp1_events.h"
 #include "conformance/fsdp1_units.h"
 #include "core/json.h"
+#include "schedules/planner/frameworks/fsdp1.h"
 #include "schedules/planner/frameworks/fsdp1_error.h"
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
-#include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/training_run.h"
 
@@ -47,7 +47,7 @@ class Fsdp1Run {
     options.sink = &events_;
     options.rank = case_.rank;
     run_ = std::make_unique<TrainingRun>(case_.spec.model, case_.config, options,
-                                         make_framework(case_.config));
+                                         fsdp1::make_fsdp1(case_.config, {&events_, true}));
     const Model& model = case_.spec.model;
     for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
       const Module& m = model.modules[i];
