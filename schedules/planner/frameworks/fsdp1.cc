@@ -101,7 +101,27 @@ void Fsdp1::cast_floating(std::span<SymTensor> tensors, DType dtype) {
   }
 }
 
+namespace {
+
+/// Options of other frameworks that FSDP1 has under another name, or not at all.
+void refuse_foreign_options(const ParallelConfig& config) {
+  IssueList issues("configuration");
+  if (config.reshard.kind == Reshard::Kind::kNo) {
+    issues.add("reshard", "is FSDP2's; FSDP1 keeps parameters after forward by its strategy", "shard_grad_op, hybrid_shard_zero2");
+  }
+  if (config.reshard.kind == Reshard::Kind::kGroup) {
+    issues.add("reshard", "FSDP1 cannot reshard to a smaller group after forward", "hybrid_shard");
+  }
+  if (config.offload == OffloadKind::kOptimizer) {
+    issues.add("offload", "FSDP1 offloads parameters with their gradients and optimizer states", "params or none");
+  }
+  issues.throw_if_any();
+}
+
+}  // namespace
+
 std::unique_ptr<Framework> make_fsdp1(const ParallelConfig& config, Extras extras) {
+  refuse_foreign_options(config);
   return std::make_unique<Fsdp1>(config, extras);
 }
 

@@ -7,7 +7,6 @@
 #include <set>
 #include <utility>
 
-#include "core/error.h"
 #include "schedules/planner/frameworks/fsdp1.h"
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
 
@@ -55,9 +54,6 @@ ShardUnit unit_row(const Model& model, const Unit& unit) {
 
 void Fsdp1::initialize(Host& host) {
   host_ = &host;
-  if (config_.offload == OffloadKind::kOptimizer) {
-    throw InputError(Issue{"", "offload", "FSDP1 offloads parameters with their gradients and optimizer states", "params or none"});
-  }
   shard_rank_ = host.options().rank % config_.shard;
   shard_group_ = host.add_group("shard", config_.shard, 1);
   if (config_.replicate > 1) replicate_group_ = host.add_group("replicate", config_.replicate, config_.shard);

@@ -138,6 +138,12 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
     case WrapPolicy::Kind::kBlocks:
       for (const ModuleId m : model.roles.blocks) rule.names.push_back(model.at(m).name);
   }
+  // Embedding and head as units of their own, if they are named so.
+  if (wrap.root_split && wrap.kind != WrapPolicy::Kind::kSize && wrap.kind != WrapPolicy::Kind::kModules) {
+    rule.policy = Policy::kLambda;
+    for (const ModuleId m : model.roles.embeddings) rule.names.push_back(model.at(m).name);
+    if (!model.roles.tail.empty()) rule.names.push_back(model.at(model.roles.tail.back()).name);
+  }
   rule.kind = kind_of(rule.policy);
   return rule;
 }
