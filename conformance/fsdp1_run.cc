@@ -1,6 +1,8 @@
 #include "conformance/fsdp1_run.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "conformance/fsdp1_case.h"
@@ -25,6 +27,7 @@ class Fsdp1Run {
     Json result, error;
     try {
       units_ = fsdp1::wrap_units(case_.spec.model, case_.config);
+      if (case_.config.checkpoint_outside_units) keep_checkpoints_of_units();
       setup();
       for (std::int64_t s = 0; s < case_.steps; ++s) step(s);
     } catch (const fsdp1::Fsdp1Error& refused) {
@@ -42,6 +45,14 @@ class Fsdp1Run {
   }
 
  private:
+  /// The recordings put a checkpoint around FSDP instances only: a module that is none gets none.
+  void keep_checkpoints_of_units() {
+    std::erase_if(case_.config.checkpoint_modules, [&](const std::string& name) {
+      return std::none_of(units_.begin(), units_.end(),
+                          [&](const fsdp1::Unit& u) { return u.name == name; });
+    });
+  }
+
   void setup() {
     HostOptions options;
     options.sink = &events_;
