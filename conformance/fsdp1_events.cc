@@ -35,14 +35,11 @@ void Fsdp1Events::begin_step(std::int64_t step) {
 }
 
 void Fsdp1Events::on_decision(const Decision& d) {
-  const bool parameter =
-      d.kind == DecisionKind::kParameterForward || d.kind == DecisionKind::kParameterBackward;
-  const bool forward =
-      d.kind == DecisionKind::kModuleForwardBegin || d.kind == DecisionKind::kParameterForward;
-  if (!forward && !parameter && d.kind != DecisionKind::kModuleBackwardBegin) return;
+  const bool forward = d.kind == DecisionKind::kModuleForwardBegin;
+  if (!forward && d.kind != DecisionKind::kModuleBackwardBegin) return;
   Json event;
   event["ev"] = forward ? "fwd_begin" : "bwd_begin";
-  event["module"] = parameter ? model_.at(d.parameter).name : model_.at(d.module).name;
+  event["module"] = d.parameter.valid() ? model_.at(d.parameter).name : model_.at(d.module).name;
   if (d.flag) event["recompute"] = true;
   add(std::move(event));
 }

@@ -64,7 +64,7 @@ class Fsdp1Run {
       const Module& m = model.modules[i];
       if (!m.has_forward || m.parameters.empty()) continue;
       is_leaf(m) ? run_->host().trace_module(ModuleId(i))
-                 : run_->host().trace_parameters(ModuleId(i));
+                 : run_->host().trace_own_parameters(ModuleId(i));
     }
     run_->initialize();
   }
