@@ -12,7 +12,11 @@ Fsdp1::~Fsdp1() = default;
 
 State* Fsdp1::state_of(ModuleId m) const { return state_of_module_[m.value]; }
 
-void Fsdp1::begin_micro_batch(Host&, std::int64_t, bool sync) { sync_ = sync; }
+/// no_sync() initialises a root that has not run yet.
+void Fsdp1::begin_micro_batch(Host&, std::int64_t, bool sync) {
+  sync_ = sync;
+  if (!sync && !initialized_) lazy_init();
+}
 
 /// With original parameters the optimizer holds views, so ranks hold different lists: a hash of what they store.
 std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config, std::int64_t rank) const {

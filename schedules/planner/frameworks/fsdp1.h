@@ -123,7 +123,8 @@ class Fsdp1 final : public Framework {
   void use_sharded_gradient_views(State& state);
   void use_unsharded_gradient_views(State& state);
   void set_gradient_view(Handle& handle, std::size_t entry, const SymTensor& view, bool always_placeholder);
-  void write_back_missing_gradients(State& state);
+  void write_back_gradients(State& state);
+  SymTensor like_local_shard(const Handle& handle);
   void reset_gradient_info();
   void prepare_gradient_for_backward(State& state);
   void prepare_gradient_for_optimizer(State& state);

@@ -14,10 +14,7 @@ SymTensor Fsdp1::scalar() { return host_->empty(Shape(), DType::kFloat32, Buffer
 SymTensor Fsdp1::gradient_norm(const std::vector<SymTensor>& gradients) {
   if (gradients.empty()) return {};
   TensorList norms;
-  for (const SymTensor& g : gradients) {
-    norms.push_back(scalar());
-    host_->launch(OpKind::kNorm, {g}, {norms.back()}, {2.0});
-  }
+  for (const SymTensor& g : gradients) norms.push_back(vector_norm(*host_, g, DType::kFloat32));
   const SymTensor stacked = stack_scalars(*host_, norms);
   while (!norms.empty()) norms.pop_back();
   return vector_norm(*host_, stacked);
@@ -42,7 +39,7 @@ void Fsdp1::clip_gradients(Host& host, double max_norm) {
   for (const SymTensor& t : plain_) if (t && t->grad) whole.push_back(t->grad);
   all = sharded;
   all.insert(all.end(), whole.begin(), whole.end());
-  const SymTensor local = gradient_norm(sharded), local_whole = gradient_norm(whole);
+  SymTensor local = gradient_norm(sharded), local_whole = gradient_norm(whole);
   SymTensor total = scalar();
   host.launch(OpKind::kPow, {local ? local : zero_scalar_}, {total}, {2.0});
   collective(nullptr, CollectiveKind::kAllReduce, total, total, shard_group_);
@@ -63,9 +60,13 @@ void Fsdp1::clip_gradients(Host& host, double max_norm) {
   host.launch(OpKind::kMulScalar, {inverse}, {coefficient}, {max_norm});
   inverse.reset();
   shifted.reset();
-  const SymTensor clamped = scalar();
+  SymTensor clamped = scalar();
   host.launch(OpKind::kClipCoefficient, {norm}, {clamped}, {max_norm});
   for (const SymTensor& g : all) host.launch(OpKind::kMulInPlace, {g, clamped}, {g});
+  local.reset();                            // Locals go in the order of their first assignment.
+  local_whole.reset();
+  coefficient.reset();
+  clamped.reset();
 }
 
 }  // namespace foreshard::fsdp1

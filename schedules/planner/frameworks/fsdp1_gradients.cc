@@ -63,19 +63,40 @@ void Fsdp1::use_unsharded_gradient_views(State& state) {
   }
 }
 
-/// _writeback_orig_params: parts of the flat gradient whose parameter has none are set to zero.
-void Fsdp1::write_back_missing_gradients(State& state) {
+/// _writeback_orig_params: parts of the flat gradient whose parameter has none are set to zero; gradients that are not views
+/// of it (with offload: views of the host's) are copied into a new one.
+void Fsdp1::write_back_gradients(State& state) {
   Handle& h = *state.handle;
   const bool sharded_now = h.flat_param->storage == h.local_shard->storage;
-  if (!h.flat_param->grad || h.skipped_sharded_views || (state.unit.sharded() && !sharded_now)) return;
+  if (h.skipped_sharded_views || (state.unit.sharded() && !sharded_now)) return;
+  SymTensor& flat = h.flat_param->grad;
   for (std::size_t i = 0; i < h.layout->entries.size(); ++i) {
     const FlatEntry& e = h.layout->entries[i];
     const FlatLayout::Part part = e.is_padding() ? FlatLayout::Part{} : h.layout->part_of(e, shard_rank_);
-    if (part.numel == 0 || h.originals[i].parameter->grad) continue;
-    const SymTensor& gradient = h.flat_param->grad;
-    host_->launch(OpKind::kFill, {}, {host_->view_as(gradient, {part.numel}, gradient->offset + part.offset)}, {0.0});
-    h.originals[i].gradient_none = true;
+    if (part.numel == 0) continue;
+    const SymTensor& gradient = h.originals[i].parameter->grad;
+    if (!gradient) {
+      if (!flat) continue;
+      host_->launch(OpKind::kFill, {}, {host_->view_as(flat, {part.numel}, flat->offset + part.offset)}, {0.0});
+      h.originals[i].gradient_none = true;
+      continue;
+    }
+    if (!state.unit.sharded() && h.cpu_gradient) continue;
+    if (flat && flat->storage == gradient->storage) continue;
+    if (!flat) {
+      flat = like_local_shard(h);
+      host_->launch(OpKind::kFill, {}, {flat}, {0.0});
+    }
+    host_->launch(OpKind::kCopy, {host_->view_as(gradient, {part.numel}, gradient->offset)},
+                  {host_->view_as(flat, {part.numel}, part.offset)});
   }
+}
+
+SymTensor Fsdp1::like_local_shard(const Handle& h) {
+  constexpr BufferCategory kGradient = BufferCategory::kShardedGradient;
+  const SymTensor& shard = h.local_shard;
+  if (shard->storage->space == MemorySpace::kDevice) return host_->empty(shard->shape, shard->dtype, kGradient, h.unit);
+  return host_->empty_on_host(shard->shape, shard->dtype, MemorySpace::kHostPageable, kGradient, h.unit);
 }
 
 /// _reset_flat_param_grad_info_if_needed: the flat gradient goes once no original parameter has one.

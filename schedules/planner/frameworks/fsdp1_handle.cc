@@ -20,7 +20,7 @@ bool on_device(const SymTensor& t) { return t->storage->space == MemorySpace::kD
 /// True if work was issued that the unshard stream must wait for.
 bool Fsdp1::pre_unshard(State& state) {
   Handle& h = *state.handle;
-  if (!h.originals.empty()) write_back_missing_gradients(state);
+  if (!h.originals.empty()) write_back_gradients(state);
   const bool offload = config_.offload == OffloadKind::kParameters;
   if (state.unit.sharded() && !offload && !needs_unshard(state)) return false;
   if (h.mixed_parameters()) {
