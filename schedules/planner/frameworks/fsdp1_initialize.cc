@@ -54,6 +54,7 @@ ShardUnit unit_row(const Model& model, const Unit& unit) {
 
 void Fsdp1::initialize(Host& host) {
   host_ = &host;
+  if (extras_.computes_on_cpu) host.run_backward_on_one_stream();
   shard_rank_ = host.options().rank % config_.shard;
   shard_group_ = host.add_group("shard", config_.shard, 1);
   if (config_.replicate > 1) replicate_group_ = host.add_group("replicate", config_.replicate, config_.shard);

@@ -49,6 +49,7 @@ struct AutogradNode {
   std::int8_t late_edge = -1;              ///< This edge's gradient passes a view first and is converted after that.
   bool runs_without_gradients = false;     ///< Runs even if no gradient arrived (hooks must fire).
   DType dtype = DType::kFloat32;           ///< Of the outputs: gradients that arrive are converted to it.
+  StreamIndex stream = 0;                  ///< Current when it was made: backward runs it, and its hooks, there.
   std::uint64_t sequence = 0;              ///< Order of creation; AccumulateGrad: kAccumulateSequence.
   Host* host = nullptr;
   BackwardFunction backward = nullptr;     ///< Null: AccumulateGrad.

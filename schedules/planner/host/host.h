@@ -157,6 +157,8 @@ class Host {
   Ref<AutogradNode> grad_accumulator(const SymTensor& leaf);
   /// Post hook of AccumulateGrad (DDP, FSDP1): Framework::on_accumulated(payload) after the gradient is in leaf.grad.
   void register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload);
+  /// Backward runs every node on the compute stream: what PyTorch does on a CPU.
+  void run_backward_on_one_stream();
   /// Takes all post hooks off an AccumulateGrad.
   void remove_accumulate_hooks(const Ref<AutogradNode>& accumulator);
   /// The node that takes the gradient of `t`.

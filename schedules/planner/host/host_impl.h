@@ -71,12 +71,15 @@ class HostImpl {
 
   // ---------------------------------------------------------------- autograd
   std::uint64_t next_sequence = 0;
+  bool node_streams = true;                ///< False: backward runs on one stream (the device is a CPU).
   std::vector<HookEntry> hooks;
   std::uint32_t backward_number = 0;
   std::uint32_t running_backward = 0;      ///< Number of the innermost backward that runs; 0: none.
   std::vector<std::uint32_t> callbacks;
   std::vector<Ref<AutogradNode>> kept_accumulators;   ///< Of leaves with tensor hooks.
 
+  /// A node with host, scope and stream of the present moment.
+  Ref<AutogradNode> new_node(std::uint64_t sequence, BackwardFunction backward);
   void add_hook(AutogradNode& n, HookEntry e);
   Ref<AutogradNode> gradient_edge_node(SymTensorImpl& t);
   /// `gradients`: of the roots; empty: ones. May run inside another backward (reentrant checkpoints).
@@ -146,7 +149,8 @@ class HostImpl {
   };
   struct GraphTask;
   void count_dependencies(GraphTask& task, AutogradNode* root);
-  void accumulate_input(GraphTask& task, AutogradNode* next, int input, SymTensor&& g);
+  void accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input, SymTensor&& g);
+  void use_on_stream(const SymTensor& t, StreamIndex stream);
   void evaluate(GraphTask& task, AutogradNode* node);
   void validate_outputs(AutogradNode& node, std::span<SymTensor> out);
   void accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks);
