@@ -55,8 +55,10 @@ std::optional<DType> dtype_or_none(const Json& mp, const char* key) {
   return dtype_of(*it);
 }
 
+/// Null: none.
 MixedPrecision precision_of(const Json& mp) {
   MixedPrecision p;
+  if (mp.is_null()) return p;
   p.param = dtype_or_none(mp, "param");
   p.reduce = dtype_or_none(mp, "reduce");
   p.buffer = dtype_or_none(mp, "buffer");
@@ -65,6 +67,7 @@ MixedPrecision precision_of(const Json& mp) {
 }
 
 void read_mixed_precision(const Json& mp, ParallelConfig& config) {
+  if (mp.is_null()) return;
   check_keys(mp, "mixed_precision",
              {"param", "reduce", "buffer", "keep_low_precision_grads", "cast_forward_inputs",
               "cast_root_forward_inputs", "ignore_classes"});
