@@ -30,6 +30,17 @@ std::optional<std::int64_t> number_after(const std::string& text, std::string_vi
   return n;
 }
 
+/// "a,b,c".
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) names.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return names;
+}
+
 /// FSDP2's recipes give embedding and head units of their own, FSDP1's policies name blocks only.
 void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
   using K = WrapPolicy::Kind;
@@ -47,11 +58,7 @@ void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
     wrap.min_elements = *size;
   } else if (text.rfind("modules:", 0) == 0 && text.size() > 8) {
     wrap.kind = K::kModules;
-    for (std::size_t at = 8; at < text.size();) {
-      const std::size_t comma = std::min(text.find(',', at), text.size());
-      if (comma > at) wrap.modules.push_back(text.substr(at, comma - at));
-      at = comma + 1;
-    }
+    wrap.modules = split_names(text.substr(8));
   } else {
     a.report("wrap", fmt::format("found \"{}\"", text), "allowed: blocks, every:K, root, size:N, modules:a,b,c");
   }
@@ -117,6 +124,10 @@ void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
   o.strategy = replicate > 1 ? Strategy::kHybrid : Strategy::kFullShard;
   o.strategy = choose(a, "fsdp1-strategy", o.strategy,
                       {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"});
+  using Policy = Fsdp1Options::Policy;
+  constexpr Policy policies[] = {Policy::kFromWrap, Policy::kModuleClass, Policy::kTransformer, Policy::kAlways};
+  o.policy = policies[choose(a, "fsdp1-policy", 0, {"lambda", "module_class", "transformer", "always"})];
+  if (a.has("fsdp1-ignored-modules")) o.ignored_modules = split_names(a.text("fsdp1-ignored-modules"));
   o.backward_prefetch = choose(a, "fsdp1-backward-prefetch", o.backward_prefetch, {"backward_pre", "backward_post", "none"});
   o.forward_prefetch = a.yes_no("fsdp1-forward-prefetch", o.forward_prefetch);
   o.limit_all_gathers = a.yes_no("fsdp1-limit-all-gathers", o.limit_all_gathers);

@@ -187,6 +187,19 @@ TEST(Fsdp1Wrap, IgnoredModulesLeaveSizesToo) {
   EXPECT_EQ(units[2].flat->numel, 400);
 }
 
+/// The class policies take their classes from ParallelConfig::wrap if none are given.
+TEST(Fsdp1Wrap, ClassesFromTheGeneralOption) {
+  Toy toy(2);
+  toy.builder.model().roles.blocks = toy.blocks;
+  ParallelConfig c = job(Policy::kModuleClass);
+  EXPECT_EQ(names(wrap_units(toy.model(), c)), (Names{"layers.0", "layers.1"}));
+  c.wrap.kind = WrapPolicy::Kind::kModules;
+  c.wrap.modules = {"Embedding"};
+  EXPECT_EQ(names(wrap_units(toy.model(), c)), Names{"emb"});
+  c.wrap.modules = {"Embeding"};
+  EXPECT_THROW(wrap_units(toy.model(), c), InputError);
+}
+
 TEST(Fsdp1Wrap, UnknownNamesAreAnsweredWithTheNearest) {
   Toy toy(1);
   ParallelConfig c = job(Policy::kManual);

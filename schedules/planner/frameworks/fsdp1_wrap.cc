@@ -148,6 +148,25 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
   return rule;
 }
 
+/// Classes that ParallelConfig::wrap names: those of the blocks, or listed ones.
+Names classes_from_wrap(const Model& model, const WrapPolicy& wrap) {
+  Names classes, known;
+  if (wrap.kind != WrapPolicy::Kind::kModules) {
+    for (const ModuleId m : model.roles.blocks) {
+      if (!contains(classes, model.at(m).class_name)) classes.push_back(model.at(m).class_name);
+    }
+    return classes;
+  }
+  std::vector<Issue> issues;
+  for (const Module& m : model.modules) known.push_back(m.class_name);
+  for (const std::string& w : wrap.modules) {
+    if (contains(known, w)) continue;
+    issues.push_back({"", "wrap", "the model has no module of class '" + w + "'", hint(w, known)});
+  }
+  if (!issues.empty()) throw InputError(std::move(issues));
+  return wrap.modules;
+}
+
 Rule rule_of(const Model& model, const ParallelConfig& config) {
   const Fsdp1Options& o = config.fsdp1;
   if (o.policy == Policy::kFromWrap) return rule_from_wrap(model, config.wrap);
@@ -155,6 +174,8 @@ Rule rule_of(const Model& model, const ParallelConfig& config) {
   rule.policy = o.policy;
   rule.kind = kind_of(o.policy);
   rule.names = o.policy_names;
+  const bool by_class = o.policy == Policy::kModuleClass || o.policy == Policy::kTransformer;
+  if (by_class && rule.names.empty()) rule.names = classes_from_wrap(model, config.wrap);
   rule.min_elements = o.min_elements;
   if (o.force_leaf_classes) rule.force_leaf = *o.force_leaf_classes;
   if (o.exclude_classes) rule.exclude = *o.exclude_classes;
