@@ -94,6 +94,7 @@ class Fsdp1 final : public Framework {
   void construct_all();
   void construct(State& state, std::vector<SymTensor>& whole);
   void make_local_shard(State& state);
+  void place_local_shard(State& state);
   void make_flat_parameter(State& state);
   void make_originals(State& state);
   void publish(State& state);
@@ -171,7 +172,9 @@ class Fsdp1 final : public Framework {
 
   // clipping (fsdp1_clip.cc)
   SymTensor gradient_norm(const std::vector<SymTensor>& gradients);
-  SymTensor scalar();
+  SymTensor scalar(MemorySpace space = MemorySpace::kDevice);
+  SymTensor moved(const SymTensor& t, MemorySpace space);
+  std::pair<SymTensor, SymTensor> scale(const std::vector<SymTensor>& gradients, const SymTensor& norm, double max_norm);
 
   // full-precision classes (F1-G-5)
   void cast_floating(std::span<SymTensor> tensors, DType dtype);

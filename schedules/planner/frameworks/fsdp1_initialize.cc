@@ -104,7 +104,7 @@ void Fsdp1::make_states() {
 /// Children before parents. Tied weights would be untied by materialising module by module: such models are made whole.
 void Fsdp1::construct_all() {
   const Model& model = host_->model();
-  std::vector<SymTensor> whole(model.parameters.size());
+  std::vector<SymTensor> whole(model.parameters.size()), replaced;   // Tied weights are made twice and tied again.
   std::set<ModuleId> seen;
   const bool tied = has_tied_parameters(model);
   const std::function<void(ModuleId)> materialize = [&](ModuleId m) {
@@ -113,11 +113,12 @@ void Fsdp1::construct_all() {
     for (const OwnedParameter& p : model.at(m).parameters) {
       const ParameterDef& def = model.at(p.id);
       SymTensor t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
-      if (!whole[p.id.value]) whole[p.id.value] = std::move(t);
+      (whole[p.id.value] ? replaced.emplace_back() : whole[p.id.value]) = std::move(t);
     }
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host_->buffer(model.at(m), static_cast<std::int64_t>(b));
   };
   if (tied) materialize(ModuleId(0));
+  replaced.clear();
   seen.clear();
   const std::function<void(ModuleId)> visit = [&](ModuleId m) {
     if (!seen.insert(m).second) return;
@@ -149,15 +150,13 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
   }
   if (!state.handle) return;
   make_local_shard(state);
-  make_flat_parameter(state);
   // Original parameters are pointed at their part one by one; else the list of them is dropped, last item first.
   const auto drop = [&](const FlatEntry& e) { if (!e.is_padding()) whole[e.id.value].reset(); };
   const std::vector<FlatEntry>& entries = state.handle->layout->entries;
-  if (config_.fsdp1.use_orig_params) {
-    std::for_each(entries.begin(), entries.end(), drop);
-  } else {
-    std::for_each(entries.rbegin(), entries.rend(), drop);
-  }
+  if (config_.fsdp1.use_orig_params) std::for_each(entries.begin(), entries.end(), drop);
+  place_local_shard(state);
+  if (!config_.fsdp1.use_orig_params) std::for_each(entries.rbegin(), entries.rend(), drop);
+  make_flat_parameter(state);
 }
 
 /// The flat parameter of all elements, then this rank's chunk of it, padded with zeros (_get_shard).
@@ -175,10 +174,16 @@ void Fsdp1::make_local_shard(State& state) {
   } else {
     h.local_shard = std::move(flat);
   }
+}
+
+/// flat_param_to(cpu), and its initial values.
+void Fsdp1::place_local_shard(State& state) {
+  Handle& h = *state.handle;
   if (config_.offload == OffloadKind::kParameters && !extras_.computes_on_cpu) {
-    h.local_shard = host_->empty_on_host({layout.shard}, layout.dtype, MemorySpace::kHostPinned, kShard, h.unit);
+    h.local_shard = host_->empty_on_host(h.local_shard->shape, h.layout->dtype, MemorySpace::kHostPinned,
+                                         BufferCategory::kShardedParameter, h.unit);
   }
-  if (layout.padded > 0) host_->launch(OpKind::kFill, {}, {h.local_shard}, {0.0});
+  host_->launch(OpKind::kFill, {}, {h.local_shard}, {0.0});
 }
 
 void Fsdp1::make_flat_parameter(State& state) {
