@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "exec/run.h"
@@ -112,6 +114,61 @@ TEST(Fsdp1Numerics, CheckpointsInsideAndAroundTheUnits) {
     }
   }
 }
+
+// ------------------------------------------------------------------------------------------------ random combinations
+
+class Dice {
+ public:
+  explicit Dice(std::uint32_t seed) : engine_(seed * 2654435761u + 7) {}
+  bool one_in(std::uint32_t n) { return engine_() % n == 0; }
+  template <typename T>
+  T of(std::initializer_list<T> choices) { return *(choices.begin() + engine_() % choices.size()); }
+
+ private:
+  std::mt19937 engine_;
+};
+
+ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
+  Dice dice(seed);
+  c.shard = dice.of({1, 2, 3, 4});
+  c.fsdp1.strategy = dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
+  if (c.shard == 2 && dice.one_in(2)) {
+    c.replicate = 2;
+    c.fsdp1.strategy = dice.of({Strategy::kHybrid, Strategy::kHybridZero2});
+  }
+  c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
+  c.fsdp1.forward_prefetch = dice.one_in(2);
+  c.fsdp1.limit_all_gathers = dice.one_in(2);
+  c.fsdp1.use_orig_params = dice.one_in(2);
+  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kRootOnly, WrapPolicy::Kind::kSize});
+  c.wrap.min_elements = dice.of({1000, 3000});
+  c.wrap.root_split = dice.one_in(2);
+  c.accumulate = dice.of({1, 2});
+  c.sync_each_micro_batch = dice.one_in(2) || c.fsdp1.strategy == Strategy::kNoShard;
+  c.clip = dice.one_in(2);
+  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach, OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
+  if (dice.one_in(3)) {
+    c.checkpoint = CheckpointKind::kFull;
+    // A reentrant region that is no unit would reduce its unit's gradient early, as in PyTorch.
+    const bool units = c.wrap.kind == WrapPolicy::Kind::kBlocks;
+    c.checkpoint_reentrant = units && dice.one_in(2);
+    c.checkpoint_outside_units = units && dice.one_in(2);
+  }
+  // Accumulation with sync overwrites the host's gradient (F1-OFF-1).
+  if (c.accumulate == 1 && dice.one_in(4)) c.offload = OffloadKind::kParameters;
+  // NO_SHARD reduces what it has reduced before again when it accumulates.
+  if (c.shard == 1 || c.fsdp1.strategy == Strategy::kNoShard) c.accumulate = 1;
+  return c;
+}
+
+class Fsdp1Combinations : public testing::TestWithParam<int> {};
+
+TEST_P(Fsdp1Combinations, TrainAsDdp) {
+  SCOPED_TRACE("seed " + std::to_string(GetParam()));
+  expect_as_ddp([](ParallelConfig& c) { c = random_config(static_cast<std::uint32_t>(GetParam()), c); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Combinations, testing::Range(0, 60));
 
 }  // namespace
 }  // namespace foreshard
