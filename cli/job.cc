@@ -30,10 +30,22 @@ std::optional<std::int64_t> number_after(const std::string& text, std::string_vi
   return n;
 }
 
-void read_wrap(Arguments& a, WrapPolicy& wrap) {
+/// "a,b,c".
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) names.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return names;
+}
+
+/// FSDP2's recipes give embedding and head units of their own, FSDP1's policies name blocks only.
+void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
   using K = WrapPolicy::Kind;
   const std::string text = a.text("wrap", "blocks");
-  wrap.root_split = a.yes_no("root-split", true);
+  wrap.root_split = a.yes_no("root-split", framework != FrameworkKind::kFsdp1);
   if (text == "blocks") {
     wrap.kind = K::kBlocks;
   } else if (text == "root") {
@@ -46,11 +58,7 @@ void read_wrap(Arguments& a, WrapPolicy& wrap) {
     wrap.min_elements = *size;
   } else if (text.rfind("modules:", 0) == 0 && text.size() > 8) {
     wrap.kind = K::kModules;
-    for (std::size_t at = 8; at < text.size();) {
-      const std::size_t comma = std::min(text.find(',', at), text.size());
-      if (comma > at) wrap.modules.push_back(text.substr(at, comma - at));
-      at = comma + 1;
-    }
+    wrap.modules = split_names(text.substr(8));
   } else {
     a.report("wrap", fmt::format("found \"{}\"", text), "allowed: blocks, every:K, root, size:N, modules:a,b,c");
   }
@@ -72,6 +80,10 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
   else if (text == "selective") c.checkpoint = CheckpointKind::kSelectiveOp;
   else if (const auto k = number_after(text, "every:")) c.checkpoint = CheckpointKind::kEveryK, c.checkpoint_every = *k;
   else a.report("checkpoint", fmt::format("found \"{}\"", text), "allowed: none, full, every:K, selective");
+  c.checkpoint_reentrant = a.yes_no("checkpoint-reentrant", false);
+  c.checkpoint_outside_units = a.yes_no("checkpoint-outside-units", false);
+  if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
+    a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
 }
 
 std::optional<DType> read_dtype(Arguments& a, const std::string& option) {
@@ -108,13 +120,20 @@ void read_training(Arguments& a, ParallelConfig& c) {
   c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer"});
 }
 
-void read_fsdp1(Arguments& a, Fsdp1Options& o) {
+void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
+  using Strategy = Fsdp1Options::Strategy;
+  o.strategy = replicate > 1 ? Strategy::kHybrid : Strategy::kFullShard;
   o.strategy = choose(a, "fsdp1-strategy", o.strategy,
                       {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"});
+  using Policy = Fsdp1Options::Policy;
+  constexpr Policy policies[] = {Policy::kFromWrap, Policy::kModuleClass, Policy::kTransformer, Policy::kAlways};
+  o.policy = policies[choose(a, "fsdp1-policy", 0, {"lambda", "module_class", "transformer", "always"})];
+  if (a.has("fsdp1-ignored-modules")) o.ignored_modules = split_names(a.text("fsdp1-ignored-modules"));
   o.backward_prefetch = choose(a, "fsdp1-backward-prefetch", o.backward_prefetch, {"backward_pre", "backward_post", "none"});
   o.forward_prefetch = a.yes_no("fsdp1-forward-prefetch", o.forward_prefetch);
   o.limit_all_gathers = a.yes_no("fsdp1-limit-all-gathers", o.limit_all_gathers);
   o.use_orig_params = a.yes_no("fsdp1-use-orig-params", o.use_orig_params);
+  o.keep_low_precision_grads = a.yes_no("fsdp1-keep-low-precision-grads", o.keep_low_precision_grads);
 }
 
 void read_zero(Arguments& a, ZeroOptions& o) {
@@ -186,12 +205,12 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     c.shard = a.integer("shard", 1, 1, kMostGpus);
     c.replicate = a.integer("replicate", 1, 1, kMostGpus);
   }
-  read_wrap(a, c.wrap);
+  read_wrap(a, c.framework, c.wrap);
   read_reshard(a, c.reshard);
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
-  read_fsdp1(a, c.fsdp1);
+  read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);
   if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");

@@ -13,7 +13,7 @@ OptionGroup sharding_group() {
            option("shard", "N", "Ranks that share one copy of the parameters (default: all GPUs / --replicate)"),
            option("replicate", "N", "Copies of the parameters (HSDP; default 1)"),
            option("wrap", "POLICY", "blocks | every:K | root | size:N | modules:a,b,c (default blocks)"),
-           option("root-split", "yes|no", "Embedding and head as units of their own (default yes)", {"yes", "no"}),
+           option("root-split", "yes|no", "Embedding and head as units of their own (default yes; fsdp1 no)", {"yes", "no"}),
            option("reshard", "true|false|N", "Free gathered parameters after forward; N: keep shards of N ranks (default true)"),
            option("prefetch-forward", "N", "Explicit prefetch of the next N units in forward (default: the framework's rule)"),
            option("prefetch-backward", "N", "The same for backward"),
@@ -31,6 +31,9 @@ OptionGroup training_group() {
            option("autocast", "yes|no", "Compute under torch.autocast to --param-dtype: DDP and one GPU (default no)", {"yes", "no"}),
            option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
            option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
+           option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
+           option("checkpoint-outside-units", "yes|no", "checkpoint(unit(block)) instead of unit(checkpoint(block)) (default no)",
+                  {"yes", "no"}),
            option("optimizer", "NAME", "adamw is the fused one (default adamw)", {"adamw", "adamw-foreach", "adamw-for-loop", "sgd"}),
            option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
            option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),
@@ -40,12 +43,16 @@ OptionGroup training_group() {
 
 OptionGroup fsdp1_group() {
   return {"FSDP1",
-          {option("fsdp1-strategy", "NAME", "Sharding strategy (default full_shard)",
+          {option("fsdp1-strategy", "NAME", "Sharding strategy (default full_shard; with --replicate hybrid_shard)",
                   {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}),
+           option("fsdp1-policy", "NAME", "PyTorch's policy behind --wrap (default lambda); the class policies take classes there",
+                  {"lambda", "module_class", "transformer", "always"}),
+           option("fsdp1-ignored-modules", "a,b,c", "Modules that stay whole and out of it"),
            option("fsdp1-backward-prefetch", "WHEN", "Default backward_pre", {"backward_pre", "backward_post", "none"}),
            option("fsdp1-forward-prefetch", "yes|no", "Default no", {"yes", "no"}),
            option("fsdp1-limit-all-gathers", "yes|no", "Default yes", {"yes", "no"}),
-           option("fsdp1-use-orig-params", "yes|no", "Default no", {"yes", "no"})}};
+           option("fsdp1-use-orig-params", "yes|no", "Default no", {"yes", "no"}),
+           option("fsdp1-keep-low-precision-grads", "yes|no", "Default no", {"yes", "no"})}};
 }
 
 OptionGroup zero_group() {

@@ -47,8 +47,23 @@ Json json_of(const Job& job, const TuneResult& r) {
   return out;
 }
 
+/// The constructor that makes the same units in PyTorch's FSDP1.
+std::string fsdp1_code(const WrapChoice& c) {
+  std::string units = c.blocks_per_unit == 0 ? "set()" : "set(model.model.layers)";
+  if (c.root_split) units += " | {model.model.embed_tokens, model.lm_head}";
+  const std::string strategy = std::string(c.hybrid ? "_" : "") + (c.hybrid ? "HYBRID_SHARD_ZERO2" : "SHARD_GRAD_OP");
+  return fmt::format("  from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy\n"
+                     "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
+                     "  units = {}\n"
+                     "  model = FSDP(model, sharding_strategy=ShardingStrategy.{},\n"
+                     "               mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),\n"
+                     "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in units))\n",
+                     units, !c.reshard ? strategy : c.hybrid ? "HYBRID_SHARD" : "FULL_SHARD");
+}
+
 /// Calls that make the same units in PyTorch's FSDP2.
 std::string torch_code(const WrapChoice& c) {
+  if (c.framework == FrameworkKind::kFsdp1) return fsdp1_code(c);
   std::string out = "  from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy\n"
                     "  mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n"
                     "  blocks = list(model.model.layers)\n";

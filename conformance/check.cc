@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "conformance/fsdp1_check.h"
 #include "conformance/fsdp2_check.h"
 #include "conformance/golden_files.h"
 #include "conformance/memory_check.h"
@@ -13,6 +14,7 @@ namespace foreshard {
 namespace {
 
 constexpr CheckKind kKinds[] = {
+    {"fsdp1", check_fsdp1},
     {"fsdp2", check_fsdp2},
     {"memory", check_memory},
     {"models", check_models},

@@ -36,7 +36,8 @@ struct Inherited {
 /// any child by path).
 class SpecBuilder {
  public:
-  explicit SpecBuilder(const Json& golden_case) : case_(golden_case), builder_("Container") {}
+  SpecBuilder(const Json& golden_case, LeafInputs leaf_inputs)
+      : case_(golden_case), cast_inputs_(leaf_inputs == LeafInputs::kCastToWeight), builder_("Container") {}
 
   ModelSpec build() {
     const Json& root = case_.at("model");
@@ -198,9 +199,27 @@ class SpecBuilder {
 
   void write_leaf(const std::string& kind, ModuleId id) {
     builder_.set_signature(id, {"x"}, {"y"});
-    Statement& s = builder_.add_statement(id, leaf_function(kind), {"x"}, {"y"});
+    if (cast_inputs_ && kind == "RMSNorm") return write_rms_norm(id);
+    const bool cast = cast_inputs_ && (kind == "Linear" || kind == "LayerNorm");
+    if (cast) cast_to_weight(id);
+    Statement& s = builder_.add_statement(id, leaf_function(kind), {cast ? "%x" : "x"}, {"y"});
     for (const OwnedParameter& p : builder_.model().at(id).parameters) s.parameters.push_back(p.id);
     if (kind != "Linear" && kind != "Embedding") s.floats = {1e-5};
+  }
+
+  ParameterId weight_of(ModuleId id) { return builder_.model().at(id).parameters.front().id; }
+
+  /// x.to(weight.dtype).
+  void cast_to_weight(ModuleId id) {
+    builder_.add_statement(id, Function::kParameter, {}, {"%w"}).parameters = {weight_of(id)};
+    builder_.add_statement(id, Function::kCast, {"x", "%w"}, {"%x"});
+  }
+
+  /// F.rms_norm(x) * weight.
+  void write_rms_norm(ModuleId id) {
+    builder_.add_statement(id, Function::kRmsNorm, {"x"}, {"%n"}).floats = {1e-5};
+    builder_.add_statement(id, Function::kParameter, {}, {"%w"}).parameters = {weight_of(id)};
+    builder_.add_statement(id, Function::kMul, {"%n", "%w"}, {"y"});
   }
 
   /// Self-attention: one projection to q, k, v, attention without a mask, the output projection.
@@ -287,6 +306,7 @@ class SpecBuilder {
   }
 
   const Json& case_;
+  const bool cast_inputs_;
   ModelBuilder builder_;
   ModelSpec spec_;
   std::vector<Alias> aliases_;
@@ -294,7 +314,9 @@ class SpecBuilder {
 
 }  // namespace
 
-ModelSpec read_model_spec(const Json& golden_case) { return SpecBuilder(golden_case).build(); }
+ModelSpec read_model_spec(const Json& golden_case, LeafInputs leaf_inputs) {
+  return SpecBuilder(golden_case, leaf_inputs).build();
+}
 
 ParameterId find_parameter(const Model& model, const std::string& name) {
   const auto [owner, local] = split_last(name);

@@ -47,9 +47,29 @@ Model toy_model(Dice& dice) {
   return dice.one_in(3) ? plain_gpt2(o) : plain_llama(o);
 }
 
+/// FSDP1 has no groups of blocks and other words for resharding and prefetch.
+void set_fsdp1(Dice& dice, ParallelConfig& c) {
+  using Strategy = Fsdp1Options::Strategy;
+  using Prefetch = Fsdp1Options::BackwardPrefetch;
+  c.reshard = {};
+  c.wrap.every = 1;
+  c.prefetch_forward.reset();
+  c.prefetch_backward.reset();
+  c.fsdp1.strategy = c.replicate > 1 ? dice.of({Strategy::kHybrid, Strategy::kHybridZero2})
+                                     : dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
+  c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
+  c.fsdp1.forward_prefetch = dice.one_in(2);
+  c.fsdp1.limit_all_gathers = !dice.one_in(3);
+  c.fsdp1.use_orig_params = dice.one_in(2);
+  if (dice.one_in(4)) c.offload = OffloadKind::kParameters;
+  c.checkpoint_outside_units = dice.one_in(3);
+  c.checkpoint_reentrant = c.checkpoint != CheckpointKind::kSelectiveOp && dice.one_in(3);
+}
+
 ParallelConfig toy_config(Dice& dice) {
   ParallelConfig c;
-  c.framework = dice.of({FrameworkKind::kFsdp2, FrameworkKind::kFsdp2, FrameworkKind::kFsdp2, FrameworkKind::kUnsharded});
+  c.framework = dice.of({FrameworkKind::kFsdp2, FrameworkKind::kFsdp2, FrameworkKind::kFsdp1, FrameworkKind::kFsdp1,
+                         FrameworkKind::kUnsharded});
   c.shard = c.framework == FrameworkKind::kUnsharded ? 1 : dice.of({1, 2, 3, 4});
   if (c.shard == 2 && dice.one_in(3)) c.replicate = 2;
   c.micro_batch = 1 + dice.below(2);
@@ -69,6 +89,7 @@ ParallelConfig toy_config(Dice& dice) {
   c.clip = dice.one_in(2);
   if (dice.one_in(4)) c.prefetch_forward = 1 + dice.below(2);
   if (dice.one_in(4)) c.prefetch_backward = dice.below(3);
+  if (c.framework == FrameworkKind::kFsdp1) set_fsdp1(dice, c);
   return c;
 }
 

@@ -1,5 +1,7 @@
 #include "schedules/planner/host/autograd.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_impl.h"
@@ -31,11 +33,13 @@ void clear_node(AutogradNode& n) {
   for (int i = 0; i < n.edges(); ++i) n.edge(i) = {};
   n.inline_edges = 0;
   n.more_edges.clear();
-  if (n.variable) n.variable->grad_accumulator = nullptr;
+  if (n.variable && n.variable->grad_accumulator == &n) n.variable->grad_accumulator = nullptr;
   n.variable = nullptr;
   n.gradients_in = 1;
   n.mixed_dtypes = n.runs_without_gradients = false;
   n.late_edge = -1;
+  n.sizes = nullptr;
+  n.stream = 0;
   n.backward = nullptr;
   n.first_hook = -1;
   n.pending = 0;
@@ -83,16 +87,24 @@ const SymTensor& BackwardContext::saved(int i) {
   return slot;
 }
 
+Ref<AutogradNode> HostImpl::new_node(std::uint64_t sequence, BackwardFunction backward) {
+  AutogradNode* const n = nodes.take();
+  n->host = &host;
+  n->sequence = sequence;
+  n->backward = backward;
+  n->scope = host.scope_;
+  n->stream = node_streams ? host.stream_ : StreamIndex{0};
+  return Ref<AutogradNode>(n);
+}
+
 Ref<AutogradNode> HostImpl::gradient_edge_node(SymTensorImpl& t) {
   if (t.grad_fn) return t.grad_fn;
   if (t.grad_accumulator) return Ref<AutogradNode>(t.grad_accumulator);
-  AutogradNode* const n = nodes.take();
-  n->host = &host;
-  n->sequence = kAccumulateSequence;
+  Ref<AutogradNode> n = new_node(kAccumulateSequence, nullptr);
   n->dtype = t.dtype;
   n->variable = &t;
-  t.grad_accumulator = n;
-  return Ref<AutogradNode>(n);
+  t.grad_accumulator = n.get();
+  return n;
 }
 
 void HostImpl::add_hook(AutogradNode& n, HookEntry e) {
@@ -120,6 +132,26 @@ Ref<AutogradNode> Host::grad_accumulator(const SymTensor& leaf) { return impl_->
 
 void Host::register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload) {
   impl_->add_hook(*accumulator, {payload, 0, HookKind::kNodePostHook, -1});
+}
+
+void Host::remove_accumulate_hooks(const Ref<AutogradNode>& accumulator) {
+  std::int32_t* at = &accumulator->first_hook;
+  while (*at >= 0) {
+    HookEntry& e = impl_->hooks[static_cast<std::size_t>(*at)];
+    if (e.kind == HookKind::kNodePostHook) {
+      *at = e.next;
+    } else {
+      at = &e.next;
+    }
+  }
+}
+
+Ref<AutogradNode> Host::gradient_node(const SymTensor& t) { return impl_->gradient_edge_node(*t); }
+
+void Host::run_backward_on_one_stream() { impl_->node_streams = false; }
+
+bool Host::will_run(const Ref<AutogradNode>& node) const {
+  return impl_->running_backward != 0 && node->visit == impl_->running_backward;
 }
 
 std::vector<const SymTensorImpl*> Host::leaves_of(std::span<const SymTensor> roots) {
@@ -162,14 +194,10 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
   bool any = false;
   for (const SymTensor& t : passed) any = any || (t && t->requires_grad);
   if (!any || !host.grad_enabled_) return;
-  AutogradNode* const n = nodes.take();
-  Ref<AutogradNode> node(n);
-  n->host = &host;
-  n->sequence = next_sequence++;
-  n->backward = backward;
+  const Ref<AutogradNode> node = new_node(next_sequence++, backward);
+  AutogradNode* const n = node.get();
   n->payload = payload;
-  n->scope = host.scope_;
-  n->gradients_in = static_cast<std::uint8_t>(passed.size());
+  n->gradients_in = static_cast<std::uint16_t>(passed.size());
   n->dtype = passed[0]->dtype;
   n->runs_without_gradients = true;
   for (const SymTensor& t : passed) n->mixed_dtypes = n->mixed_dtypes || t->dtype != n->dtype;
@@ -181,7 +209,7 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
     view->base = passed[i]->base ? passed[i]->base : passed[i];
     view->requires_grad = is_floating(passed[i]->dtype);
     view->grad_fn = node;
-    view->output_nr = static_cast<std::uint8_t>(i);
+    view->output_nr = static_cast<std::uint16_t>(i);
     passed[i] = std::move(view);
   }
 }
@@ -190,22 +218,34 @@ void Host::apply_function(std::span<SymTensor> tensors, std::uint32_t payload) {
   impl_->identity(tensors, pass_through, payload);
 }
 
-void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(roots); }
+void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(roots, {}); }
 
 // ---------------------------------------------------------------------------------------------- engine
 
 struct HostImpl::GraphTask {
   std::uint32_t number = 0;
   std::vector<SymTensor> slots;                       ///< Input buffers of the nodes that wait.
+  std::vector<EventId> ready_events;                  ///< Beside them: what the node's stream waits for first.
+  std::vector<StreamIndex> leaf_streams;              ///< Streams of the AccumulateGrads that ran.
   std::priority_queue<ReadyNode> ready;               ///< Ties as std::priority_queue resolves them: PyTorch's own.
   std::vector<AutogradNode*> stack;
-
+  /// State of nodes that an outer backward still waits for (a nested backward may share AccumulateGrad with it).
+  struct Outer {
+    Ref<AutogradNode> node;
+    std::uint32_t visit;
+    std::int32_t pending;
+    std::uint32_t slots;
+  };
+  std::vector<Outer> outer;
 };
 
 /// Counts, for each node reachable from `root`, the edges that lead to it.
 void HostImpl::count_dependencies(GraphTask& task, AutogradNode* root) {
   const auto see = [&](AutogradNode* n) {
     if (n->visit == task.number) return;
+    if (host.backward_depth_ > 1 && n->visit != 0 && n->pending > 0) {
+      task.outer.push_back({Ref<AutogradNode>(n), n->visit, n->pending, n->slots});
+    }
     n->visit = task.number;
     n->pending = 0;
     n->slots = UINT32_MAX;
@@ -224,19 +264,35 @@ void HostImpl::count_dependencies(GraphTask& task, AutogradNode* root) {
   }
 }
 
+/// A gradient made on one stream and used on another must not be reused too early (_record_stream_any_impl).
+void HostImpl::use_on_stream(const SymTensor& t, StreamIndex stream) {
+  const SymStorage& s = *t->storage;
+  if (s.buffer.valid() && s.space == MemorySpace::kDevice) host.program_.record_stream(s.buffer, stream);
+}
+
 /// InputBuffer::add: the first gradient is taken as it is; further ones are added, in place if the buffer holds the only
-/// reference to a dense tensor and its storage.
-void HostImpl::accumulate_input(GraphTask& task, AutogradNode* next, int input, SymTensor&& g) {
+/// reference to a dense tensor and its storage. A producer on another stream than the consumer leaves an event for it;
+/// sums are made on the consumer's stream.
+void HostImpl::accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input, SymTensor&& g) {
   if (next->slots == UINT32_MAX) {
     next->slots = static_cast<std::uint32_t>(task.slots.size());
     task.slots.resize(task.slots.size() + next->gradients_in);
+    task.ready_events.resize(task.slots.size());
   }
   SymTensor& slot = task.slots[next->slots + static_cast<std::uint32_t>(input)];
   if (!g) return;
+  EventId& ready = task.ready_events[next->slots + static_cast<std::uint32_t>(input)];
+  const bool crosses = producer != next->stream;
+  if (crosses) use_on_stream(g, next->stream);
   if (!slot) {
     slot = std::move(g);
+    if (crosses) ready = host.record_event(producer);
     return;
   }
+  const StreamGuard on_consumer(host, next->stream);
+  if (crosses) host.wait_event(next->stream, host.record_event(producer));
+  if (ready.valid()) host.wait_event(next->stream, ready);
+  ready = {};
   SymTensor other = std::move(g);
   if (slot->refs == 1 && slot->storage->refs == 1) {
     host.launch(OpKind::kAddInPlace, {slot, other}, {slot});
@@ -251,7 +307,8 @@ void HostImpl::accumulate_input(GraphTask& task, AutogradNode* next, int input, 
 void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks) {
   SymTensorImpl& leaf = *node.variable;
   SymTensor g = std::move(gradient);
-  const DType wanted = leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : leaf.dtype;
+  // The node keeps the dtype that the leaf had when it was made; the leaf's data may have been exchanged since.
+  const DType wanted = leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : node.dtype;
   if (g->dtype != wanted) g = host.cast(g, wanted, BufferCategory::kUnshardedGradient, leaf.storage->unit);
   if (leaf.grad) {
     host.launch(OpKind::kAddInPlace, {leaf.grad, g}, {leaf.grad});
@@ -287,7 +344,7 @@ void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
 }
 
 void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
-  const std::uint8_t n_in = node->gradients_in;
+  const std::uint16_t n_in = node->gradients_in;
   std::array<SymTensor, 8> small_in, small_out;
   std::vector<SymTensor> big_in, big_out;
   if (n_in > small_in.size()) big_in.resize(n_in);
@@ -296,8 +353,12 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   const std::span<SymTensor> in = big_in.empty() ? std::span<SymTensor>(small_in.data(), n_in) : std::span<SymTensor>(big_in);
   const std::span<SymTensor> out = big_out.empty() ? std::span<SymTensor>(small_out.data(), edges) : std::span<SymTensor>(big_out);
 
-  for (std::uint8_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
+  for (std::uint16_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
   host.scope_ = node->scope;
+  const StreamGuard on_own_stream(host, node->stream);
+  for (std::uint16_t i = 0; i < n_in; ++i) {
+    if (const EventId e = task.ready_events[node->slots + i]; e.valid()) host.wait_event(node->stream, e);
+  }
   bool has_post_hooks = false;
   SymTensor kept;
   for (std::int32_t h = node->first_hook; h >= 0;) {
@@ -310,6 +371,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     h = e.next;
   }
   if (!node->backward) {
+    task.leaf_streams.push_back(node->stream);
     if (in[0] && node->variable) {
       if (has_post_hooks) kept = in[0];     // The hooks see the inputs, so they live on.
       accumulate_gradient(*node, std::move(in[0]), has_post_hooks);
@@ -335,20 +397,24 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     AutogradEdge& e = node->edge(static_cast<int>(i));
     AutogradNode* const next = e.node.get();
     if (!next) continue;
-    accumulate_input(task, next, e.input, std::move(out[i]));
+    accumulate_input(task, node->stream, next, e.input, std::move(out[i]));
     if (--next->pending == 0) task.ready.push({next});
   }
 }
 
-void HostImpl::run_backward(std::span<const SymTensor> roots) {
+void HostImpl::run_backward(std::span<const SymTensor> roots, std::span<const SymTensor> gradients) {
   const bool grad_before = host.grad_enabled_;
   const ScopeId scope_before = host.scope_;
+  const std::uint32_t running_before = running_backward;
+  std::vector<std::uint32_t> callbacks_before = std::move(callbacks);
+  callbacks.clear();
   host.grad_enabled_ = false;
   ++host.backward_depth_;
   GraphTask task;
-  task.number = ++backward_number;
-  std::vector<SymTensor> ones;
+  task.number = running_backward = ++backward_number;
+  std::vector<SymTensor> ones(gradients.begin(), gradients.end());
   for (const SymTensor& r : roots) {
+    if (!gradients.empty()) break;
     SymTensor one = host.empty(r->shape, r->dtype, BufferCategory::kBackwardTemporary);
     host.launch(OpKind::kFill, {}, {one}, {1.0});
     ones.push_back(std::move(one));
@@ -360,7 +426,7 @@ void HostImpl::run_backward(std::span<const SymTensor> roots) {
   // The engine's root node feeds every root; a root that another root's graph reaches waits for that too.
   for (std::size_t i = 0; i < roots.size(); ++i) {
     const Ref<AutogradNode> n = gradient_edge_node(*roots[i]);
-    accumulate_input(task, n.get(), roots[i]->output_nr, SymTensor(ones[i]));
+    accumulate_input(task, host.stream_, n.get(), roots[i]->output_nr, SymTensor(ones[i]));
   }
   for (const SymTensor& r : roots) {
     AutogradNode* const n = gradient_edge_node(*r).get();
@@ -374,9 +440,19 @@ void HostImpl::run_backward(std::span<const SymTensor> roots) {
     task.ready.pop();
     evaluate(task, n);
   }
+  for (GraphTask::Outer& o : task.outer) {
+    o.node->visit = o.visit;
+    o.node->pending = o.pending;
+    o.node->slots = o.slots;
+  }
+  // The caller's stream waits for the leaves' before the callbacks.
+  std::sort(task.leaf_streams.begin(), task.leaf_streams.end());
+  task.leaf_streams.erase(std::unique(task.leaf_streams.begin(), task.leaf_streams.end()), task.leaf_streams.end());
+  for (const StreamIndex s : task.leaf_streams) if (s != host.stream_) host.wait_stream(host.stream_, s);
   // Callbacks may queue further ones.
   for (std::size_t i = 0; i < callbacks.size(); ++i) host.framework_->on_backward_callback(host, callbacks[i]);
-  callbacks.clear();
+  callbacks = std::move(callbacks_before);
+  running_backward = running_before;
   --host.backward_depth_;
   host.grad_enabled_ = grad_before;
   host.scope_ = scope_before;

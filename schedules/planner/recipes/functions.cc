@@ -24,7 +24,10 @@ struct Call {
   SymTensor parameter(std::size_t k) const {
     if (k >= s.parameters.size()) return {};
     const SymTensor& p = h.parameter(s.parameters[k]);
-    if (!p) throw HostRefusal(h.model().at(s.parameters[k]).name, "is used while it is sharded", "wrap a module whose forward runs");
+    const ParameterDef& def = h.model().at(s.parameters[k]);
+    if (!p || p->shape != Shape(std::span<const std::int64_t>(def.shape))) {
+      throw HostRefusal(def.name, "is used while it is sharded", "wrap a module whose forward runs");
+    }
     return p;
   }
 };

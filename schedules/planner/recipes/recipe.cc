@@ -4,12 +4,7 @@ namespace foreshard {
 
 void Record::start(BackwardFunction backward) {
   HostImpl& impl = host_.impl();
-  AutogradNode* const n = impl.nodes.take();
-  node_ = Ref<AutogradNode>(n);
-  n->host = &host_;
-  n->sequence = impl.next_sequence++;
-  n->backward = backward;
-  n->scope = host_.scope();
+  node_ = impl.new_node(impl.next_sequence++, backward);
 }
 
 namespace {
@@ -57,11 +52,11 @@ void Record::save_output(const SymTensor& t) {
 void Record::attach(const SymTensor& t, int nr) const {
   if (!node_) return;
   if (nr == 0) node_->dtype = t->dtype;
-  if (nr >= node_->gradients_in) node_->gradients_in = static_cast<std::uint8_t>(nr + 1);
+  if (nr >= node_->gradients_in) node_->gradients_in = static_cast<std::uint16_t>(nr + 1);
   if (!is_floating(t->dtype)) return;
   t->requires_grad = true;
   t->grad_fn = node_;
-  t->output_nr = static_cast<std::uint8_t>(nr);
+  t->output_nr = static_cast<std::uint16_t>(nr);
 }
 
 BufferCategory result_category(const Host& host) {

@@ -96,6 +96,8 @@ SymTensor mean_square(Host& h, const SymTensor& x);
 SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape);
 /// A device reduction over the leading `rows` of [rows, columns] with the scratch memory of PyTorch's reduction kernel.
 SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& result);
+/// Thread blocks that share the reduction of a contiguous vector to one value; more than one need scratch memory.
+std::int64_t blocks_of_vector_reduction(std::int64_t numel);
 /// Result and scratch memory of x.sum(0) without the launch, for kernels of ours that do both passes at once.
 SymTensor sum_rows_scratch(Host& h, const SymTensor& x, const Shape& result);
 
