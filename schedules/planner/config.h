@@ -67,12 +67,33 @@ struct DdpOptions {
   bool broadcast_buffers = true;
 };
 
+/// FullyShardedDataParallel of PyTorch, flat parameters; names as its arguments (torch/distributed/fsdp/api.py, wrap.py).
 struct Fsdp1Options {
   enum class Strategy : std::uint8_t { kFullShard, kShardGradOp, kNoShard, kHybrid, kHybridZero2 } strategy = Strategy::kFullShard;
   enum class BackwardPrefetch : std::uint8_t { kPre, kPost, kNone } backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   bool use_orig_params = false;
+  bool keep_low_precision_grads = false;
+  bool cast_forward_inputs = false, cast_root_forward_inputs = true;
+  /// Classes kept in full precision as units of their own (F1-G-5). Absent: BatchNorm of any dimension.
+  std::optional<std::vector<std::string>> full_precision_classes;
+  std::vector<std::string> ignored_modules, ignored_parameters;
+
+  /// How the modules are wrapped. kFromWrap: as ParallelConfig::wrap says (blocks and named modules: lambda policy).
+  enum class Policy : std::uint8_t {
+    kFromWrap, kModuleClass, kTransformer, kSize, kLambda, kAlways, kCustom, kManual,
+  } policy = Policy::kFromWrap;
+  std::vector<std::string> policy_names;    ///< Classes (kModuleClass, kTransformer) or modules (kLambda; kManual: in order of the calls).
+  std::int64_t min_elements = 100'000'000;  ///< kSize.
+  std::optional<std::vector<std::string>> force_leaf_classes, exclude_classes;   ///< kSize; absent: PyTorch's.
+  /// Arguments of one unit that differ from the root's (CustomPolicy).
+  struct Override {
+    std::optional<Strategy> strategy;
+    std::optional<BackwardPrefetch> backward_prefetch;
+    std::optional<MixedPrecision> precision;
+  };
+  std::map<std::string, Override> custom;   ///< kCustom: wrapped modules by name.
 };
 
 struct ZeroOptions {
@@ -106,6 +127,9 @@ struct ParallelConfig {
   std::int64_t checkpoint_every = 1;        ///< kEveryK: blocks with index % k == 0 (CK-4).
   std::vector<std::string> checkpoint_modules;
   bool checkpoint_early_stop = true;        ///< CK-3.
+  /// checkpoint(unit(module)) instead of unit(checkpoint(module)): the framework's hooks run again in recomputation.
+  bool checkpoint_outside_units = false;
+  bool checkpoint_reentrant = false;        ///< torch.utils.checkpoint(use_reentrant=True).
 
   OptimizerKind optimizer = OptimizerKind::kAdamWForeach;
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01, momentum = 0.9;

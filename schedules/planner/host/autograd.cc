@@ -31,11 +31,12 @@ void clear_node(AutogradNode& n) {
   for (int i = 0; i < n.edges(); ++i) n.edge(i) = {};
   n.inline_edges = 0;
   n.more_edges.clear();
-  if (n.variable) n.variable->grad_accumulator = nullptr;
+  if (n.variable && n.variable->grad_accumulator == &n) n.variable->grad_accumulator = nullptr;
   n.variable = nullptr;
   n.gradients_in = 1;
   n.mixed_dtypes = n.runs_without_gradients = false;
   n.late_edge = -1;
+  n.sizes = nullptr;
   n.backward = nullptr;
   n.first_hook = -1;
   n.pending = 0;
@@ -169,7 +170,7 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
   n->backward = backward;
   n->payload = payload;
   n->scope = host.scope_;
-  n->gradients_in = static_cast<std::uint8_t>(passed.size());
+  n->gradients_in = static_cast<std::uint16_t>(passed.size());
   n->dtype = passed[0]->dtype;
   n->runs_without_gradients = true;
   for (const SymTensor& t : passed) n->mixed_dtypes = n->mixed_dtypes || t->dtype != n->dtype;
@@ -181,7 +182,7 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
     view->base = passed[i]->base ? passed[i]->base : passed[i];
     view->requires_grad = is_floating(passed[i]->dtype);
     view->grad_fn = node;
-    view->output_nr = static_cast<std::uint8_t>(i);
+    view->output_nr = static_cast<std::uint16_t>(i);
     passed[i] = std::move(view);
   }
 }
@@ -287,7 +288,7 @@ void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
 }
 
 void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
-  const std::uint8_t n_in = node->gradients_in;
+  const std::uint16_t n_in = node->gradients_in;
   std::array<SymTensor, 8> small_in, small_out;
   std::vector<SymTensor> big_in, big_out;
   if (n_in > small_in.size()) big_in.resize(n_in);
@@ -296,7 +297,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   const std::span<SymTensor> in = big_in.empty() ? std::span<SymTensor>(small_in.data(), n_in) : std::span<SymTensor>(big_in);
   const std::span<SymTensor> out = big_out.empty() ? std::span<SymTensor>(small_out.data(), edges) : std::span<SymTensor>(big_out);
 
-  for (std::uint8_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
+  for (std::uint16_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
   host.scope_ = node->scope;
   bool has_post_hooks = false;
   SymTensor kept;

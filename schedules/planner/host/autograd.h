@@ -16,7 +16,7 @@ class BackwardContext;
 /// Edge to the node that takes a gradient.
 struct AutogradEdge {
   Ref<AutogradNode> node;                  ///< Null: no gradient needed.
-  std::uint8_t input = 0;                  ///< Which gradient slot of `node`.
+  std::uint16_t input = 0;                 ///< Which gradient slot of `node`.
 };
 
 /// Computes the gradients of one recorded function.
@@ -26,7 +26,7 @@ using BackwardFunction = void (*)(BackwardContext& ctx);
 enum class HookKind : std::uint8_t { kTensorPreHook, kNodePostHook };
 struct HookEntry {
   std::uint32_t payload = 0;
-  std::uint8_t input = 0;                  ///< Tensor hooks: gradient slot.
+  std::uint16_t input = 0;                 ///< Tensor hooks: gradient slot.
   HookKind kind = HookKind::kTensorPreHook;
   std::int32_t next = -1;                  ///< Next hook of the same node, in order of registration.
 };
@@ -43,7 +43,7 @@ inline constexpr std::uint64_t kAccumulateSequence = UINT64_MAX;
 
 struct AutogradNode {
   std::uint32_t refs = 0;
-  std::uint8_t gradients_in = 1;           ///< Outputs of the forward function.
+  std::uint16_t gradients_in = 1;          ///< Outputs of the forward function.
   std::uint8_t inline_edges = 0, inline_saved = 0;
   bool mixed_dtypes = false;               ///< Outputs of several dtypes: gradients are taken as they come.
   std::int8_t late_edge = -1;              ///< This edge's gradient passes a view first and is converted after that.
@@ -58,6 +58,7 @@ struct AutogradNode {
   std::uint32_t slots = UINT32_MAX;        ///< First of its input slots in the running backward.
   ScopeId scope;                           ///< Module that recorded it.
   std::uint32_t payload = 0;               ///< Of a framework's function node.
+  const std::vector<std::int64_t>* sizes = nullptr;   ///< Split: elements of every part; outlives the node.
   std::array<std::int64_t, 8> ints{};      ///< Whatever the backward function needs.
   std::array<double, 2> floats{};
   Shape shape;                             ///< Whatever the backward function needs; often that of the input.

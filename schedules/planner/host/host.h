@@ -131,7 +131,7 @@ class Host {
   ScopeId scope_of(ModuleId m) const { return scopes_[m.value]; }
   /// nn.Module.__call__: pre-forward hooks, (checkpointed) forward, post-forward hooks. Hooks may replace inputs.
   void call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
-  /// This module's forward is wrapped in a non-reentrant checkpoint (inside the framework's hooks).
+  /// This module's forward is checkpointed, as the configuration says: inside or around the framework's hooks.
   void set_checkpointed(ModuleId m);
   /// Reports begin and end of this module's own forward and backward to the sink (kModule...). The reports are identity
   /// functions in the autograd graph, inside the framework's hooks.

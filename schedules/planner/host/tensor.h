@@ -94,8 +94,8 @@ struct SymTensorImpl {
   std::uint32_t refs = 0;
   DType dtype = DType::kFloat32;
   bool requires_grad = false;              ///< Leaf that asks for a gradient, or result of a recorded function.
-  std::uint8_t output_nr = 0;              ///< Which output of grad_fn.
   std::int8_t grad_dtype = -1;             ///< DType that a gradient is cast to when accumulated; -1: own dtype.
+  std::uint16_t output_nr = 0;             ///< Which output of grad_fn.
   std::uint32_t version = 0;               ///< In-place changes, for the autocast cache.
   HostImpl* impl = nullptr;
   Ref<SymStorage> storage;

@@ -57,11 +57,11 @@ void Record::save_output(const SymTensor& t) {
 void Record::attach(const SymTensor& t, int nr) const {
   if (!node_) return;
   if (nr == 0) node_->dtype = t->dtype;
-  if (nr >= node_->gradients_in) node_->gradients_in = static_cast<std::uint8_t>(nr + 1);
+  if (nr >= node_->gradients_in) node_->gradients_in = static_cast<std::uint16_t>(nr + 1);
   if (!is_floating(t->dtype)) return;
   t->requires_grad = true;
   t->grad_fn = node_;
-  t->output_nr = static_cast<std::uint8_t>(nr);
+  t->output_nr = static_cast<std::uint16_t>(nr);
 }
 
 BufferCategory result_category(const Host& host) {
