@@ -123,6 +123,23 @@ void Host::register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::u
   impl_->add_hook(*accumulator, {payload, 0, HookKind::kNodePostHook, -1});
 }
 
+void Host::remove_accumulate_hooks(const Ref<AutogradNode>& accumulator) {
+  std::int32_t* at = &accumulator->first_hook;
+  while (*at >= 0) {
+    HookEntry& e = impl_->hooks[static_cast<std::size_t>(*at)];
+    if (e.kind == HookKind::kNodePostHook) {
+      *at = e.next;
+    } else {
+      at = &e.next;
+    }
+  }
+}
+
+bool Host::will_run(const SymTensor& t) const {
+  const AutogradNode* const n = t->grad_fn ? t->grad_fn.get() : t->grad_accumulator;
+  return n != nullptr && impl_->running_backward != 0 && n->visit == impl_->running_backward;
+}
+
 std::vector<const SymTensorImpl*> Host::leaves_of(std::span<const SymTensor> roots) {
   std::vector<const SymTensorImpl*> leaves;
   std::vector<AutogradNode*> stack;
@@ -191,7 +208,7 @@ void Host::apply_function(std::span<SymTensor> tensors, std::uint32_t payload) {
   impl_->identity(tensors, pass_through, payload);
 }
 
-void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(roots); }
+void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(roots, {}); }
 
 // ---------------------------------------------------------------------------------------------- engine
 
@@ -200,13 +217,23 @@ struct HostImpl::GraphTask {
   std::vector<SymTensor> slots;                       ///< Input buffers of the nodes that wait.
   std::priority_queue<ReadyNode> ready;               ///< Ties as std::priority_queue resolves them: PyTorch's own.
   std::vector<AutogradNode*> stack;
-
+  /// State of nodes that an outer backward still waits for (a nested backward may share AccumulateGrad with it).
+  struct Outer {
+    Ref<AutogradNode> node;
+    std::uint32_t visit;
+    std::int32_t pending;
+    std::uint32_t slots;
+  };
+  std::vector<Outer> outer;
 };
 
 /// Counts, for each node reachable from `root`, the edges that lead to it.
 void HostImpl::count_dependencies(GraphTask& task, AutogradNode* root) {
   const auto see = [&](AutogradNode* n) {
     if (n->visit == task.number) return;
+    if (host.backward_depth_ > 1 && n->visit != 0 && n->pending > 0) {
+      task.outer.push_back({Ref<AutogradNode>(n), n->visit, n->pending, n->slots});
+    }
     n->visit = task.number;
     n->pending = 0;
     n->slots = UINT32_MAX;
@@ -341,15 +368,19 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   }
 }
 
-void HostImpl::run_backward(std::span<const SymTensor> roots) {
+void HostImpl::run_backward(std::span<const SymTensor> roots, std::span<const SymTensor> gradients) {
   const bool grad_before = host.grad_enabled_;
   const ScopeId scope_before = host.scope_;
+  const std::uint32_t running_before = running_backward;
+  std::vector<std::uint32_t> callbacks_before = std::move(callbacks);
+  callbacks.clear();
   host.grad_enabled_ = false;
   ++host.backward_depth_;
   GraphTask task;
-  task.number = ++backward_number;
-  std::vector<SymTensor> ones;
+  task.number = running_backward = ++backward_number;
+  std::vector<SymTensor> ones(gradients.begin(), gradients.end());
   for (const SymTensor& r : roots) {
+    if (!gradients.empty()) break;
     SymTensor one = host.empty(r->shape, r->dtype, BufferCategory::kBackwardTemporary);
     host.launch(OpKind::kFill, {}, {one}, {1.0});
     ones.push_back(std::move(one));
@@ -375,9 +406,15 @@ void HostImpl::run_backward(std::span<const SymTensor> roots) {
     task.ready.pop();
     evaluate(task, n);
   }
+  for (GraphTask::Outer& o : task.outer) {
+    o.node->visit = o.visit;
+    o.node->pending = o.pending;
+    o.node->slots = o.slots;
+  }
   // Callbacks may queue further ones.
   for (std::size_t i = 0; i < callbacks.size(); ++i) host.framework_->on_backward_callback(host, callbacks[i]);
-  callbacks.clear();
+  callbacks = std::move(callbacks_before);
+  running_backward = running_before;
   --host.backward_depth_;
   host.grad_enabled_ = grad_before;
   host.scope_ = scope_before;

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "schedules/planner/host/host_impl.h"
+#include "schedules/planner/host/host_refusal.h"
 
 namespace foreshard {
 
@@ -86,8 +87,14 @@ void HostImpl::drop_frame_if_done(std::int32_t frame) {
   for (auto a = arguments.rbegin(); a != arguments.rend(); ++a) release(*a);
 }
 
+void HostImpl::run_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+  if (host.config().checkpoint_outside_units) return host.call_hooked(m, inputs, outputs);
+  run_module(m, inputs, outputs);
+}
+
 void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
-  if (!host.grad_enabled_) return run_module(m, inputs, outputs);
+  if (!host.grad_enabled_) return run_checkpointed(m, inputs, outputs);
+  if (host.config().checkpoint_reentrant) return call_reentrant(m, inputs, outputs);
   std::int32_t index = 0;
   if (free_frames.empty()) {
     index = static_cast<std::int32_t>(frames.size());
@@ -118,7 +125,7 @@ void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::s
   };
   save_scopes.push_back({index, false});
   const Scope scope{*this, index};
-  run_module(m, inputs, outputs);
+  run_checkpointed(m, inputs, outputs);
 }
 
 void HostImpl::recompute(std::int32_t frame) {
@@ -153,7 +160,7 @@ void HostImpl::recompute(std::int32_t frame) {
   const Module& def = host.model().at(module);
   std::vector<SymTensor> outputs(def.outputs.size());
   try {
-    run_module(module, arguments, outputs);
+    run_checkpointed(module, arguments, outputs);
   } catch (const StopRecomputation&) {
     // Every saved tensor is back.
   }
@@ -166,6 +173,93 @@ void HostImpl::recompute(std::int32_t frame) {
   host.grad_enabled_ = grad_before;
   host.scope_ = scope_before;
   frames[static_cast<std::size_t>(frame)].forward_running = false;
+}
+
+// ------------------------------------------------------------------------------------------------ reentrant
+
+namespace {
+
+/// CheckpointFunction.backward: the forward again on detached inputs with autograd on, then a backward of its own from the
+/// outputs, inside the running one; the gradients of the detached inputs go on.
+void reentrant_backward(BackwardContext& ctx) {
+  HostImpl& impl = ctx.host.impl();
+  const ModuleId module(ctx.node.payload);
+  std::vector<SymTensor> inputs, outputs(ctx.host.model().at(module).outputs.size()), roots, gradients;
+  for (int i = 0; i < ctx.node.saved_count(); ++i) {
+    const SymTensor& saved = ctx.saved(i);
+    inputs.push_back(saved ? ctx.host.detach(saved) : SymTensor());
+    if (saved) inputs.back()->requires_grad = saved->requires_grad;
+  }
+  std::vector<SymTensor> arguments = inputs;
+  impl.rerun(module, arguments, outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i] || !outputs[i]->requires_grad) continue;
+    roots.push_back(outputs[i]);
+    gradients.push_back(ctx.grad(static_cast<int>(i)));
+  }
+  if (roots.empty()) {
+    throw HostRefusal(ctx.host.model().at(module).name, "no output of the checkpoint requires a gradient",
+                      "a checkpoint that is not reentrant");
+  }
+  impl.run_backward(roots, gradients);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i] && ctx.needs(static_cast<int>(i))) ctx.set(static_cast<int>(i), inputs[i]->grad);
+  }
+}
+
+}  // namespace
+
+void HostImpl::rerun(ModuleId module, std::span<SymTensor> arguments, std::span<SymTensor> outputs) {
+  const bool grad_before = host.grad_enabled_;
+  const Phase phase_before = host.phase_;
+  host.grad_enabled_ = true;
+  ++host.recompute_depth_;
+  host.set_phase(Phase::kRecompute);
+  host.decide({.kind = DecisionKind::kRecomputeBegin, .module = module});
+  run_checkpointed(module, arguments, outputs);
+  host.decide({.kind = DecisionKind::kRecomputeEnd, .module = module});
+  host.set_phase(phase_before);
+  --host.recompute_depth_;
+  host.grad_enabled_ = grad_before;
+}
+
+void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+  bool any = false;
+  for (const SymTensor& t : inputs) any = any || (t && t->requires_grad);
+  Ref<AutogradNode> node;
+  if (any) {
+    AutogradNode* const n = nodes.take();
+    node = Ref<AutogradNode>(n);
+    n->host = &host;
+    n->sequence = next_sequence++;           // The node is made before the forward runs.
+    n->backward = reentrant_backward;
+    n->payload = m.value;
+    n->scope = host.scope_;
+    for (const SymTensor& t : inputs) {
+      n->add_edge(t && t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr} : AutogradEdge{});
+      n->more_saved.push_back(pack(t));
+    }
+    // Saved tensors are counted from the inline ones on.
+    while (n->inline_saved < kInlineSaved && !n->more_saved.empty()) {
+      n->saved_[n->inline_saved++] = std::move(n->more_saved.front());
+      n->more_saved.erase(n->more_saved.begin());
+    }
+  }
+  {
+    const NoGradGuard no_grad(host);
+    run_checkpointed(m, inputs, outputs);
+  }
+  if (!node) return;
+  node->gradients_in = static_cast<std::uint16_t>(outputs.size());
+  node->dtype = outputs[0]->dtype;
+  for (const SymTensor& t : outputs) node->mixed_dtypes = node->mixed_dtypes || (t && t->dtype != node->dtype);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i] || !is_floating(outputs[i]->dtype)) continue;
+    if (outputs[i]->grad_fn || outputs[i]->requires_grad) outputs[i] = host.detach(outputs[i]);
+    outputs[i]->requires_grad = true;
+    outputs[i]->grad_fn = node;
+    outputs[i]->output_nr = static_cast<std::uint16_t>(i);
+  }
 }
 
 }  // namespace foreshard

@@ -169,6 +169,11 @@ const SymTensor& Host::buffer(const Module& m, std::int64_t index) {
   return b;
 }
 
+void Host::cast_buffer(const Module& m, std::int64_t index, DType dtype) {
+  const SymTensor cast_to = cast(buffer(m, index), dtype, BufferCategory::kPersistent);
+  buffers_[static_cast<std::size_t>(&m - model_.modules.data())][static_cast<std::size_t>(index)] = cast_to;
+}
+
 void Host::materialize_buffers() {
   for (const Module& m : model_.modules) {
     for (std::size_t i = 0; i < m.buffers.size(); ++i) buffer(m, static_cast<std::int64_t>(i));
@@ -179,6 +184,20 @@ SymTensor Host::detach(const SymTensor& t) {
   SymTensor v = view_as(t, t->shape, t->offset);
   v->stride = t->stride;
   return v;
+}
+
+void Host::set_data(const SymTensor& leaf, const SymTensor& data) {
+  SymTensorImpl& t = *leaf;
+  if (t.dtype != data->dtype || t.storage->space != data->storage->space) t.grad_accumulator = nullptr;
+  t.dtype = data->dtype;
+  t.storage = data->storage;
+  t.shape = data->shape;
+  t.stride = data->stride;
+  t.numel = data->numel;
+  t.offset = data->offset;
+  t.offset_per_rank = data->offset_per_rank;
+  t.group = data->group;
+  t.id = {};
 }
 
 void Host::set_category(const SymTensor& t, BufferCategory category, UnitId unit) {

@@ -91,6 +91,9 @@ class Host {
   SymTensor rank_view(const SymTensor& base, const Shape& shape, GroupId group, std::int64_t bytes_per_rank,
                       std::int64_t offset_elements = 0);
   SymTensor detach(const SymTensor& t);
+  /// leaf.data = data: another storage, shape and dtype under the same tensor object. A change of dtype or of the memory
+  /// space makes autograd forget the leaf's AccumulateGrad (VariableHooks::set_data): the next use makes a new one.
+  void set_data(const SymTensor& leaf, const SymTensor& data);
   /// A leaf: its gradient is accumulated in t->grad.
   void set_requires_grad(const SymTensor& t, bool on) { t->requires_grad = on; }
   /// What the buffer is for, once that is known (a gradient that turns out to be a parameter's).
@@ -124,6 +127,8 @@ class Host {
   void set_parameter(ParameterId p, SymTensor t) { parameters_[p.value] = std::move(t); }
   /// Buffer `index` of a module; made on the device on first use unless `materialize_buffers` made it before.
   const SymTensor& buffer(const Module& m, std::int64_t index);
+  /// buffer.data = buffer.to(dtype).
+  void cast_buffer(const Module& m, std::int64_t index, DType dtype);
   /// Buffers of all modules, in module order (model.to("cuda")).
   void materialize_buffers();
   /// Framework::pre_forward / post_forward are called for watched modules only.
@@ -152,6 +157,10 @@ class Host {
   Ref<AutogradNode> grad_accumulator(const SymTensor& leaf);
   /// Post hook of AccumulateGrad (DDP, FSDP1): Framework::on_accumulated(payload) after the gradient is in leaf.grad.
   void register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload);
+  /// Takes all post hooks off an AccumulateGrad.
+  void remove_accumulate_hooks(const Ref<AutogradNode>& accumulator);
+  /// The running backward will reach (or has reached) the node of `t`.
+  bool will_run(const SymTensor& t) const;
   /// Leaves whose gradients a backward from `roots` would accumulate.
   std::vector<const SymTensorImpl*> leaves_of(std::span<const SymTensor> roots);
   /// Engine callback at the end of the running backward: Framework::on_backward_callback(payload).
@@ -170,6 +179,8 @@ class Host {
 
  private:
   friend class HostImpl;
+  /// call() without a checkpoint around the hooks.
+  void call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
 
   const Model& model_;
   const ParallelConfig& config_;

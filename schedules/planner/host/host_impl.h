@@ -73,12 +73,14 @@ class HostImpl {
   std::uint64_t next_sequence = 0;
   std::vector<HookEntry> hooks;
   std::uint32_t backward_number = 0;
+  std::uint32_t running_backward = 0;      ///< Number of the innermost backward that runs; 0: none.
   std::vector<std::uint32_t> callbacks;
   std::vector<Ref<AutogradNode>> kept_accumulators;   ///< Of leaves with tensor hooks.
 
   void add_hook(AutogradNode& n, HookEntry e);
   Ref<AutogradNode> gradient_edge_node(SymTensorImpl& t);
-  void run_backward(std::span<const SymTensor> roots);
+  /// `gradients`: of the roots; empty: ones. May run inside another backward (reentrant checkpoints).
+  void run_backward(std::span<const SymTensor> roots, std::span<const SymTensor> gradients);
   void release_saved(AutogradNode& n);
   void release(SavedTensor& s);
 
@@ -95,7 +97,12 @@ class HostImpl {
   SavedTensor pack(const SymTensor& t);
   SymTensor unpack(SavedTensor& s);
   void call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+  void call_reentrant(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+  /// What a checkpoint wraps: the module's forward, or the framework's hooks with it.
+  void run_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void recompute(std::int32_t frame);
+  /// Runs a reentrant checkpoint's forward again with autograd on.
+  void rerun(ModuleId module, std::span<SymTensor> arguments, std::span<SymTensor> outputs);
   void drop_frame_if_done(std::int32_t frame);
 
   // ---------------------------------------------------------------- modules

@@ -174,6 +174,14 @@ void HostImpl::run_module(ModuleId m, std::span<SymTensor> inputs, std::span<Sym
 }
 
 void Host::call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+  if (config_.checkpoint_outside_units && impl_->checkpointed[m.value]) {
+    impl_->call_checkpointed(m, inputs, outputs);
+  } else {
+    call_hooked(m, inputs, outputs);
+  }
+}
+
+void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
   const bool watched = watched_[m.value] != 0;
   const ScopeId before = scope_;
   if (watched) {
@@ -182,7 +190,7 @@ void Host::call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> ou
     scope_ = before;
   }
   try {
-    if (impl_->checkpointed[m.value]) {
+    if (!config_.checkpoint_outside_units && impl_->checkpointed[m.value]) {
       impl_->call_checkpointed(m, inputs, outputs);
     } else {
       impl_->run_module(m, inputs, outputs);

@@ -233,7 +233,11 @@ void split_backward(BackwardContext& ctx) {
       continue;
     }
     Shape s = ctx.node.shape;
-    s[dim] = i < 6 ? ctx.node.ints[static_cast<std::size_t>(i) + 1] : ctx.node.ints[1];
+    if (ctx.node.sizes != nullptr) {
+      s[dim] = (*ctx.node.sizes)[static_cast<std::size_t>(i)];
+    } else {
+      s[dim] = i < 6 ? ctx.node.ints[static_cast<std::size_t>(i) + 1] : ctx.node.ints[1];
+    }
     SymTensor zero = empty_result(h, s, dtype);
     h.launch(OpKind::kFill, {}, {zero}, {0.0});
     parts.push_back(std::move(zero));
