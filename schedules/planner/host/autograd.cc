@@ -279,7 +279,8 @@ void HostImpl::accumulate_input(GraphTask& task, AutogradNode* next, int input, 
 void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks) {
   SymTensorImpl& leaf = *node.variable;
   SymTensor g = std::move(gradient);
-  const DType wanted = leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : leaf.dtype;
+  // The node keeps the dtype that the leaf had when it was made; the leaf's data may have been exchanged since.
+  const DType wanted = leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : node.dtype;
   if (g->dtype != wanted) g = host.cast(g, wanted, BufferCategory::kUnshardedGradient, leaf.storage->unit);
   if (leaf.grad) {
     host.launch(OpKind::kAddInPlace, {leaf.grad, g}, {leaf.grad});
