@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "schedules/planner/frameworks/zero.h"
+#include "schedules/planner/optimizer.h"
 
 namespace foreshard {
 
@@ -16,6 +17,10 @@ std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
     default:
       throw InputError(Issue{"", "framework", "FSDP1 cannot be planned yet", "fsdp2, ddp, zero or none"});
   }
+}
+
+void Framework::update(Host& host, Optimizer* optimizer) {
+  if (optimizer != nullptr) optimizer->step(host, local_parameters());
 }
 
 std::vector<ParameterId> parameter_order(const Model& model) {
