@@ -99,6 +99,10 @@ struct Fsdp1Options {
 };
 
 struct ZeroOptions {
+  /// Whose ZeRO-1. DeepSpeed: stages 1 to 3. Others are public trainers' own stage 1: kTensorOwners (InternEvo): whole
+  /// tensors belong to ranks, which broadcast them after the step; kFlatShards (nanotron): every parameter is cut into a
+  /// flat shard for each rank, fp32 gradient accumulators in buckets are reduce-scattered, parameters gathered at once.
+  enum class Style : std::uint8_t { kDeepSpeed, kTensorOwners, kFlatShards } style = Style::kDeepSpeed;
   std::int64_t reduce_bucket_size = 500'000'000, allgather_bucket_size = 500'000'000;
   std::int64_t prefetch_bucket_size = 50'000'000, param_persistence_threshold = 100'000;
   std::int64_t model_persistence_threshold = INT64_MAX, max_live_parameters = 1'000'000'000, max_reuse_distance = 1'000'000'000;
