@@ -134,14 +134,19 @@ void Zero3::make_secondary(Host& host, PartitionedParameter& p) {
   emit({.kind = EventKind::kHostSync, .on = stream_name(host.stream())});
 }
 
-/// Z3-P-2: one all-gather each on the compute stream, then the host waits for the device.
+/// Z3-P-2: one all-gather each on the compute stream, then the host waits for the device. One rank gathers nothing where
+/// there are several, and waits for the stream.
 void Zero3::gather_persistent(Host& host) {
-  bool any = false;
+  std::vector<ParameterId> ids;
   for (const ParameterId id : ids_) {
+    const PartitionedParameter& p = parameters_.at(id);
+    if (p.persistent && p.status == Status::kPartitioned) ids.push_back(id);
+  }
+  if (ids.empty()) return;
+  const bool alone = world_ == 1 && ids.size() > 1;
+  for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);
-    if (!p.persistent || p.status != Status::kPartitioned) continue;
-    any = true;
-    if (world_ == 1) {
+    if (alone) {
       const SymTensor data = to_device(host, p.shard, BufferCategory::kUnshardedParameter, false);
       host.set_data(p.full, host.view_as(data, p.full->shape, data->offset));
     } else {
@@ -150,7 +155,9 @@ void Zero3::gather_persistent(Host& host) {
     }
     p.status = Status::kAvailable;
   }
-  if (any) sync_device(host, cause_);
+  if (!alone) return sync_device(host, cause_);
+  host.program().sync_stream(host.stream());
+  emit({.kind = EventKind::kHostSync, .on = stream_name(host.stream())});
 }
 
 }  // namespace foreshard::zero
