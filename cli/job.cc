@@ -74,6 +74,10 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
   else if (text == "selective") c.checkpoint = CheckpointKind::kSelectiveOp;
   else if (const auto k = number_after(text, "every:")) c.checkpoint = CheckpointKind::kEveryK, c.checkpoint_every = *k;
   else a.report("checkpoint", fmt::format("found \"{}\"", text), "allowed: none, full, every:K, selective");
+  c.checkpoint_reentrant = a.yes_no("checkpoint-reentrant", false);
+  c.checkpoint_outside_units = a.yes_no("checkpoint-outside-units", c.framework == FrameworkKind::kZero3);
+  if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
+    a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
 }
 
 std::optional<DType> read_dtype(Arguments& a, const std::string& option) {
@@ -123,6 +127,7 @@ void read_zero(Arguments& a, ZeroOptions& o) {
     if (a.text(name) == "auto") return;      // Known once the model is: resolve_auto.
     value = static_cast<std::int64_t>(a.number(name, static_cast<double>(value), 0, static_cast<double>(kMostElements)));
   };
+  o.style = choose(a, "zero-style", o.style, {"deepspeed", "tensor-owners", "flat-shards"});
   elements("zero-reduce-bucket-size", o.reduce_bucket_size);
   elements("zero-allgather-bucket-size", o.allgather_bucket_size);
   elements("zero-prefetch-bucket-size", o.prefetch_bucket_size);

@@ -31,6 +31,9 @@ OptionGroup training_group() {
            option("param-dtype", "DTYPE", "Dtype of gathered parameters and compute (default bf16)"),
            option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
            option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
+           option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
+           option("checkpoint-outside-units", "yes|no", "checkpoint(unit(block)) instead of unit(checkpoint(block)) (default: ZeRO-3 yes, others no)",
+                  {"yes", "no"}),
            option("optimizer", "NAME", "adamw is the fused one (default adamw)", {"adamw", "adamw-foreach", "adamw-for-loop", "sgd"}),
            option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
            option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),
@@ -50,7 +53,9 @@ OptionGroup fsdp1_group() {
 
 OptionGroup zero_group() {
   return {"ZeRO",
-          {option("zero-reduce-bucket-size", "N", "Elements, or auto: hidden size squared (default 5e8)"),
+          {option("zero-style", "NAME", "Whose stage 1: DeepSpeed's; owners of whole tensors (InternEvo); flat shards (nanotron)",
+                  {"deepspeed", "tensor-owners", "flat-shards"}),
+           option("zero-reduce-bucket-size", "N", "Elements, or auto: hidden size squared (default 5e8)"),
            option("zero-allgather-bucket-size", "N", "Elements (default 5e8)"),
            option("zero-prefetch-bucket-size", "N", "Elements, or auto: 0.9 x hidden size squared (default 5e7)"),
            option("zero-param-persistence-threshold", "N", "Elements, or auto: 10 x hidden size (default 1e5)"),
