@@ -144,7 +144,7 @@ void read_zero(Arguments& a, ZeroOptions& o) {
   o.round_robin_gradients = a.yes_no("zero-round-robin-gradients", o.round_robin_gradients);
   o.multi_rank_all_reduce = a.yes_no("zero-multi-rank-allreduce", o.multi_rank_all_reduce);
   o.pin_memory = a.yes_no("zero-pin-memory", o.pin_memory);
-  o.partitioned_construction = a.yes_no("zero-init", o.partitioned_construction);
+  o.partitioned_construction = a.yes_no("zero-init", true);
   o.leaf_classes = a.list("zero-leaf-classes");
   if (const auto t = read_dtype(a, "zero-grad-accum-dtype")) o.grad_accum_dtype = t;
   if (const auto t = read_dtype(a, "reduce-dtype")) o.communication_dtype = t;

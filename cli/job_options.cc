@@ -73,7 +73,7 @@ OptionGroup zero_group() {
            option("zero-hpz-partition-size", "N", "Stage 3: ranks of the secondary group (ZeRO++ hpZ; default 1: none)"),
            option("zero-leaf-classes", "A,B", "Stage 3: classes fetched as a whole (set_z3_leaf_modules)"),
            option("zero-module-granularity", "N", "Stage 3: modules this fine are fetched as a whole (default 0: none)"),
-           option("zero-init", "yes|no", "Stage 3: the model is built under zero.Init, never whole on a GPU (default no)", {"yes", "no"})}};
+           option("zero-init", "yes|no", "Stage 3: the model is built under zero.Init, never whole on a GPU (default yes)", {"yes", "no"})}};
 }
 
 OptionGroup ddp_group() {

@@ -64,10 +64,12 @@ void Zero::throughput_timer(Host& host) {
   if (step_ >= extras_.timer_from_step) sync_device(host, "throughput_timer");
 }
 
-void Zero::make_parameters(Host& host) {
+void Zero::make_parameters(Host& host, const std::function<void(ParameterId)>& made) {
   group_ = host.add_group("shard", world_, 1);
   rank_ = host.options().rank;
   const Model& model = host.model();
+  ids_ = parameter_order(model);
+  std::copy_if(ids_.begin(), ids_.end(), std::back_inserter(trainable_), [&](ParameterId id) { return model.at(id).trainable; });
   RankProgram& program = host.program().program();
   program.parameters.resize(model.parameters.size());
   std::vector<bool> seen(model.modules.size());
@@ -87,6 +89,7 @@ void Zero::make_parameters(Host& host) {
     view.elements = def.numel();
     view.shard_dim = -1;
     host.set_parameter(id, std::move(t));
+    if (made) made(id);
   };
   const auto visit = [&](const auto& self, ModuleId m) -> void {
     if (seen[m.value]) return;
@@ -96,8 +99,6 @@ void Zero::make_parameters(Host& host) {
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host.buffer(model.at(m), static_cast<std::int64_t>(b));
   };
   visit(visit, ModuleId(0));
-  ids_ = parameter_order(model);
-  std::copy_if(ids_.begin(), ids_.end(), std::back_inserter(trainable_), [&](ParameterId id) { return model.at(id).trainable; });
 }
 
 void Zero::broadcast(Host& host, ParameterId id) {

@@ -3,6 +3,7 @@
 // DeepSpeed ZeRO on the symbolic host: what stages 1, 2 and 3 share. Source of the rules: DeepSpeed 0.19.8
 // runtime/{engine,zero/*}.py; rule ids Z12-*, Z1-*, Z2-*, Z3-*, DS-*.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -77,7 +78,8 @@ class Zero : public Framework {
 
  protected:
   /// Whole parameters in the compute dtype (the module is cast before it moves to the device), broadcast from rank 0 (DS-INIT).
-  void make_parameters(Host& host);
+  /// `made` runs after each: a model built under zero.Init cuts a parameter as soon as it is there.
+  void make_parameters(Host& host, const std::function<void(ParameterId)>& made = {});
   void broadcast(Host& host, ParameterId id);
   /// On the current stream, in place if `output` is `input`.
   void collective(Host& host, CollectiveKind kind, const SymTensor& input, const SymTensor& output, int root = -1,

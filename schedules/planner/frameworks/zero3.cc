@@ -20,13 +20,18 @@ void Zero3::initialize(Host& host) {
     reduce_stream_ = host.program().add_stream("reduce", 0);
   }
   host.set_function_linear(true);            // torch.nn.functional.linear is replaced (memory_efficient_linear).
-  make_parameters(host);
-  if (options_.hpz_partition_size > 1) secondary_group_ = host.add_group("secondary", options_.hpz_partition_size, 1);
-  describe_parameters(host);
-  if (!options_.partitioned_construction) {
+  if (options_.partitioned_construction) {
+    make_parameters(host, [&](ParameterId id) {
+      if (parameters_.empty()) describe_parameters(host);
+      partition(host, id);
+    });
+  } else {
+    make_parameters(host);
+    describe_parameters(host);
     for (const ParameterId id : ids_) broadcast(host, id);
+    for (const ParameterId id : ids_) partition(host, id);
   }
-  partition(host);
+  if (options_.hpz_partition_size > 1) secondary_group_ = host.add_group("secondary", options_.hpz_partition_size, 1);
   find_leaves(host.model());
   watch_modules(host, ModuleId(0));
   make_sub_groups();
@@ -56,31 +61,29 @@ void Zero3::describe_parameters(Host& host) {
   }
 }
 
-/// zero.Init on a finished module: parameter by parameter broadcast, cut and dropped.
-void Zero3::partition(Host& host) {
-  for (const ParameterId id : ids_) {
-    PartitionedParameter& p = parameters_.at(id);
-    broadcast(host, id);
-    const SymTensor whole = host.parameter(id);
-    p.full = whole;
-    p.nothing = host.unallocated(whole->shape, dtype_, 0, BufferCategory::kUnshardedParameter);
-    if (options_.hpz_partition_size > 1) make_secondary(host, p);
-    p.shard = offload_parameters_ ? host_tensor(host, p.partition, dtype_, BufferCategory::kShardedParameter, options_.pin_memory)
-                                  : host.empty({p.partition}, dtype_, BufferCategory::kShardedParameter);
-    const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
-    if (n < p.partition) {                   // torch.empty in DeepSpeed: any values.
-      host.launch(OpKind::kFill, {}, {flat_view(host, p.shard, n, p.partition - n)}, {0.0});
-    }
-    if (n > 0) {
-      const SymTensor from = flat_view(host, whole, begin, n), to = flat_view(host, p.shard, 0, n);
-      if (offload_parameters_) {
-        copy_across(host, from, to, true);
-      } else {
-        host.launch(OpKind::kCopy, {from}, {to});
-      }
-    }
-    host.set_data(p.full, p.nothing);
+/// zero.Init of one parameter: broadcast, cut and dropped.
+void Zero3::partition(Host& host, ParameterId id) {
+  PartitionedParameter& p = parameters_.at(id);
+  broadcast(host, id);
+  const SymTensor whole = host.parameter(id);
+  p.full = whole;
+  p.nothing = host.unallocated(whole->shape, dtype_, 0, BufferCategory::kUnshardedParameter);
+  if (options_.hpz_partition_size > 1) make_secondary(host, p);
+  p.shard = offload_parameters_ ? host_tensor(host, p.partition, dtype_, BufferCategory::kShardedParameter, options_.pin_memory)
+                                : host.empty({p.partition}, dtype_, BufferCategory::kShardedParameter);
+  const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
+  if (n < p.partition) {                   // torch.empty in DeepSpeed: any values.
+    host.launch(OpKind::kFill, {}, {flat_view(host, p.shard, n, p.partition - n)}, {0.0});
   }
+  if (n > 0) {
+    const SymTensor from = flat_view(host, whole, begin, n), to = flat_view(host, p.shard, 0, n);
+    if (offload_parameters_) {
+      copy_across(host, from, to, true);
+    } else {
+      host.launch(OpKind::kCopy, {from}, {to});
+    }
+  }
+  host.set_data(p.full, p.nothing);
 }
 
 void Zero3::make_sub_groups() {

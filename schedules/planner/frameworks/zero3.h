@@ -68,7 +68,7 @@ class Zero3 final : public Zero {
 
   // ------------------------------------------------------------ zero3.cc
   void describe_parameters(Host& host);
-  void partition(Host& host);
+  void partition(Host& host, ParameterId id);
   void make_sub_groups();
   void find_leaves(const Model& model);
   void watch_modules(Host& host, ModuleId m);
