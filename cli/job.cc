@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "cli/job_options.h"
+#include "cli/option_scope.h"
 #include "models/load_model.h"
 
 namespace foreshard::cli {
@@ -81,7 +83,7 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
   else if (const auto k = number_after(text, "every:")) c.checkpoint = CheckpointKind::kEveryK, c.checkpoint_every = *k;
   else a.report("checkpoint", fmt::format("found \"{}\"", text), "allowed: none, full, every:K, selective");
   c.checkpoint_reentrant = a.yes_no("checkpoint-reentrant", false);
-  c.checkpoint_outside_units = a.yes_no("checkpoint-outside-units", false);
+  c.checkpoint_outside_units = a.yes_no("checkpoint-outside-units", c.framework == FrameworkKind::kZero3);
   if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
     a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
 }
@@ -117,7 +119,7 @@ void read_training(Arguments& a, ParallelConfig& c) {
   c.compile = a.yes_no("compile", false);
   c.attention = choose(a, "attention", AttentionKind::kFlash, {"flash", "sdpa", "math"});
   c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, {"float32", "plain", "chunked", "fused"});
-  c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer"});
+  c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer", "both"});
 }
 
 void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
@@ -138,16 +140,55 @@ void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
 
 void read_zero(Arguments& a, ZeroOptions& o) {
   const auto elements = [&a](const std::string& name, std::int64_t& value) {
+    if (a.text(name) == "auto") return;      // Known once the model is: resolve_auto.
     value = static_cast<std::int64_t>(a.number(name, static_cast<double>(value), 0, static_cast<double>(kMostElements)));
   };
+  o.style = choose(a, "zero-style", o.style, {"deepspeed", "tensor-owners", "flat-shards"});
   elements("zero-reduce-bucket-size", o.reduce_bucket_size);
   elements("zero-allgather-bucket-size", o.allgather_bucket_size);
   elements("zero-prefetch-bucket-size", o.prefetch_bucket_size);
   elements("zero-param-persistence-threshold", o.param_persistence_threshold);
+  elements("zero-model-persistence-threshold", o.model_persistence_threshold);
   elements("zero-max-live-parameters", o.max_live_parameters);
   elements("zero-max-reuse-distance", o.max_reuse_distance);
+  elements("zero-sub-group-size", o.sub_group_size);
+  elements("zero-module-granularity", o.module_granularity_threshold);
+  o.hpz_partition_size = a.integer("zero-hpz-partition-size", o.hpz_partition_size, 1, kMostGpus);
   if (a.has("zero-overlap-comm")) o.overlap_comm = a.yes_no("zero-overlap-comm", true);
   o.contiguous_gradients = a.yes_no("zero-contiguous-gradients", o.contiguous_gradients);
+  o.reduce_scatter = a.yes_no("zero-reduce-scatter", o.reduce_scatter);
+  o.round_robin_gradients = a.yes_no("zero-round-robin-gradients", o.round_robin_gradients);
+  o.multi_rank_all_reduce = a.yes_no("zero-multi-rank-allreduce", o.multi_rank_all_reduce);
+  o.pin_memory = a.yes_no("zero-pin-memory", o.pin_memory);
+  o.partitioned_construction = a.yes_no("zero-init", true);
+  o.leaf_classes = a.list("zero-leaf-classes");
+  if (const auto t = read_dtype(a, "zero-grad-accum-dtype")) o.grad_accum_dtype = t;
+  if (const auto t = read_dtype(a, "reduce-dtype")) o.communication_dtype = t;
+}
+
+/// Width of the model as trainers take it for "auto": columns of the token embedding (DS-AUTO).
+std::int64_t hidden_size(const Model& model) {
+  std::int64_t width = 0;
+  for (const ModuleId m : model.roles.embeddings) {
+    for (const OwnedParameter& p : model.at(m).parameters) {
+      const auto& shape = model.at(p.id).shape;
+      if (shape.size() == 2) width = std::max(width, shape[1]);
+    }
+  }
+  return width;
+}
+
+/// Values that a trainer fills in from the model (transformers: trainer_config_finalize; accelerate: _prepare_deepspeed).
+void resolve_auto(Arguments& a, const Model& model, ZeroOptions& o) {
+  const std::int64_t h = hidden_size(model);
+  const auto fill = [&](const char* name, std::int64_t& value, std::int64_t resolved) {
+    if (a.text(name) != "auto") return;
+    if (h == 0) a.report(name, "\"auto\" needs a model with an embedding", "a number of elements");
+    value = resolved;
+  };
+  fill("zero-reduce-bucket-size", o.reduce_bucket_size, h * h);
+  fill("zero-prefetch-bucket-size", o.prefetch_bucket_size, static_cast<std::int64_t>(0.9 * static_cast<double>(h * h)));
+  fill("zero-param-persistence-threshold", o.param_persistence_threshold, 10 * h);
 }
 
 void read_ddp(Arguments& a, DdpOptions& o) {
@@ -197,6 +238,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   const std::string framework = a.text("framework", "fsdp2");
   const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3"};
   c.framework = choose(a, "framework", FrameworkKind::kFsdp2, names);
+  check_option_scopes(a, c.framework);
   if (needs.gpus && !a.has("gpus")) a.report("gpus", "is missing", "how many GPUs? e.g. --gpus 8");
   if (needs.gpus) {
     job.gpus = a.integer("gpus", 1, 1, kMostGpus);
@@ -224,6 +266,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     if (a.has("model-dtype")) {
       for (ParameterDef& p : model.parameters) p.dtype = c.model_dtype;
     }
+    resolve_auto(a, model, c.zero);
     job.model = std::make_shared<const Model>(std::move(model));
   });
   return job;

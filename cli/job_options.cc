@@ -17,7 +17,8 @@ OptionGroup sharding_group() {
            option("reshard", "true|false|N", "Free gathered parameters after forward; N: keep shards of N ranks (default true)"),
            option("prefetch-forward", "N", "Explicit prefetch of the next N units in forward (default: the framework's rule)"),
            option("prefetch-backward", "N", "The same for backward"),
-           option("offload", "WHAT", "Keep in host memory", {"none", "params", "optimizer"})}};
+           option("offload", "WHAT", "Keep in host memory (FSDP: params; ZeRO: optimizer; ZeRO-3 also params, both)",
+                  {"none", "params", "optimizer", "both"})}};
 }
 
 OptionGroup training_group() {
@@ -32,7 +33,7 @@ OptionGroup training_group() {
            option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
            option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
            option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
-           option("checkpoint-outside-units", "yes|no", "checkpoint(unit(block)) instead of unit(checkpoint(block)) (default no)",
+           option("checkpoint-outside-units", "yes|no", "checkpoint(unit(block)) instead of unit(checkpoint(block)) (default: ZeRO-3 yes, others no)",
                   {"yes", "no"}),
            option("optimizer", "NAME", "adamw is the fused one (default adamw)", {"adamw", "adamw-foreach", "adamw-for-loop", "sgd"}),
            option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
@@ -57,14 +58,27 @@ OptionGroup fsdp1_group() {
 
 OptionGroup zero_group() {
   return {"ZeRO",
-          {option("zero-reduce-bucket-size", "N", "Elements (default 5e8)"),
+          {option("zero-style", "NAME", "Whose stage 1: DeepSpeed's; owners of whole tensors (InternEvo); flat shards (nanotron)",
+                  {"deepspeed", "tensor-owners", "flat-shards"}),
+           option("zero-reduce-bucket-size", "N", "Elements, or auto: hidden size squared (default 5e8)"),
            option("zero-allgather-bucket-size", "N", "Elements (default 5e8)"),
-           option("zero-prefetch-bucket-size", "N", "Elements (default 5e7)"),
-           option("zero-param-persistence-threshold", "N", "Elements (default 1e5)"),
+           option("zero-prefetch-bucket-size", "N", "Elements, or auto: 0.9 x hidden size squared (default 5e7)"),
+           option("zero-param-persistence-threshold", "N", "Elements, or auto: 10 x hidden size (default 1e5)"),
            option("zero-max-live-parameters", "N", "Elements (default 1e9)"),
            option("zero-max-reuse-distance", "N", "Elements (default 1e9)"),
            option("zero-overlap-comm", "yes|no", "Default: stage 3 yes, others no", {"yes", "no"}),
-           option("zero-contiguous-gradients", "yes|no", "Default yes", {"yes", "no"})}};
+           option("zero-contiguous-gradients", "yes|no", "Default yes", {"yes", "no"}),
+           option("zero-reduce-scatter", "yes|no", "Default yes", {"yes", "no"}),
+           option("zero-round-robin-gradients", "yes|no", "Stages 1, 2: deal parameters out to partitions (default no)", {"yes", "no"}),
+           option("zero-multi-rank-allreduce", "yes|no", "Stages 1, 2: use_multi_rank_bucket_allreduce (default yes)", {"yes", "no"}),
+           option("zero-grad-accum-dtype", "DTYPE", "Dtype of accumulated gradients (default: --param-dtype)"),
+           option("zero-pin-memory", "yes|no", "Page-locked memory for offloaded states (default no)", {"yes", "no"}),
+           option("zero-model-persistence-threshold", "N", "Stage 3, elements (default: no limit)"),
+           option("zero-sub-group-size", "N", "Stage 3, elements (default 1e9)"),
+           option("zero-hpz-partition-size", "N", "Stage 3: ranks of the secondary group (ZeRO++ hpZ; default 1: none)"),
+           option("zero-leaf-classes", "A,B", "Stage 3: classes fetched as a whole (set_z3_leaf_modules)"),
+           option("zero-module-granularity", "N", "Stage 3: modules this fine are fetched as a whole (default 0: none)"),
+           option("zero-init", "yes|no", "Stage 3: the model is built under zero.Init, never whole on a GPU (default yes)", {"yes", "no"})}};
 }
 
 OptionGroup ddp_group() {

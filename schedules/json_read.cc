@@ -168,7 +168,8 @@ class ProgramReader {
     each("streams", [this](const Json& x, const std::string& path) {
       ObjectReader r(x, path, issues_);
       const std::string name = r.required_string("name");
-      p_.streams.push_back({name, static_cast<int>(r.integer("priority", 0, -100, 100))});
+      const int priority = static_cast<int>(r.integer("priority", 0, -100, 100));
+      p_.streams.push_back({name, priority, r.boolean("on_host", false)});
       r.finish();
     });
     p_.names = reader_.string_list("names").value_or(std::vector<std::string>{""});

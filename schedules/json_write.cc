@@ -253,7 +253,8 @@ void write_program(Writer& w, const RankProgram& p) {
   const auto next = [&w] { w.raw(",\n"); };
   w.raw("{");
   w.table("streams", p.streams, [&w](const Stream& s) {
-    w.raw("{\"name\": "), w.text(s.name), w.raw(", \"priority\": "), w.integer(s.priority), w.raw("}");
+    w.raw("{\"name\": "), w.text(s.name), w.raw(", \"priority\": "), w.integer(s.priority);
+    w.raw(s.on_host ? ", \"on_host\": true}" : "}");
   });
   next(), w.strings("names", p.names);
   next(), w.strings("scopes", p.scopes);

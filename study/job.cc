@@ -57,6 +57,7 @@ std::string describe_precision(const ParallelConfig& c) {
   if (c.compile) out += ", compiled";
   if (c.offload == OffloadKind::kParameters) out += ", parameters in host memory";
   if (c.offload == OffloadKind::kOptimizer) out += ", optimizer in host memory";
+  if (c.offload == OffloadKind::kBoth) out += ", parameters and optimizer in host memory";
   return out;
 }
 

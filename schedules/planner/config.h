@@ -15,7 +15,9 @@ namespace foreshard {
 
 enum class FrameworkKind : std::uint8_t { kUnsharded, kDdp, kFsdp2, kFsdp1, kZero1, kZero2, kZero3 };
 enum class OptimizerKind : std::uint8_t { kAdamWFused, kAdamWForeach, kAdamWForLoop, kSgd, kNone };
-enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer };
+/// What lives in host memory between uses. FSDP2: parameters (the optimizer then steps on the CPU too); DeepSpeed: the
+/// optimizer, the parameters (stage 3), or both.
+enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer, kBoth };
 enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath };
 /// How the loss is computed from the logits: cast to fp32 then cross-entropy (PyTorch recipes), in the logits' own dtype,
 /// in chunks of tokens, or one fused kernel that never stores the logits' gradient apart.
@@ -97,12 +99,23 @@ struct Fsdp1Options {
 };
 
 struct ZeroOptions {
+  /// Whose ZeRO-1. DeepSpeed: stages 1 to 3. Others are public trainers' own stage 1: kTensorOwners (InternEvo): whole
+  /// tensors belong to ranks, which broadcast them after the step; kFlatShards (nanotron): every parameter is cut into a
+  /// flat shard for each rank, fp32 gradient accumulators in buckets are reduce-scattered, parameters gathered at once.
+  enum class Style : std::uint8_t { kDeepSpeed, kTensorOwners, kFlatShards } style = Style::kDeepSpeed;
   std::int64_t reduce_bucket_size = 500'000'000, allgather_bucket_size = 500'000'000;
   std::int64_t prefetch_bucket_size = 50'000'000, param_persistence_threshold = 100'000;
   std::int64_t model_persistence_threshold = INT64_MAX, max_live_parameters = 1'000'000'000, max_reuse_distance = 1'000'000'000;
   std::int64_t sub_group_size = 1'000'000'000;
   std::optional<bool> overlap_comm;
   bool contiguous_gradients = true, reduce_scatter = true, round_robin_gradients = false;
+  bool multi_rank_all_reduce = true;        ///< use_multi_rank_bucket_allreduce (Z2-G-2).
+  std::int64_t hpz_partition_size = 1;      ///< zero_hpz_partition_size: ranks of the secondary group (Z3-X).
+  std::int64_t module_granularity_threshold = 0;   ///< Modules this fine are fetched as a whole (Z3-P-3).
+  std::vector<std::string> leaf_classes;    ///< set_z3_leaf_modules: fetched as a whole (Z3-P-3).
+  bool pin_memory = false;                  ///< Page-locked memory of offloaded states (offload_*.pin_memory).
+  bool partitioned_construction = false;    ///< The model is built under deepspeed.zero.Init: never whole on a device.
+  std::optional<DType> communication_dtype, grad_accum_dtype;   ///< Absent: the compute dtype.
 };
 
 struct ParallelConfig {

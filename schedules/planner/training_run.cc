@@ -170,9 +170,9 @@ SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
   if (host_.options().executable) {
     host_.launch(OpKind::kObserve, {result}, {}, {0.0, 1.0 / static_cast<double>(c.accumulate)});
   }
-  if (c.average_micro_batches && c.accumulate > 1) {
-    result = unary(host_, Function::kMulScalar, result, 1.0 / static_cast<double>(c.accumulate));
-  }
+  std::vector<double> factors = framework_->loss_factors();
+  if (factors.empty() && c.average_micro_batches && c.accumulate > 1) factors = {1.0 / static_cast<double>(c.accumulate)};
+  for (const double f : factors) result = unary(host_, Function::kMulScalar, result, f);
   outputs.clear();
   return result;
 }
@@ -195,7 +195,7 @@ void TrainingRun::optimizer_step() {
   host_.set_phase(Phase::kOptimizer);
   host_.decide({.kind = DecisionKind::kOptimizerStep});
   framework_->before_optimizer(host_);
-  if (optimizer_) optimizer_->step(host_, framework_->local_parameters());
+  framework_->update(host_, optimizer_.get());
   framework_->after_optimizer(host_);
   ++step_;
 }

@@ -22,6 +22,8 @@ struct LocalParameter {
   std::int64_t numel = 0;                  ///< Real elements held by this rank (unpadded).
 };
 
+class Optimizer;
+
 class Framework {
  public:
   virtual ~Framework() = default;
@@ -58,7 +60,11 @@ class Framework {
   /// torch.nn.utils.clip_grad_norm_ over local_parameters(); the default is the one-rank form (clip.h).
   virtual void clip_gradients(Host&, double max_norm);
   virtual void before_optimizer(Host&) {}
+  /// optimizer.step(); frameworks that own the step (ZeRO: sub-group by sub-group) do it piece by piece. May be null.
+  virtual void update(Host& host, Optimizer* optimizer);
   virtual void after_optimizer(Host&) {}
+  /// The loss is multiplied by these, one kernel each, before backward (DeepSpeed's engine.backward).
+  virtual std::vector<double> loss_factors() const { return {}; }
   /// model.zero_grad(set_to_none=True); the default drops local->grad in parameter order.
   virtual void zero_gradients(Host&);
 };

@@ -231,6 +231,7 @@ void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs, std::span
     node = new_node(next_sequence++, reentrant_backward);   // Made before the forward runs.
     AutogradNode* const n = node.get();
     n->payload = m.value;
+    n->scope = host.scope_;
     for (const SymTensor& t : inputs) {
       n->add_edge(t && t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr} : AutogradEdge{});
       n->more_saved.push_back(pack(t));

@@ -104,7 +104,51 @@ Shape with_last(const Shape& s, std::int64_t last) {
 
 }  // namespace
 
+namespace {
+
+/// LinearFunctionForZeroStage3.backward; edges: input, weight, bias.
+void function_linear_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  const SymTensor x = ctx.saved(0), w = ctx.saved(1);
+  if (ctx.node.saved_count() > 2) ctx.saved(2);
+  const SymTensor& grad = ctx.grad();
+  const SymTensor g = contiguous(h, fold(h, grad));
+  if (ctx.needs(0)) {
+    SymTensor gx = product(h, g, w);
+    ctx.set(0, grad->shape.rank == 2 ? std::move(gx) : h.view_as(gx, with_last(grad->shape, w->shape[1])));
+  }
+  if (ctx.needs(1)) ctx.set(1, product(h, swapped(h, g), fold(h, x)));
+  if (ctx.node.edges() > 2 && ctx.needs(2)) ctx.set(2, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+}
+
+/// LinearFunctionForZeroStage3.forward: matmul(x, weight.t()), then the bias in place; addmm for matrices.
+SymTensor function_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias) {
+  Record r = bias ? Record(h, function_linear_backward, {&x, &weight, &bias})
+                  : Record(h, function_linear_backward, {&x, &weight});
+  SymTensor y;
+  {
+    const NoGradGuard no_grad(h);
+    const SymTensor w = swapped(h, weight);
+    if (bias && x->shape.rank == 2) {
+      y = product(h, x, w, bias);
+    } else {
+      y = forward_product(h, fold(h, x), w);
+      if (bias) h.launch(OpKind::kAddInPlace, {y, bias}, {y});
+    }
+    if (x->shape.rank != 2) y = h.view_as(y, with_last(x->shape, weight->shape[0]));
+  }
+  if (!r) return y;
+  r.save(x);
+  r.save(weight);
+  if (bias) r.save(bias);
+  r.attach(y);
+  return y;
+}
+
+}  // namespace
+
 SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
+  if (h.function_linear()) return function_linear(h, x_in, weight, bias);
   if (x_in->dtype != weight->dtype) {
     throw HostRefusal(h.program().program().scopes[h.scope().value],
                       "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
