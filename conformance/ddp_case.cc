@@ -39,9 +39,11 @@ void read_options(const Json& options, DdpOptions& o) {
   o.batched_grad_copy = options.value("batched_grad_copy", false);
   o.lazy_bucket_allocation = options.value("lazy_bucket_allocation", false);
   o.ignored_parameters = options.value("ignored_params", std::vector<std::string>{});
-  o.last_bucket_small = options.value("env", Json::object()).value("DDP_SET_LAST_BUCKET_CAP", "") == "1";
+  o.last_bucket_small =
+      options.value("env", Json::object()).value("DDP_SET_LAST_BUCKET_CAP", "") == "1";
   o.comm_hook = read_hook(options);
-  if (options.contains("mixed_precision")) o.mixed_precision = read_mixed_precision(options.at("mixed_precision"));
+  if (options.contains("mixed_precision"))
+    o.mixed_precision = read_mixed_precision(options.at("mixed_precision"));
 }
 
 void read_checkpoint(const Json& checkpoint, const Model& model, ParallelConfig& config) {
@@ -49,7 +51,8 @@ void read_checkpoint(const Json& checkpoint, const Model& model, ParallelConfig&
   config.checkpoint = CheckpointKind::kModules;
   config.checkpoint_reentrant = checkpoint.at("impl") == "reentrant";
   for (const Module& m : model.modules) {
-    if (std::find(classes.begin(), classes.end(), m.class_name) != classes.end()) config.checkpoint_modules.push_back(m.name);
+    if (std::find(classes.begin(), classes.end(), m.class_name) != classes.end())
+      config.checkpoint_modules.push_back(m.name);
   }
 }
 
@@ -71,7 +74,8 @@ DdpCase read_ddp_case(const Json& golden_case) {
   config.clip = false;
   config.loss = LossKind::kMeanSquareOutput;
   read_options(options, config.ddp);
-  if (options.contains("checkpoint")) read_checkpoint(options.at("checkpoint"), c.spec.model, config);
+  if (options.contains("checkpoint"))
+    read_checkpoint(options.at("checkpoint"), c.spec.model, config);
   return c;
 }
 

@@ -13,7 +13,7 @@ namespace foreshard {
 struct DdpCase {
   ModelSpec spec;
   ParallelConfig config;
-  std::vector<bool> micro_batches;         ///< For each of a step: gradients are synchronised.
+  std::vector<bool> micro_batches;  ///< For each of a step: gradients are synchronised.
   std::int64_t rank = 0, steps = 3;
 };
 

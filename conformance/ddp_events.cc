@@ -7,10 +7,14 @@ namespace {
 
 const char* text_of(CollectiveKind k) {
   switch (k) {
-    case CollectiveKind::kAllGather: return "all_gather";
-    case CollectiveKind::kAllReduce: return "all_reduce";
-    case CollectiveKind::kBroadcast: return "broadcast";
-    default: return "other";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    default:
+      return "other";
   }
 }
 
@@ -18,14 +22,22 @@ const char* text_of(CollectiveKind k) {
 
 void DdpEvents::on_decision(const Decision& d) {
   switch (d.kind) {
-    case DecisionKind::kModuleForwardBegin: return add_module_event("fwd_begin", d);
-    case DecisionKind::kModuleBackwardBegin: return add_module_event("bwd_begin", d);
-    case DecisionKind::kGradientReady: return add({{"ev", "grad_ready"}, {"param", model_.at(d.parameter).name}});
-    case DecisionKind::kCollective: return add_collective(d);
-    case DecisionKind::kBucketReady: return add_bucket(d);
-    case DecisionKind::kBackwardBegin: return add({{"ev", "backward_begin"}});
-    case DecisionKind::kBackwardEnd: return add({{"ev", "backward_end"}});
-    default: return;
+    case DecisionKind::kModuleForwardBegin:
+      return add_module_event("fwd_begin", d);
+    case DecisionKind::kModuleBackwardBegin:
+      return add_module_event("bwd_begin", d);
+    case DecisionKind::kGradientReady:
+      return add({{"ev", "grad_ready"}, {"param", model_.at(d.parameter).name}});
+    case DecisionKind::kCollective:
+      return add_collective(d);
+    case DecisionKind::kBucketReady:
+      return add_bucket(d);
+    case DecisionKind::kBackwardBegin:
+      return add({{"ev", "backward_begin"}});
+    case DecisionKind::kBackwardEnd:
+      return add({{"ev", "backward_end"}});
+    default:
+      return;
   }
 }
 
@@ -67,7 +79,8 @@ void DdpEvents::add_bucket(const Decision& d) {
 Json DdpEvents::buckets() const {
   Json result = Json::array();
   for (const Json& backward : backwards_) {
-    if (result.empty() || result.back()["launches"] != backward["launches"]) result.push_back(backward);
+    if (result.empty() || result.back()["launches"] != backward["launches"])
+      result.push_back(backward);
   }
   return result;
 }

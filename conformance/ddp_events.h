@@ -6,7 +6,8 @@
 
 namespace foreshard {
 
-/// Turns what a run under DDP did into the events of the recordings, and collects the buckets of each backward.
+/// Turns what a run under DDP did into the events of the recordings, and collects the buckets of
+/// each backward.
 class DdpEvents final : public DecisionSink {
  public:
   explicit DdpEvents(const Model& model) : model_(model) {}

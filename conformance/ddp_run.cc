@@ -17,7 +17,8 @@ namespace {
 /// The training script of a case and what the recordings note about it.
 class DdpRun {
  public:
-  explicit DdpRun(const Json& golden_case) : case_(read_ddp_case(golden_case)), events_(case_.spec.model) {}
+  explicit DdpRun(const Json& golden_case)
+      : case_(read_ddp_case(golden_case)), events_(case_.spec.model) {}
 
   Json run() {
     Json result;
@@ -34,7 +35,8 @@ class DdpRun {
     result["events"] = std::move(events_.events());
     result["logged"] = describe_statistics();
     const DdpOptions& o = case_.config.ddp;
-    if (o.comm_hook == DdpCommHook::kNone && !o.mixed_precision) result["buckets"] = events_.buckets();
+    if (o.comm_hook == DdpCommHook::kNone && !o.mixed_precision)
+      result["buckets"] = events_.buckets();
     return result;
   }
 
@@ -51,7 +53,8 @@ class DdpRun {
     for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
       const Module& m = model.modules[i];
       if (!m.has_forward || m.parameters.empty()) continue;
-      is_leaf(m) ? run_->host().trace_module(ModuleId(i)) : run_->host().trace_own_parameters(ModuleId(i));
+      is_leaf(m) ? run_->host().trace_module(ModuleId(i))
+                 : run_->host().trace_own_parameters(ModuleId(i));
     }
     run_->initialize();
     events_.add({{"ev", "ddp_ready"}});
@@ -68,7 +71,9 @@ class DdpRun {
       if (several) events_.add({{"ev", "micro_begin"}, {"micro", m}, {"sync", sync}});
       events_.begin_micro_batch(s, static_cast<std::int64_t>(m));
       framework_->begin_micro_batch(run_->host(), static_cast<std::int64_t>(m), sync);
-      if (sync) logged_rebuild_ = framework_->has_rebuilt();   // Statistics are taken before a forward rebuilds.
+      if (sync)
+        logged_rebuild_ =
+            framework_->has_rebuilt();  // Statistics are taken before a forward rebuilds.
       run_->load_inputs(static_cast<std::int64_t>(m));
       const SymTensor loss = run_->loss(run_->forward());
       run_->backward({&loss, 1});
@@ -86,7 +91,8 @@ class DdpRun {
     Json rows = Json::array();
     for (const ParameterId id : framework_->reduced_parameters()) {
       const ParameterDef& p = case_.spec.model.at(id);
-      rows.push_back({{"fqn", p.name}, {"numel", p.numel()}, {"dtype", std::string(name_of(p.dtype))}});
+      rows.push_back(
+          {{"fqn", p.name}, {"numel", p.numel()}, {"dtype", std::string(name_of(p.dtype))}});
     }
     return rows;
   }
@@ -99,7 +105,9 @@ class DdpRun {
       for (const std::size_t i : bucket) list.push_back(name(i));
       names.push_back(std::move(list));
     }
-    return {{"limits", ddp::first_limits(case_.config.ddp)}, {"buckets", names}, {"bucket_limits", first.limits}};
+    return {{"limits", ddp::first_limits(case_.config.ddp)},
+            {"buckets", names},
+            {"bucket_limits", first.limits}};
   }
 
   /// Bytes of each bucket's parameters, in their own dtype.
@@ -124,7 +132,8 @@ class DdpRun {
     if (!logged_rebuild_) return logged;
     logged["rebuilt_bucket_sizes"] = bucket_sizes();
     std::vector<std::string> indices;
-    for (const ddp::Bucket& b : framework_->buckets()) indices.push_back(fmt::format("{}", fmt::join(b.parameters, " ")));
+    for (const ddp::Bucket& b : framework_->buckets())
+      indices.push_back(fmt::format("{}", fmt::join(b.parameters, " ")));
     logged["rebuilt_per_bucket_param_indices"] = fmt::format("{}", fmt::join(indices, ", "));
     return logged;
   }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-
-
 namespace foreshard::ddp {
 namespace {
 
@@ -15,21 +13,26 @@ void check_options(const DdpOptions& o) {
   if (o.comm_hook == DdpCommHook::kPowerSgd) {
     issues.add("ddp comm hook", "PowerSGD is not planned", "none, allreduce, bf16, fp16");
   }
-  if (o.lazy_bucket_allocation) issues.add("ddp", "lazy_bucket_allocation is not planned", "without it");
+  if (o.lazy_bucket_allocation)
+    issues.add("ddp", "lazy_bucket_allocation is not planned", "without it");
   if (o.mixed_precision && o.comm_hook != DdpCommHook::kNone) {
     issues.add("ddp", "mixed precision registers its own communication hook", "one of the two");
   }
   if (o.mixed_precision && o.gradient_as_bucket_view) {
-    issues.add("ddp", "mixed precision with gradient_as_bucket_view is not planned", "one of the two");
+    issues.add("ddp", "mixed precision with gradient_as_bucket_view is not planned",
+               "one of the two");
   }
   issues.throw_if_any();
 }
 
 }  // namespace
 
-Ddp::Ddp(const ParallelConfig& config) : options_(config.ddp), world_(config.world()) { check_options(options_); }
+Ddp::Ddp(const ParallelConfig& config) : options_(config.ddp), world_(config.world()) {
+  check_options(options_);
+}
 
-// ---------------------------------------------------------------------------------------------- construction
+// ----------------------------------------------------------------------------------------------
+// construction
 
 /// _build_params_for_reducer: trainable parameters that no name of `ignored_parameters` excludes.
 void Ddp::choose_parameters(Host& host) {
@@ -43,7 +46,8 @@ void Ddp::choose_parameters(Host& host) {
     parameters_.push_back(locals_[i].local);
   }
   if (parameters_.empty()) {
-    throw DdpError(Refusal::kRuntimeError, "ddp", "no parameter requires a gradient", "a model with something to train");
+    throw DdpError(Refusal::kRuntimeError, "ddp", "no parameter requires a gradient",
+                   "a model with something to train");
   }
 }
 
@@ -59,15 +63,18 @@ void Ddp::broadcast_states(Host& host) {
   std::vector<SymTensor> states;
   for (const ParameterId p : parameter_order(host.model())) {
     const std::string& name = host.model().at(p).name;
-    if (std::find(ignored.begin(), ignored.end(), name) == ignored.end()) states.push_back(host.parameter(p));
+    if (std::find(ignored.begin(), ignored.end(), name) == ignored.end())
+      states.push_back(host.parameter(p));
   }
   if (options_.broadcast_buffers) states.insert(states.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(host, states);
 }
 
-/// initialize_local_used_map. Zeros instead of PyTorch's empty memory: every rank's sum is then defined.
+/// initialize_local_used_map. Zeros instead of PyTorch's empty memory: every rank's sum is then
+/// defined.
 void Ddp::make_used_map(Host& host) {
-  used_map_ = host.empty({static_cast<std::int64_t>(parameters_.size())}, DType::kInt32, BufferCategory::kBucket);
+  used_map_ = host.empty({static_cast<std::int64_t>(parameters_.size())}, DType::kInt32,
+                         BufferCategory::kBucket);
   host.launch(OpKind::kFill, {}, {used_map_}, {0.0});
   used_.assign(parameters_.size(), 0);
 }
@@ -77,7 +84,8 @@ void Ddp::initialize(Host& host) {
   stream_ = host.program().add_stream("communicator", 0);
   materialize_whole(host, locals_);
   for (const Module& m : host.model().modules) {
-    for (std::size_t b = 0; b < m.buffers.size(); ++b) buffers_.push_back(host.buffer(m, static_cast<std::int64_t>(b)));
+    for (std::size_t b = 0; b < m.buffers.size(); ++b)
+      buffers_.push_back(host.buffer(m, static_cast<std::int64_t>(b)));
   }
   choose_parameters(host);
   if (options_.init_sync) {
@@ -100,7 +108,8 @@ void Ddp::initialize(Host& host) {
   if (options_.static_graph) make_used_map(host);
 }
 
-// ---------------------------------------------------------------------------------------------- forward
+// ----------------------------------------------------------------------------------------------
+// forward
 
 /// _pre_forward.
 void Ddp::before_model(Host& host, bool) {
@@ -108,11 +117,12 @@ void Ddp::before_model(Host& host, bool) {
     ensure_prior_reduction_finished();
     if (should_rebuild() && !arrival_.empty()) rebuild(host);
   }
-  if (options_.broadcast_buffers && broadcasts_next_ && !buffers_.empty()) broadcast_coalesced(host, buffers_);
+  if (options_.broadcast_buffers && broadcasts_next_ && !buffers_.empty())
+    broadcast_coalesced(host, buffers_);
 }
 
-/// _post_forward; _DDPSink clones every output, and its backward is where a static graph's first reduction is put off to
-/// the end (D-9).
+/// _post_forward; _DDPSink clones every output, and its backward is where a static graph's first
+/// reduction is put off to the end (D-9).
 void Ddp::after_model(Host& host, std::span<SymTensor> outputs) {
   broadcasts_next_ = host.grad_enabled() && sync_;
   if (broadcasts_next_) prepare_for_backward(host, outputs);
@@ -136,14 +146,16 @@ void Ddp::on_function_backward(Host& host, std::uint32_t) {
 
 void Ddp::on_backward_callback(Host& host, std::uint32_t what) {
   switch (what) {
-    case kDelayedReduction: return delayed_reduction(host);
+    case kDelayedReduction:
+      return delayed_reduction(host);
     case kWaitForUpcast:
       host.wait_stream(host.stream(), upcast_stream_);
       restore_frozen(host);
       upcast_queued_ = false;
       return;
     default:
-      if (options_.static_graph && should_rebuild()) arrival_.insert(arrival_.end(), unused_.begin(), unused_.end());
+      if (options_.static_graph && should_rebuild())
+        arrival_.insert(arrival_.end(), unused_.begin(), unused_.end());
       return finalize(host);
   }
 }
@@ -152,6 +164,8 @@ void Ddp::on_backward_callback(Host& host, std::uint32_t what) {
 
 namespace foreshard {
 
-std::unique_ptr<Framework> make_ddp(const ParallelConfig& config) { return std::make_unique<ddp::Ddp>(config); }
+std::unique_ptr<Framework> make_ddp(const ParallelConfig& config) {
+  return std::make_unique<ddp::Ddp>(config);
+}
 
 }  // namespace foreshard

@@ -7,10 +7,12 @@ namespace foreshard::ddp {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr std::int64_t kFirstBucketBytes = kMiB;   // dist._DEFAULT_FIRST_BUCKET_BYTES
+constexpr std::int64_t kFirstBucketBytes = kMiB;  // dist._DEFAULT_FIRST_BUCKET_BYTES
 constexpr double kDefaultCapMib = 25;
 
-std::int64_t bytes_of(double mib) { return static_cast<std::int64_t>(mib * static_cast<double>(kMiB)); }
+std::int64_t bytes_of(double mib) {
+  return static_cast<std::int64_t>(mib * static_cast<double>(kMiB));
+}
 
 std::vector<std::int64_t> listed_limits(const DdpOptions& options) {
   std::vector<std::int64_t> limits;
@@ -21,8 +23,11 @@ std::vector<std::int64_t> listed_limits(const DdpOptions& options) {
 void sort_by_smallest_index(Assignment& a) {
   std::vector<std::size_t> order(a.buckets.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto smallest = [&a](std::size_t b) { return *std::min_element(a.buckets[b].begin(), a.buckets[b].end()); };
-  std::sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) { return smallest(x) < smallest(y); });
+  const auto smallest = [&a](std::size_t b) {
+    return *std::min_element(a.buckets[b].begin(), a.buckets[b].end());
+  };
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t x, std::size_t y) { return smallest(x) < smallest(y); });
   Assignment sorted;
   for (const std::size_t b : order) {
     sorted.buckets.push_back(std::move(a.buckets[b]));
@@ -33,8 +38,8 @@ void sort_by_smallest_index(Assignment& a) {
 
 }  // namespace
 
-Assignment assign_buckets(const std::vector<SymTensor>& tensors, const std::vector<std::int64_t>& limits,
-                          const Indices* order) {
+Assignment assign_buckets(const std::vector<SymTensor>& tensors,
+                          const std::vector<std::int64_t>& limits, const Indices* order) {
   struct Open {
     DType dtype;
     Indices indices;
@@ -46,7 +51,8 @@ Assignment assign_buckets(const std::vector<SymTensor>& tensors, const std::vect
   for (std::size_t k = 0; k < tensors.size(); ++k) {
     const std::size_t i = order != nullptr ? (*order)[k] : k;
     const DType dtype = tensors[i]->dtype;
-    auto o = std::find_if(open.begin(), open.end(), [dtype](const Open& x) { return x.dtype == dtype; });
+    auto o =
+        std::find_if(open.begin(), open.end(), [dtype](const Open& x) { return x.dtype == dtype; });
     if (o == open.end()) o = open.insert(open.end(), Open{dtype, {}, 0, 0, 0});
     o->indices.push_back(i);
     o->bytes += tensors[i]->bytes();
@@ -75,7 +81,8 @@ std::int64_t bucket_cap_bytes(const DdpOptions& options) {
 std::vector<std::int64_t> rebuild_limits(const DdpOptions& options) {
   if (!options.bucket_cap_mib_list.empty()) return listed_limits(options);
   const std::int64_t cap = bucket_cap_bytes(options);
-  return options.bucket_cap_mib ? std::vector<std::int64_t>{cap} : std::vector<std::int64_t>{kFirstBucketBytes, cap};
+  return options.bucket_cap_mib ? std::vector<std::int64_t>{cap}
+                                : std::vector<std::int64_t>{kFirstBucketBytes, cap};
 }
 
 std::vector<std::int64_t> first_limits(const DdpOptions& options) {

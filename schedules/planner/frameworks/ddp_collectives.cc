@@ -8,12 +8,14 @@
 namespace foreshard::ddp {
 namespace {
 
-constexpr std::int64_t kBroadcastBytes = std::int64_t{250} << 20;   // DistributedDataParallel.broadcast_bucket_size
+constexpr std::int64_t kBroadcastBytes = std::int64_t{250}
+                                         << 20;  // DistributedDataParallel.broadcast_bucket_size
 constexpr std::size_t kBroadcastsInFlight = 2;
 
 }  // namespace
 
-EventId Ddp::collective(Host& host, CollectiveKind kind, const SymTensor& input, const SymTensor& output, UnitId unit) {
+EventId Ddp::collective(Host& host, CollectiveKind kind, const SymTensor& input,
+                        const SymTensor& output, UnitId unit) {
   host.wait_stream(stream_, host.stream());
   Collective c;
   c.kind = kind;
@@ -40,7 +42,8 @@ void Ddp::broadcast(Host& host, const SymTensor& t) {
   host.wait_event(host.stream(), done);
 }
 
-/// dist._broadcast_coalesced (comm.cpp): buckets of 250 MiB are put together, sent and copied back; two are under way.
+/// dist._broadcast_coalesced (comm.cpp): buckets of 250 MiB are put together, sent and copied back;
+/// two are under way.
 void Ddp::broadcast_coalesced(Host& host, const std::vector<SymTensor>& tensors) {
   struct Work {
     SymTensor flat;
@@ -72,7 +75,8 @@ void Ddp::broadcast_coalesced(Host& host, const std::vector<SymTensor>& tensors)
         parts.push_back(host.view_as(tensors[i], {tensors[i]->numel}));
         numel += tensors[i]->numel;
       }
-      const TensorList flat{host.empty({numel}, tensors[bucket[0]]->dtype, BufferCategory::kBucket)};
+      const TensorList flat{
+          host.empty({numel}, tensors[bucket[0]]->dtype, BufferCategory::kBucket)};
       launch_lists(host, OpKind::kCat, {&parts}, {&flat}, {0.0});
       w.flat = flat[0];
     }

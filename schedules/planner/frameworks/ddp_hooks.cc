@@ -1,5 +1,7 @@
-// Communication hooks of DDP: the averaging and compressing ones, and the one behind mixed precision (D-10).
+// Communication hooks of DDP: the averaging and compressing ones, and the one behind mixed
+// precision (D-10).
 
+#include <algorithm>
 #include <utility>
 
 #include "schedules/planner/frameworks/ddp.h"
@@ -8,19 +10,24 @@ namespace foreshard::ddp {
 
 void Ddp::run_hook(Host& host, Bucket& bucket) {
   switch (options_.comm_hook) {
-    case DdpCommHook::kBf16Compress: return run_compression(host, bucket, DType::kBFloat16);
-    case DdpCommHook::kFp16Compress: return run_compression(host, bucket, DType::kFloat16);
+    case DdpCommHook::kBf16Compress:
+      return run_compression(host, bucket, DType::kBFloat16);
+    case DdpCommHook::kFp16Compress:
+      return run_compression(host, bucket, DType::kFloat16);
     case DdpCommHook::kAllReduce:
-      host.launch(OpKind::kMulScalar, {bucket.buffer}, {bucket.buffer}, {1.0 / static_cast<double>(world_)});
-      bucket.reduced = collective(host, CollectiveKind::kAllReduce, bucket.buffer, bucket.buffer, bucket.unit);
+      host.launch(OpKind::kMulScalar, {bucket.buffer}, {bucket.buffer},
+                  {1.0 / static_cast<double>(world_)});
+      bucket.reduced =
+          collective(host, CollectiveKind::kAllReduce, bucket.buffer, bucket.buffer, bucket.unit);
       bucket.result = bucket.buffer;
       return;
-    default: return run_upcast(host, bucket);
+    default:
+      return run_upcast(host, bucket);
   }
 }
 
-/// _compress_hook: cast, divide, all-reduce; the decompression runs on a stream of its own, which waits for the result
-/// only. A bucket that has the dtype already is divided and reduced in place.
+/// _compress_hook: cast, divide, all-reduce; the decompression runs on a stream of its own, which
+/// waits for the result only. A bucket that has the dtype already is divided and reduced in place.
 void Ddp::run_compression(Host& host, Bucket& bucket, DType dtype) {
   bucket.compressed = host.cast(bucket.buffer, dtype, BufferCategory::kBucket, bucket.unit);
   const SymTensor& sent = bucket.compressed;
@@ -34,16 +41,19 @@ void Ddp::run_compression(Host& host, Bucket& bucket, DType dtype) {
   bucket.result = bucket.buffer;
 }
 
-// ---------------------------------------------------------------------------------------------- mixed precision
+// ----------------------------------------------------------------------------------------------
+// mixed precision
 
-/// _setup_mixed_precision_params, _cast_buffers and _set_mixed_precision_param_dtype: storages in the low dtype, made and
-/// freed; buffers cast; buckets in the low dtype. PyTorch leaves the views on the first buckets' old memory, so that its
-/// first iteration reduces memory that holds no gradients; here gradients go into the bucket that is reduced.
+/// _setup_mixed_precision_params, _cast_buffers and _set_mixed_precision_param_dtype: storages in
+/// the low dtype, made and freed; buffers cast; buckets in the low dtype. PyTorch leaves the views
+/// on the first buckets' old memory, so that its first iteration reduces memory that holds no
+/// gradients; here gradients go into the bucket that is reduced.
 void Ddp::prepare_mixed_precision(Host& host) {
   const MixedPrecision& mp = *options_.mixed_precision;
   const Model& model = host.model();
   if (!mp.param) {
-    throw DdpError(Refusal::kRuntimeError, "ddp mixed precision", "has no dtype of parameters", "e.g. bf16");
+    throw DdpError(Refusal::kRuntimeError, "ddp mixed precision", "has no dtype of parameters",
+                   "e.g. bf16");
   }
   low_of_.assign(model.parameters.size(), -1);
   for (const ParameterId id : parameter_order(model)) {
@@ -52,7 +62,8 @@ void Ddp::prepare_mixed_precision(Host& host) {
     l.id = id;
     l.parameter = p;
     l.full = host.detach(p);
-    l.low = host.unallocated(p->shape, *mp.param, p->numel * size_of(*mp.param), BufferCategory::kParameter);
+    l.low = host.unallocated(p->shape, *mp.param, p->numel * size_of(*mp.param),
+                             BufferCategory::kParameter);
     host.allocate_storage(l.low);
     host.launch(OpKind::kFill, {}, {l.low}, {0.0});
     host.free_storage(l.low);
@@ -64,7 +75,7 @@ void Ddp::prepare_mixed_precision(Host& host) {
   lowered_.resize(model.modules.size());
   lowered_valid_.assign(model.modules.size(), 0);
   for (std::uint32_t m = 0; m < model.modules.size(); ++m) host.watch(ModuleId(m));
-  accumulators_.clear();                    // They belong to the full parameters and never run.
+  accumulators_.clear();  // They belong to the full parameters and never run.
   for (Bucket& b : buckets_) {
     SymTensor low = host.cast(b.buffer, *mp.param, BufferCategory::kBucket, b.unit);
     b.buffer = std::move(low);
@@ -72,8 +83,9 @@ void Ddp::prepare_mixed_precision(Host& host) {
   }
 }
 
-/// _root_copy_hook: copies in the low dtype, module by module, on their own stream. PyTorch does not let that stream wait
-/// for the optimizer; here it does, so that the copies are those of the updated parameters.
+/// _root_copy_hook: copies in the low dtype, module by module, on their own stream. PyTorch does
+/// not let that stream wait for the optimizer; here it does, so that the copies are those of the
+/// updated parameters.
 void Ddp::lower_parameters(Host& host) {
   const MixedPrecision& mp = *options_.mixed_precision;
   host.wait_stream(lower_stream_, host.stream());
@@ -92,7 +104,8 @@ void Ddp::lower_parameters(Host& host) {
   }
 }
 
-/// _module_wait_for_copy_hook, once for each module and forward; the root's copies are started first.
+/// _module_wait_for_copy_hook, once for each module and forward; the root's copies are started
+/// first.
 void Ddp::pre_forward(Host& host, ModuleId module, std::span<SymTensor> inputs) {
   if (!options_.mixed_precision) return;
   if (module.value == 0) {
@@ -107,29 +120,35 @@ void Ddp::pre_forward(Host& host, ModuleId module, std::span<SymTensor> inputs) 
   for (const OwnedParameter& owned : host.model().at(module).parameters) {
     for (std::size_t i = 0; i < locals_.size(); ++i) {
       if (locals_[i].id != owned.id) continue;
-      accumulators_.push_back(host.grad_accumulator(locals_[i].local));
-      host.register_accumulate_hook(accumulators_.back(), static_cast<std::uint32_t>(i));
+      const Ref<AutogradNode> node = host.grad_accumulator(locals_[i].local);
+      const bool again =
+          std::any_of(accumulators_.begin(), accumulators_.end(),
+                      [&](const Ref<AutogradNode>& a) { return a.get() == node.get(); });
+      host.register_accumulate_hook(node,
+                                    static_cast<std::uint32_t>(i) | (again ? kSecondHook : 0));
+      accumulators_.push_back(node);
     }
   }
 }
 
-/// _reducer_allreduce_and_upcast_hook: reduced in reduce_dtype, divided after it, parameters and gradients back in full
-/// precision, on the upcast stream.
+/// _reducer_allreduce_and_upcast_hook: reduced in reduce_dtype, divided after it, parameters and
+/// gradients back in full precision, on the upcast stream.
 void Ddp::run_upcast(Host& host, Bucket& bucket) {
   const MixedPrecision& mp = *options_.mixed_precision;
-  SymTensor sent = host.cast(bucket.buffer, mp.reduce.value_or(*mp.param), BufferCategory::kBucket, bucket.unit);
+  SymTensor sent =
+      host.cast(bucket.buffer, mp.reduce.value_or(*mp.param), BufferCategory::kBucket, bucket.unit);
   const EventId reduced = collective(host, CollectiveKind::kAllReduce, sent, sent, bucket.unit);
   const StreamGuard guard(host, upcast_stream_);
   host.wait_event(upcast_stream_, reduced);
   host.launch(OpKind::kMulScalar, {sent}, {sent}, {1.0 / static_cast<double>(world_)});
   bucket.result = std::move(sent);
-  bucket.reduced = {};                      // The end of backward waits for the stream.
+  bucket.reduced = {};  // The end of backward waits for the stream.
   for (const std::size_t i : bucket.parameters) {
     LowPrecision& l = low_[static_cast<std::size_t>(low_of_[locals_[reduced_[i]].id.value])];
     SymTensor& grad = l.parameter->grad;
     if (!grad) {
-      throw DdpError(Refusal::kAttributeError, host.model().at(l.id).name, "has no gradient to cast back",
-                     "mixed precision needs every parameter used");
+      throw DdpError(Refusal::kAttributeError, host.model().at(l.id).name,
+                     "has no gradient to cast back", "mixed precision needs every parameter used");
     }
     host.set_data(l.parameter, l.full);
     host.free_storage(l.low);
@@ -140,7 +159,8 @@ void Ddp::run_upcast(Host& host, Bucket& bucket) {
   upcast_queued_ = true;
 }
 
-/// Frozen parameters are cast too and come back at the end of backward; their low copies stay allocated.
+/// Frozen parameters are cast too and come back at the end of backward; their low copies stay
+/// allocated.
 void Ddp::restore_frozen(Host& host) {
   accumulators_.clear();
   for (LowPrecision& l : low_) {

@@ -23,7 +23,8 @@ void Ddp::make_buckets(Host& host, const std::vector<Indices>& assignment) {
     }
     unit.numel = unit.padded_numel = unit.shard_numel = Elements(numel);
     DType dtype = parameters_[bucket.parameters[0]]->dtype;
-    if (rebuilt_ && options_.mixed_precision) dtype = options_.mixed_precision->param.value_or(dtype);
+    if (rebuilt_ && options_.mixed_precision)
+      dtype = options_.mixed_precision->param.value_or(dtype);
     unit.gather_dtype = unit.reduce_dtype = dtype;
     bucket.unit = host.program().add_unit(std::move(unit));
     bucket.buffer = host.empty({numel}, dtype, BufferCategory::kBucket, bucket.unit);
@@ -31,7 +32,8 @@ void Ddp::make_buckets(Host& host, const std::vector<Indices>& assignment) {
   }
 }
 
-/// initialize_bucket_views: with gradient_as_bucket_view, gradients that are there move into the new bucket.
+/// initialize_bucket_views: with gradient_as_bucket_view, gradients that are there move into the
+/// new bucket.
 void Ddp::make_views(Host& host, Bucket& bucket) {
   bucket.views.clear();
   std::int64_t offset = 0;
@@ -45,21 +47,25 @@ void Ddp::make_views(Host& host, Bucket& bucket) {
   }
 }
 
-/// Reducer::rebuild_buckets; with a small last bucket (D-5) the assignment runs over the reversed order.
+/// Reducer::rebuild_buckets; with a small last bucket (D-5) the assignment runs over the reversed
+/// order.
 void Ddp::rebuild(Host& host) {
   if (options_.last_bucket_small) std::reverse(arrival_.begin(), arrival_.end());
-  std::vector<Indices> assignment = assign_buckets(parameters_, rebuild_limits(options_), &arrival_).buckets;
+  std::vector<Indices> assignment =
+      assign_buckets(parameters_, rebuild_limits(options_), &arrival_).buckets;
   if (options_.last_bucket_small) std::reverse(assignment.begin(), assignment.end());
   sync_indices(host, static_cast<std::int64_t>(assignment.size()));
   rebuilt_ = true;
   arrival_.clear();
-  for (Bucket& b : buckets_) b = {};        // Old buckets go before new ones are made.
+  for (Bucket& b : buckets_) b = {};  // Old buckets go before new ones are made.
   buckets_.clear();
   make_buckets(host, assignment);
-  host.decide({.kind = DecisionKind::kBucketRebuilt, .number = static_cast<std::int32_t>(assignment.size())});
+  host.decide({.kind = DecisionKind::kBucketRebuilt,
+               .number = static_cast<std::int32_t>(assignment.size())});
 }
 
-/// Reducer::sync_bucket_indices: rank 0's order and number of buckets, then their sizes, as int32; the host reads both.
+/// Reducer::sync_bucket_indices: rank 0's order and number of buckets, then their sizes, as int32;
+/// the host reads both.
 void Ddp::sync_indices(Host& host, std::int64_t count) {
   const auto send = [&](std::int64_t n) {
     SymTensor t = host.empty({n}, DType::kInt32, BufferCategory::kWorkspace);
@@ -81,8 +87,8 @@ void Ddp::sync_indices(Host& host, std::int64_t count) {
   send(count);
 }
 
-/// _verify_param_shape_across_processes (utils.cpp): numbers of parameters are gathered and each read by the host; then
-/// rank 0's sizes and strides, int64, are compared with the own ones.
+/// _verify_param_shape_across_processes (utils.cpp): numbers of parameters are gathered and each
+/// read by the host; then rank 0's sizes and strides, int64, are compared with the own ones.
 void Ddp::verify_parameters(Host& host) {
   const auto device_tensor = [&](std::int64_t n) {
     SymTensor t = host.empty({n}, DType::kInt64, BufferCategory::kWorkspace);

@@ -1,5 +1,5 @@
-// DDP's reducer in backward (D-6, D-7, D-9): gradients go into their buckets as they become ready, full buckets go out in
-// order, results come back at the end.
+// DDP's reducer in backward (D-6, D-7, D-9): gradients go into their buckets as they become ready,
+// full buckets go out in order, results come back at the end.
 
 #include <algorithm>
 
@@ -14,10 +14,12 @@ void Ddp::ensure_prior_reduction_finished() const {
   const std::string what = std::to_string(missing) + " of " + std::to_string(parameters_.size()) +
                            " parameters got no gradient in the iteration before";
   throw DdpError(Refusal::kRuntimeError, "ddp", what,
-                 options_.static_graph ? "a graph that stays the same" : "find_unused_parameters, or a loss that uses all of them");
+                 options_.static_graph ? "a graph that stays the same"
+                                       : "find_unused_parameters, or a loss that uses all of them");
 }
 
-/// Reducer::prepare_for_backward. Unused parameters are marked only when the first gradient arrives.
+/// Reducer::prepare_for_backward. Unused parameters are marked only when the first gradient
+/// arrives.
 void Ddp::prepare_for_backward(Host& host, std::span<const SymTensor> outputs) {
   expects_hooks_ = true;
   next_bucket_ = 0;
@@ -30,7 +32,10 @@ void Ddp::prepare_for_backward(Host& host, std::span<const SymTensor> outputs) {
   ready_.clear();
   if (!searches()) return;
   unused_.clear();
-  const std::vector<const SymTensorImpl*> used = host.leaves_of(outputs);
+  // The search looks for the accumulators of the full parameters; with low precision ones in the
+  // graph it finds none.
+  const std::vector<const SymTensorImpl*> used =
+      options_.mixed_precision ? std::vector<const SymTensorImpl*>{} : host.leaves_of(outputs);
   const std::set<const SymTensorImpl*> leaves(used.begin(), used.end());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (leaves.count(parameters_[i].get()) == 0) unused_.push_back(i);
@@ -38,8 +43,10 @@ void Ddp::prepare_for_backward(Host& host, std::span<const SymTensor> outputs) {
 }
 
 /// Reducer::autograd_hook.
-void Ddp::on_accumulated(Host& host, std::uint32_t local) {
-  host.decide({.kind = DecisionKind::kGradientReady, .parameter = locals_[local].id});
+void Ddp::on_accumulated(Host& host, std::uint32_t payload) {
+  const std::uint32_t local = payload & ~kSecondHook;
+  if (local == payload)
+    host.decide({.kind = DecisionKind::kGradientReady, .parameter = locals_[local].id});
   const std::size_t i = place_in_reduced_[local];
   if (i >= parameters_.size()) return;
   if (!first_hook_called_) {
@@ -51,7 +58,7 @@ void Ddp::on_accumulated(Host& host, std::uint32_t local) {
     ++hook_count_[i];
     return;
   }
-  if (!expects_hooks_) return;              // no_sync: gradients stay on this rank.
+  if (!expects_hooks_) return;  // no_sync: gradients stay on this rank.
   if (!marked_unused_) {
     marked_unused_ = true;
     for (const std::size_t u : unused_) mark_ready(host, u);
@@ -59,7 +66,8 @@ void Ddp::on_accumulated(Host& host, std::uint32_t local) {
   if (options_.static_graph) {
     if (hooks_left_[i] <= 0) {
       throw DdpError(Refusal::kRuntimeError, host.model().at(locals_[local].id).name,
-                     "gets a gradient that it did not get in the first iteration", "no static_graph");
+                     "gets a gradient that it did not get in the first iteration",
+                     "no static_graph");
     }
     if (--hooks_left_[i] > 0) return;
   }
@@ -95,11 +103,13 @@ void Ddp::copy_to_bucket(Host& host, std::size_t parameter) {
   if (!grad) {
     host.launch(OpKind::kFill, {}, {view}, {0.0});
   } else if (grad->storage.get() == view->storage.get()) {
-    if (!options_.batched_grad_copy && !has_hook()) host.launch(OpKind::kMulScalar, {view}, {view}, {factor});
+    if (!options_.batched_grad_copy && !has_hook())
+      host.launch(OpKind::kMulScalar, {view}, {view}, {factor});
   } else if (options_.batched_grad_copy) {
     bucket.deferred.push_back(k);
   } else {
-    has_hook() ? host.launch(OpKind::kCopy, {grad}, {view}) : host.launch(OpKind::kMulScalar, {grad}, {view}, {factor});
+    has_hook() ? host.launch(OpKind::kCopy, {grad}, {view})
+               : host.launch(OpKind::kMulScalar, {grad}, {view}, {factor});
     if (options_.gradient_as_bucket_view) grad = view;
   }
 }
@@ -115,12 +125,14 @@ void Ddp::flush_deferred(Host& host, Bucket& bucket) {
     }
     launch_lists(host, OpKind::kForeachCopy, {&gradients}, {&views});
     for (const std::size_t k : bucket.deferred) {
-      if (options_.gradient_as_bucket_view) parameters_[bucket.parameters[k]]->grad = bucket.views[k];
+      if (options_.gradient_as_bucket_view)
+        parameters_[bucket.parameters[k]]->grad = bucket.views[k];
     }
     bucket.deferred.clear();
   }
   if (!has_hook()) {
-    host.launch(OpKind::kMulScalar, {bucket.buffer}, {bucket.buffer}, {1.0 / static_cast<double>(world_)});
+    host.launch(OpKind::kMulScalar, {bucket.buffer}, {bucket.buffer},
+                {1.0 / static_cast<double>(world_)});
   }
 }
 
@@ -140,11 +152,15 @@ bool Ddp::all_unused(const Bucket& bucket) const {
 }
 
 void Ddp::reduce_bucket(Host& host, Bucket& bucket) {
-  host.decide({.kind = DecisionKind::kBucketReady, .flag = next_bucket_ + 1 == buckets_.size(), .unit = bucket.unit,
-               .number = static_cast<std::int32_t>(next_bucket_), .bytes = bucket.buffer->bytes()});
+  host.decide({.kind = DecisionKind::kBucketReady,
+               .flag = next_bucket_ + 1 == buckets_.size(),
+               .unit = bucket.unit,
+               .number = static_cast<std::int32_t>(next_bucket_),
+               .bytes = bucket.buffer->bytes()});
   bucket.launched = true;
   if (has_hook()) return run_hook(host, bucket);
-  bucket.reduced = collective(host, CollectiveKind::kAllReduce, bucket.buffer, bucket.buffer, bucket.unit);
+  bucket.reduced =
+      collective(host, CollectiveKind::kAllReduce, bucket.buffer, bucket.buffer, bucket.unit);
   bucket.result = bucket.buffer;
 }
 
@@ -157,8 +173,8 @@ void Ddp::reduce_used_map(Host& host) {
   used_map_done_ = collective(host, CollectiveKind::kAllReduce, used_map_, used_map_);
 }
 
-/// Reducer::delay_all_reduce: the end of a static graph's first backward. Every gradient at once, in the order of
-/// parameters; next_bucket_ stays where it is.
+/// Reducer::delay_all_reduce: the end of a static graph's first backward. Every gradient at once,
+/// in the order of parameters; next_bucket_ stays where it is.
 void Ddp::delayed_reduction(Host& host) {
   reduce_used_map(host);
   unused_.clear();
@@ -177,7 +193,8 @@ void Ddp::delayed_reduction(Host& host) {
 /// Reducer::finalize_backward.
 void Ddp::finalize(Host& host) {
   if (!expects_hooks_) {
-    throw DdpError(Refusal::kRuntimeError, "ddp", "the first iteration of a static graph ran without synchronisation",
+    throw DdpError(Refusal::kRuntimeError, "ddp",
+                   "the first iteration of a static graph ran without synchronisation",
                    "synchronise the first micro-batch, or no static_graph");
   }
   expects_hooks_ = first_hook_called_ = must_finalize_ = false;
@@ -193,8 +210,8 @@ void Ddp::finalize(Host& host) {
   used_map_reduced_ = false;
 }
 
-/// Whether no rank used the parameter. Every rank runs the same program, so what this rank did not use nobody did; the
-/// host still waits for the map the first time it asks.
+/// Whether no rank used the parameter. Every rank runs the same program, so what this rank did not
+/// use nobody did; the host still waits for the map the first time it asks.
 bool Ddp::globally_unused(Host& host, std::size_t parameter) {
   if (!options_.static_graph && !options_.find_unused_parameters) return false;
   if (used_[parameter] != 0) return false;
