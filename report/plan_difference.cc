@@ -65,10 +65,13 @@ std::string broken(const std::vector<std::string>& parts, std::size_t indent) {
   std::string out;
   std::size_t column = indent;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const std::string part = parts[i] + (i + 1 < parts.size() ? " · " : "");
-    if (column > indent && column + part.size() > kWidth) {
+    const std::string part = parts[i] + (i + 1 < parts.size() ? " ·" : "");
+    if (column > indent && column + 1 + part.size() > kWidth) {
       out += "\n" + std::string(indent, ' ');
       column = indent;
+    } else if (column > indent) {
+      out += " ";
+      ++column;
     }
     out += part;
     column += part.size();
@@ -110,6 +113,12 @@ std::string amount(std::int64_t count, const std::optional<Bytes>& bytes) {
   return fmt::format("{} x, {}", with_thousands(count), format_bytes_decimal(*bytes));
 }
 
+/// A line without blanks at its end.
+std::string trimmed(std::string line) {
+  while (line.ends_with(' ')) line.pop_back();
+  return line + "\n";
+}
+
 std::string heading(const std::string& kind, const PlanDifference& d) {
   const char* const cost = kind == "buffer"                         ? "at the peak"
                            : kind == "collective" || kind == "copy" ? "exposed"
@@ -123,16 +132,16 @@ std::string heading(const std::string& kind, const PlanDifference& d) {
   const auto shortened = [](const std::string& s) {
     return s.size() > 20 ? s.substr(0, 17) + "..." : s;
   };
-  return fmt::format("\n  {:<42}{:>20}{:>20}{:>14}\n", title, shortened(d.a.title),
-                     shortened(d.b.title), cost);
+  return "\n" + trimmed(fmt::format("  {:<42}{:>20}{:>20}{:>14}", title, shortened(d.a.title),
+                                    shortened(d.b.title), cost));
 }
 
 std::string row_line(const DifferenceRow& r) {
   std::string cost;
   if (r.time) cost = signed_time(*r.time);
   if (r.memory) cost = signed_memory(*r.memory);
-  return fmt::format("    {:<40}{:>20}{:>20}{:>14}\n", r.what, amount(r.count_a, r.bytes_a),
-                     amount(r.count_b, r.bytes_b), cost);
+  return trimmed(fmt::format("    {:<40}{:>20}{:>20}{:>14}", r.what, amount(r.count_a, r.bytes_a),
+                             amount(r.count_b, r.bytes_b), cost));
 }
 
 Json side(const DifferenceSide& s) {
