@@ -11,6 +11,7 @@ CommandSpec plan_command();
 CommandSpec show_command();
 CommandSpec run_command();
 CommandSpec compare_command();
+CommandSpec diff_command();
 CommandSpec tune_command();
 CommandSpec size_command();
 CommandSpec calibrate_command();

@@ -195,6 +195,19 @@ void read_ddp(Arguments& a, DdpOptions& o) {
   if (a.has("ddp-bucket-cap-mb")) o.bucket_cap_mib = a.number("ddp-bucket-cap-mb", 25, 1e-3, 1e6);
   o.gradient_as_bucket_view = a.yes_no("ddp-gradient-as-bucket-view", o.gradient_as_bucket_view);
   o.static_graph = a.yes_no("ddp-static-graph", o.static_graph);
+  o.find_unused_parameters = a.yes_no("ddp-find-unused-parameters", o.find_unused_parameters);
+  o.broadcast_buffers = a.yes_no("ddp-broadcast-buffers", o.broadcast_buffers);
+  o.batched_grad_copy = a.yes_no("ddp-batched-grad-copy", o.batched_grad_copy);
+  o.comm_hook = choose(a, "ddp-comm-hook", o.comm_hook, {"none", "allreduce", "bf16", "fp16", "powersgd"});
+  for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
+    double mib = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mib);
+    if (error != std::errc() || end != text.data() + text.size() || !(mib > 0 && mib < 1e6)) {
+      a.report("ddp-bucket-cap-mb-list", fmt::format("\"{}\" is not a size in MiB", text), "e.g. 1,25,100");
+    } else {
+      o.bucket_cap_mib_list.push_back(mib);
+    }
+  }
 }
 
 /// World = shard x replicate; what is not given follows from the number of GPUs.

@@ -85,7 +85,13 @@ OptionGroup ddp_group() {
   return {"DDP",
           {option("ddp-bucket-cap-mb", "MIB", "Bucket size (default 25, the first 1)"),
            option("ddp-gradient-as-bucket-view", "yes|no", "Default no", {"yes", "no"}),
-           option("ddp-static-graph", "yes|no", "Default no", {"yes", "no"})}};
+           option("ddp-static-graph", "yes|no", "Default no", {"yes", "no"}),
+           option("ddp-bucket-cap-mb-list", "A,B,...", "A size for each bucket, the last one repeats"),
+           option("ddp-find-unused-parameters", "yes|no", "Default no", {"yes", "no"}),
+           option("ddp-broadcast-buffers", "yes|no", "Before every forward (default yes)", {"yes", "no"}),
+           option("ddp-batched-grad-copy", "yes|no", "One copy for each bucket (default no)", {"yes", "no"}),
+           option("ddp-comm-hook", "NAME", "What buckets pass on their way (default none)",
+                  {"none", "allreduce", "bf16", "fp16", "powersgd"})}};
 }
 
 }  // namespace

@@ -73,6 +73,11 @@ std::int64_t model_flops(const RankProgram& p) {
 
 }  // namespace
 
+std::int64_t steady_steps(const ParallelConfig& config) {
+  if (config.framework != FrameworkKind::kDdp) return 2;
+  return config.ddp.static_graph ? 4 : 3;
+}
+
 Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options) {
   check(model, config);
   Schedule s;
