@@ -39,6 +39,7 @@ void Zero::throughput_timer(Host& host) {
 void Zero::make_parameters(Host& host, int broadcasts) {
   group_ = host.add_group("shard", world_, 1);
   rank_ = host.options().rank;
+  host.run_backward_on_one_stream();   // Gradient hooks are made on the compute stream, gathers or not.
   std::vector<LocalParameter> whole;
   materialize_whole(host, whole);
   whole.clear();
