@@ -22,7 +22,8 @@ void Fsdp1::begin_micro_batch(Host&, std::int64_t, bool sync) {
 std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config, std::int64_t rank) const {
   if (!config.fsdp1.use_orig_params) return 0;
   std::uint64_t hash = 14695981039346656037ULL;
-  for (const Unit& unit : wrap_units(model, config)) {
+  if (wrapped_.empty()) wrapped_ = wrap_units(model, config);
+  for (const Unit& unit : wrapped_) {
     if (!unit.flat || !unit.sharded()) continue;
     for (const FlatEntry& e : unit.flat->entries) {
       const std::int64_t numel = e.is_padding() ? 0 : unit.flat->part_of(e, rank % config.shard).numel;

@@ -185,6 +185,7 @@ class Fsdp1 final : public Framework {
   std::int64_t shard_rank_ = 0;
   GroupId shard_group_, replicate_group_;
   StreamIndex unshard_stream_ = 0, pre_unshard_stream_ = 0, post_backward_stream_ = 0, all_reduce_stream_ = 0;
+  mutable std::vector<Unit> wrapped_;      ///< For rank_class.
   std::vector<std::unique_ptr<State>> states_;
   std::vector<State*> state_of_module_;    ///< By module id; null: not wrapped.
   std::vector<LocalParameter> local_parameters_;

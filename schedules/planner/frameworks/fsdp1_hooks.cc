@@ -282,7 +282,12 @@ void Fsdp1::final_callback() {
   const NoGradGuard no_grad(*host_);
   if (sync_) {
     wait(host_->stream(), post_backward_stream_);
-    if (all_reduce_stream_ != host_->stream()) wait(host_->stream(), all_reduce_stream_);
+    if (all_reduce_stream_ != host_->stream()) {
+      wait(host_->stream(), all_reduce_stream_);
+    } else if (!extras_.computes_on_cpu) {
+      // PyTorch compares stream objects, of which a GPU's current stream has a new one each time.
+      host_->wait_stream(host_->stream(), host_->stream());
+    }
     if (config_.offload == OffloadKind::kParameters) {
       host_->program().sync_stream(host_->stream());
       emit({.kind = EventKind::kHostSync, .on = stream_name(host_->stream())});
