@@ -170,7 +170,7 @@ void TrainingRun::clip() {
 }
 
 void TrainingRun::optimizer_step() {
-  host_.set_phase(Phase::kOptimizer);
+  if (optimizer_) host_.set_phase(Phase::kOptimizer);
   host_.decide({.kind = DecisionKind::kOptimizerStep});
   framework_->before_optimizer(host_);
   if (optimizer_) optimizer_->step(host_, framework_->local_parameters());

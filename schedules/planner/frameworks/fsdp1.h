@@ -101,6 +101,7 @@ class Fsdp1 final : public Framework {
   void construct_all();
   void construct(State& state, std::vector<SymTensor>& whole);
   void make_local_shard(State& state);
+  void keep_device_views(State& state);
   void place_local_shard(State& state);
   void make_flat_parameter(State& state);
   void make_originals(State& state);

@@ -194,10 +194,21 @@ void Fsdp1::make_local_shard(State& state) {
   }
 }
 
+/// The modules' attributes stay views of the device's flat parameter, which therefore lives until
+/// the first unshard (sharded ones give their storage up when they are cut).
+void Fsdp1::keep_device_views(State& state) {
+  Handle& h = *state.handle;
+  for (const FlatEntry& e : h.layout->entries) {
+    h.views.push_back(e.is_padding() ? SymTensor()
+                                     : host_->view_as(h.local_shard, shape_of(e.shape), e.offset));
+  }
+}
+
 /// flat_param_to(cpu), and its initial values.
 void Fsdp1::place_local_shard(State& state) {
   Handle& h = *state.handle;
   if (config_.offload == OffloadKind::kParameters && !extras_.computes_on_cpu) {
+    if (!state.unit.sharded() && !config_.fsdp1.use_orig_params) keep_device_views(state);
     h.local_shard =
         host_->empty_on_host(h.local_shard->shape, h.layout->dtype, MemorySpace::kHostPinned,
                              BufferCategory::kShardedParameter, h.unit);
@@ -251,8 +262,8 @@ void Fsdp1::publish(State& state) {
   for (std::size_t i = 0; i < h.layout->entries.size(); ++i) {
     const FlatEntry& e = h.layout->entries[i];
     if (e.is_padding()) continue;
-    h.views[i] =
-        host_->view_as(state.unit.sharded() ? h.full : h.local_shard, shape_of(e.shape), e.offset);
+    const SymTensor& whole = state.unit.sharded() ? h.full : h.local_shard;
+    if (!h.views[i]) h.views[i] = host_->view_as(whole, shape_of(e.shape), e.offset);
     host_->set_parameter(e.id, h.views[i]);
     const FlatLayout::Part part = h.layout->part_of(e, shard_rank_);
     std::uint32_t index = e.id.value;
