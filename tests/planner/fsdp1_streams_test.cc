@@ -1,6 +1,7 @@
-// What FSDP1 issues to which stream, counted per step, against PyTorch 2.15 recorded on a stand-in for an H100
-// (golden/memory/traces/toy_fsdp1*, steps 0 and 2): the flat gradients are put together on the unshard stream, which waits
-// for every parameter's gradient; the rate limiter syncs the host with 3 events in the first step and 7 in the third.
+// What FSDP1 issues to which stream, counted per step, against PyTorch 2.15 recorded on a stand-in
+// for an H100 (golden/memory/traces/toy_fsdp1*, steps 0 and 2): the flat gradients are put together
+// on the unshard stream, which waits for every parameter's gradient; the rate limiter syncs the
+// host with 3 events in the first step and 7 in the third.
 
 #include <gtest/gtest.h>
 
@@ -18,11 +19,18 @@ using Counts = std::map<std::string, int>;
 void count(Counts& c, const RankProgram& p, const Instruction& op) {
   const auto stream = [&](StreamIndex s) { return p.streams[s].name; };
   switch (op.kind) {
-    case InstructionKind::kWaitEvent: ++c["wait " + stream(op.stream)]; break;
-    case InstructionKind::kSyncEvent: ++c["sync event"]; break;
-    case InstructionKind::kSyncStream: ++c["sync stream " + stream(op.stream)]; break;
+    case InstructionKind::kWaitEvent:
+      ++c["wait " + stream(op.stream)];
+      break;
+    case InstructionKind::kSyncEvent:
+      ++c["sync event"];
+      break;
+    case InstructionKind::kSyncStream:
+      ++c["sync stream " + stream(op.stream)];
+      break;
     case InstructionKind::kCollective:
-      ++c[std::string(name_of(p.collectives[op.id].kind)) + " " + stream(p.collectives[op.id].stream)];
+      ++c[std::string(name_of(p.collectives[op.id].kind)) + " " +
+          stream(p.collectives[op.id].stream)];
       break;
     case InstructionKind::kCopy:
       if (p.copies[op.id].stream != 0) ++c["copy " + stream(p.copies[op.id].stream)];
@@ -32,7 +40,8 @@ void count(Counts& c, const RankProgram& p, const Instruction& op) {
       if (l.stream != 0) c["kernel " + stream(l.stream)] += l.kernels;
       break;
     }
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -56,15 +65,19 @@ Counts counts_of_step(std::size_t step, ParallelConfig c) {
   options.ranks = {0};
   const RankProgram p = plan(plain_llama(o), c, options).programs.at(0);
   Counts counts;
-  for (std::uint32_t i = p.steps[step].begin; i < p.steps[step].end; ++i) count(counts, p, p.instructions[i]);
+  for (std::uint32_t i = p.steps[step].begin; i < p.steps[step].end; ++i)
+    count(counts, p, p.instructions[i]);
   return counts;
 }
 
 /// Common to the plain recordings.
 Counts recorded(int limiter_syncs) {
-  return {{"all-gather unshard", 7}, {"reduce-scatter post_backward", 4}, {"kernel pre_unshard", 7}, {"kernel unshard", 4},
-          {"kernel post_backward", 12}, {"sync event", limiter_syncs}, {"sync stream compute", 2}, {"wait compute", 11},
-          {"wait pre_unshard", 1}, {"wait unshard", 38}, {"wait post_backward", 4}};
+  return {{"all-gather unshard", 7},    {"reduce-scatter post_backward", 4},
+          {"kernel pre_unshard", 7},    {"kernel unshard", 4},
+          {"kernel post_backward", 12}, {"sync event", limiter_syncs},
+          {"sync stream compute", 2},   {"wait compute", 11},
+          {"wait pre_unshard", 1},      {"wait unshard", 38},
+          {"wait post_backward", 4}};
 }
 
 void expect_recorded(const ParallelConfig& config, Counts first, Counts third) {
@@ -102,7 +115,8 @@ TEST(Fsdp1Streams, OffloadCopiesBothWays) {
   ParallelConfig c;
   c.offload = OffloadKind::kParameters;
   const auto offload = [](Counts counts) {
-    counts["copy pre_unshard"] = counts["kernel pre_unshard"] = 8;   // The root in backward too (F1-S-3).
+    counts["copy pre_unshard"] = counts["kernel pre_unshard"] =
+        8;  // The root in backward too (F1-S-3).
     counts["copy post_backward"] = 4;
     counts["sync stream compute"] = 3;
     counts["wait unshard"] = 39;
