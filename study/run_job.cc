@@ -144,6 +144,9 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
     config.framework = FrameworkKind::kFsdp1;
     config.wrap.root_split = false;         // FSDP1's policies name blocks; embedding and head stay with the root.
     if (config.replicate > 1) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
+    if (contains(run.notes, "backward_prefetch=none")) {
+      config.fsdp1.backward_prefetch = Fsdp1Options::BackwardPrefetch::kNone;
+    }
     if (contains(run.strategy, "SHARD_GRAD_OP")) config.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
     if (contains(run.strategy, "HYBRID")) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
     if (contains(run.strategy, "NO_SHARD")) config.fsdp1.strategy = Fsdp1Options::Strategy::kNoShard;

@@ -1,5 +1,6 @@
-// FSDP1 schedules on the CPU executor: valid, and neither sharding strategy nor option changes a loss beyond rounding,
-// against data parallelism of whole models (the same averages of gradients, the same clipping and optimizer, in fp32).
+// FSDP1 schedules on the CPU executor: valid, and neither sharding strategy nor option changes a
+// loss beyond rounding, against data parallelism of whole models (the same averages of gradients,
+// the same clipping and optimizer, in fp32).
 
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ Model tiny() {
   o.heads = 4;
   o.kv_heads = 2;
   o.ffn = 52;
-  o.vocabulary = 61;   // Uneven over four ranks.
+  o.vocabulary = 61;  // Uneven over four ranks.
   o.max_sequence = 16;
   return plain_llama(o);
 }
@@ -62,15 +63,18 @@ void expect_as_ddp(const std::function<void(ParallelConfig&)>& change) {
   const std::vector<double> found = losses(change);
   ASSERT_EQ(found.size(), expected.size());
   ASSERT_GE(found.size(), 3u);
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
 }
 
-TEST(Fsdp1Numerics, FullShard) { expect_as_ddp([](ParallelConfig&) {}); }
+TEST(Fsdp1Numerics, FullShard) {
+  expect_as_ddp([](ParallelConfig&) {});
+}
 
 TEST(Fsdp1Numerics, OriginalParametersAndForwardPrefetch) {
   expect_as_ddp([](ParallelConfig& c) {
     c.fsdp1.use_orig_params = c.fsdp1.forward_prefetch = true;
-    c.shard = 3;                            // Neither parameters nor padding divide evenly.
+    c.shard = 3;  // Neither parameters nor padding divide evenly.
   });
 }
 
@@ -115,14 +119,17 @@ TEST(Fsdp1Numerics, CheckpointsInsideAndAroundTheUnits) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ random combinations
+// ------------------------------------------------------------------------------------------------
+// random combinations
 
 class Dice {
  public:
   explicit Dice(std::uint32_t seed) : engine_(seed * 2654435761u + 7) {}
   bool one_in(std::uint32_t n) { return engine_() % n == 0; }
   template <typename T>
-  T of(std::initializer_list<T> choices) { return *(choices.begin() + engine_() % choices.size()); }
+  T of(std::initializer_list<T> choices) {
+    return *(choices.begin() + engine_() % choices.size());
+  }
 
  private:
   std::mt19937 engine_;
@@ -140,13 +147,15 @@ ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   c.fsdp1.forward_prefetch = dice.one_in(2);
   c.fsdp1.limit_all_gathers = dice.one_in(2);
   c.fsdp1.use_orig_params = dice.one_in(2);
-  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kRootOnly, WrapPolicy::Kind::kSize});
+  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kBlocks,
+                         WrapPolicy::Kind::kRootOnly, WrapPolicy::Kind::kSize});
   c.wrap.min_elements = dice.of({1000, 3000});
   c.wrap.root_split = dice.one_in(2);
   c.accumulate = dice.of({1, 2});
   c.sync_each_micro_batch = dice.one_in(2) || c.fsdp1.strategy == Strategy::kNoShard;
   c.clip = dice.one_in(2);
-  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach, OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
+  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach,
+                         OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
   if (dice.one_in(3)) {
     c.checkpoint = CheckpointKind::kFull;
     // A reentrant region that is no unit would reduce its unit's gradient early, as in PyTorch.
@@ -165,7 +174,8 @@ class Fsdp1Combinations : public testing::TestWithParam<int> {};
 
 TEST_P(Fsdp1Combinations, TrainAsDdp) {
   SCOPED_TRACE("seed " + std::to_string(GetParam()));
-  expect_as_ddp([](ParallelConfig& c) { c = random_config(static_cast<std::uint32_t>(GetParam()), c); });
+  expect_as_ddp(
+      [](ParallelConfig& c) { c = random_config(static_cast<std::uint32_t>(GetParam()), c); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Combinations, testing::Range(0, 60));
