@@ -112,18 +112,6 @@ void read_other_frameworks(const Json& c, ParallelConfig& p) {
   p.fsdp1.use_orig_params = c.at("use_orig_params").get<bool>();
 }
 
-/// FSDP1 wraps by a lambda policy; with `root_split` the embeddings and the head are units too.
-void split_fsdp1_root(const Model& model, ParallelConfig& p) {
-  if (p.framework != FrameworkKind::kFsdp1 || !p.wrap.root_split) return;
-  std::vector<ModuleId> wrapped = model.roles.embeddings;
-  if (p.wrap.kind != WrapPolicy::Kind::kRootOnly) {
-    wrapped.insert(wrapped.end(), model.roles.blocks.begin(), model.roles.blocks.end());
-  }
-  if (!model.roles.tail.empty()) wrapped.push_back(model.roles.tail.back());
-  p.fsdp1.policy = Fsdp1Options::Policy::kLambda;
-  for (const ModuleId m : wrapped) p.fsdp1.policy_names.push_back(model.at(m).name);
-}
-
 void read_training(const Json& c, ParallelConfig& p) {
   p.micro_batch = c.at("micro_batch").get<std::int64_t>();
   p.sequence = c.at("seq").get<std::int64_t>();
@@ -162,7 +150,6 @@ MemoryCase read_memory_case(const Json& c) {
   m.model = read_model(c.at("model"), m.config.model_dtype);
   // The recordings' device answers every read-back with zeros, so the library takes each batch for packed sequences.
   m.config.packed_sequences = c.at("model").at("kind") == "hf";
-  split_fsdp1_root(m.model, m.config);
   m.rank = c.at("rank").get<std::int64_t>();
   m.steps = c.at("steps").get<std::int64_t>();
   if (!c.value("alloc_conf", "").empty()) m.allocator = parse_alloc_conf(c.at("alloc_conf").get<std::string>());

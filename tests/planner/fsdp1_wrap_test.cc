@@ -132,6 +132,26 @@ TEST(Fsdp1Wrap, BatchNormIsAUnitInFullPrecisionUnderMixedPrecision) {
   EXPECT_EQ(names(wrap_units(toy.model(), c)), Names{"layers.0"});
 }
 
+/// A precision of its own is a whole MixedPrecision: it does not inherit the job's flags. None: full precision.
+TEST(Fsdp1Wrap, PrecisionOfOneUnitIsWhole) {
+  Toy toy(3);
+  ParallelConfig c = job(Policy::kCustom);
+  c.precision = {DType::kBFloat16, DType::kFloat32, {}, {}, false};
+  c.fsdp1.keep_low_precision_grads = c.fsdp1.cast_forward_inputs = true;
+  c.fsdp1.custom["layers.0"] = {};
+  c.fsdp1.custom["layers.1"].precision = MixedPrecision{DType::kFloat16, {}, {}, {}, false};
+  c.fsdp1.custom["layers.2"].precision = MixedPrecision{};
+  const auto units = wrap_units(toy.model(), c);
+  ASSERT_EQ(units.size(), 4U);
+  EXPECT_TRUE(units[1].keep_low_precision_grads && units[1].cast_forward_inputs);
+  EXPECT_EQ(units[1].flat->reduce_dtype, DType::kFloat32);
+  EXPECT_FALSE(units[2].keep_low_precision_grads || units[2].cast_forward_inputs);
+  EXPECT_EQ(units[2].flat->forward_dtype, DType::kFloat16);
+  EXPECT_EQ(units[2].flat->reduce_dtype, DType::kFloat16);   // As the parameters, where it is not given.
+  EXPECT_FALSE(units[3].mixed);
+  EXPECT_EQ(units[3].flat->forward_dtype, DType::kFloat32);
+}
+
 /// Tied children: counted in both (F1-G-4). Without original parameters both units store it, with them only the first (F1-G-6).
 TEST(Fsdp1Wrap, ParametersTiedAcrossUnits) {
   Toy toy(1);

@@ -45,7 +45,7 @@ void Fsdp1::use_sharded_gradient_views(State& state) {
     }
     const Shape shape = state.unit.sharded() ? Shape{part.numel} : shape_of(e.shape);
     const std::int64_t offset = state.unit.sharded() ? part.offset : e.offset;
-    set_gradient_view(h, i, host_->view_as(gradient, shape, gradient->offset + offset), config_.fsdp1.keep_low_precision_grads);
+    set_gradient_view(h, i, host_->view_as(gradient, shape, gradient->offset + offset), state.unit.keep_low_precision_grads);
   }
 }
 
@@ -118,7 +118,7 @@ void Fsdp1::prepare_gradient_for_backward(State& state) {
   const bool other_device = h.cpu_gradient && !extras_.computes_on_cpu ? on_host : false;
   if (gradient->numel == h.layout->numel && !other_device) return;
   if (gradient->numel == h.local_shard->numel && !on_host) h.saved_gradient = gradient;
-  if (h.saved_gradient && *h.saved_gradient && config_.fsdp1.keep_low_precision_grads) {
+  if (h.saved_gradient && *h.saved_gradient && state.unit.keep_low_precision_grads) {
     h.saved_gradient = host_->cast(*h.saved_gradient, h.layout->dtype, BufferCategory::kShardedGradient, h.unit);
   }
   gradient.reset();
@@ -134,7 +134,7 @@ void Fsdp1::prepare_gradient_for_optimizer(State& state) {
     h.flat_param->grad = *h.saved_gradient;
     given = static_cast<bool>(h.flat_param->grad);
   }
-  if (given && config_.fsdp1.keep_low_precision_grads && h.flat_param->grad->dtype != h.layout->forward_dtype) {
+  if (given && state.unit.keep_low_precision_grads && h.flat_param->grad->dtype != h.layout->forward_dtype) {
     h.flat_param->grad = host_->cast(h.flat_param->grad, h.layout->forward_dtype, BufferCategory::kShardedGradient, h.unit);
     if (!h.originals.empty()) use_sharded_gradient_views(state);
   }

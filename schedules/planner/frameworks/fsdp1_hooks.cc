@@ -35,7 +35,7 @@ void Fsdp1::pre_forward(Host&, ModuleId module, std::span<SymTensor> inputs) {
       if (state->handle) {
         state->handle->state = TrainingState::kForward;
         pre_forward_unshard(*state);
-        if (config_.fsdp1.cast_forward_inputs && state->unit.precision.param) cast_floating(inputs, *state->unit.precision.param);
+        if (state->unit.cast_forward_inputs && state->unit.precision.param) cast_floating(inputs, *state->unit.precision.param);
         register_post_backward(*state, inputs);
       }
     }

@@ -91,7 +91,7 @@ void Fsdp1::reduce_unsharded(State& state) {
   divide(state, h.flat_param->grad, state.unit.predivide);
   collective(&state, CollectiveKind::kAllReduce, h.flat_param->grad, h.flat_param->grad, shard_group_);
   divide(state, h.flat_param->grad, state.unit.postdivide);
-  if (!config_.fsdp1.keep_low_precision_grads) h.flat_param->grad = cast_gradient(state, h.flat_param->grad, h.layout->dtype);
+  if (!state.unit.keep_low_precision_grads) h.flat_param->grad = cast_gradient(state, h.flat_param->grad, h.layout->dtype);
   after_reduction(state, h.flat_param->grad);
 }
 

@@ -293,6 +293,10 @@ class Wrapper {
     u.precision = own.precision.value_or(config_.precision);
     u.mixed = any_dtype(u.precision) && !u.full_precision_class;
     if (!u.mixed) u.precision = MixedPrecision{};
+    // A precision of its own is a whole MixedPrecision: what it does not say has PyTorch's default.
+    u.keep_low_precision_grads = u.mixed && !own.precision && options_.keep_low_precision_grads;
+    u.cast_forward_inputs =
+        u.mixed && (own.precision ? own.precision->cast_forward_inputs : options_.cast_forward_inputs);
     flatten(u);
     units_.push_back(std::move(u));
   }
