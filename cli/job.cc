@@ -103,12 +103,28 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   c.autocast = a.yes_no("autocast", false);
 }
 
+/// DDP and plain training keep whole parameters in their own dtype and reduce in it; another dtype of compute is autocast's.
+void read_whole_precision(Arguments& a, ParallelConfig& c) {
+  if (c.framework != FrameworkKind::kDdp && c.framework != FrameworkKind::kUnsharded) return;
+  if (!a.has("param-dtype") && c.model_dtype != DType::kFloat32) c.precision.param = c.model_dtype;
+  c.autocast = c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
+  if (!c.autocast && c.precision.param != c.model_dtype) {
+    a.report("param-dtype", fmt::format("{} over parameters in {} is not planned without sharding", name_of(*c.precision.param),
+                                        name_of(c.model_dtype)), "bf16 over fp32 (autocast), or --model-dtype of the same name");
+  }
+  if (a.has("reduce-dtype") && c.precision.reduce != c.model_dtype) {
+    a.report("reduce-dtype", "gradients are reduced in the parameters' dtype", "--ddp-comm-hook bf16 or fp16 compresses them");
+  }
+  c.precision.reduce = c.model_dtype;
+}
+
 void read_training(Arguments& a, ParallelConfig& c) {
   c.micro_batch = a.integer("micro-batch", c.micro_batch, 1, 1 << 20);
   c.sequence = a.integer("seq", c.sequence, 1, kMostTokens);
   c.accumulate = a.integer("accumulate", 1, 1, 1 << 16);
   c.sync_each_micro_batch = a.yes_no("sync-each-micro-batch", true);
   read_precision(a, c);
+  read_whole_precision(a, c);
   read_checkpoint(a, c);
   const std::string optimizer = a.text("optimizer", "adamw");
   c.optimizer = optimizer == "adamw-foreach"    ? OptimizerKind::kAdamWForeach

@@ -153,6 +153,8 @@ void Fsdp2::all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vec
   d.bytes = vector->bytes();
   d.collective = host.collective(c);
   host.decide(d);
+  // Work on host memory ends in a wait of the host itself: kernels of the CPU follow it.
+  if (vector->storage->space != MemorySpace::kDevice) return host.program().sync_stream(*comm.internal);
   host.wait_stream(host.stream(), *comm.internal);
 }
 
