@@ -32,10 +32,22 @@ std::optional<std::int64_t> number_after(const std::string& text, std::string_vi
   return n;
 }
 
-void read_wrap(Arguments& a, WrapPolicy& wrap) {
+/// "a,b,c".
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) names.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return names;
+}
+
+/// FSDP2's recipes give embedding and head units of their own, FSDP1's policies name blocks only.
+void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
   using K = WrapPolicy::Kind;
   const std::string text = a.text("wrap", "blocks");
-  wrap.root_split = a.yes_no("root-split", true);
+  wrap.root_split = a.yes_no("root-split", framework != FrameworkKind::kFsdp1);
   if (text == "blocks") {
     wrap.kind = K::kBlocks;
   } else if (text == "root") {
@@ -48,11 +60,7 @@ void read_wrap(Arguments& a, WrapPolicy& wrap) {
     wrap.min_elements = *size;
   } else if (text.rfind("modules:", 0) == 0 && text.size() > 8) {
     wrap.kind = K::kModules;
-    for (std::size_t at = 8; at < text.size();) {
-      const std::size_t comma = std::min(text.find(',', at), text.size());
-      if (comma > at) wrap.modules.push_back(text.substr(at, comma - at));
-      at = comma + 1;
-    }
+    wrap.modules = split_names(text.substr(8));
   } else {
     a.report("wrap", fmt::format("found \"{}\"", text), "allowed: blocks, every:K, root, size:N, modules:a,b,c");
   }
@@ -92,6 +100,7 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   if (const auto t = read_dtype(a, "model-dtype")) c.model_dtype = *t;
   if (const auto t = read_dtype(a, "param-dtype")) c.precision.param = t;
   if (const auto t = read_dtype(a, "reduce-dtype")) c.precision.reduce = t;
+  c.autocast = a.yes_no("autocast", false);
 }
 
 void read_training(Arguments& a, ParallelConfig& c) {
@@ -113,13 +122,20 @@ void read_training(Arguments& a, ParallelConfig& c) {
   c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer", "both"});
 }
 
-void read_fsdp1(Arguments& a, Fsdp1Options& o) {
+void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
+  using Strategy = Fsdp1Options::Strategy;
+  o.strategy = replicate > 1 ? Strategy::kHybrid : Strategy::kFullShard;
   o.strategy = choose(a, "fsdp1-strategy", o.strategy,
                       {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"});
+  using Policy = Fsdp1Options::Policy;
+  constexpr Policy policies[] = {Policy::kFromWrap, Policy::kModuleClass, Policy::kTransformer, Policy::kAlways};
+  o.policy = policies[choose(a, "fsdp1-policy", 0, {"lambda", "module_class", "transformer", "always"})];
+  if (a.has("fsdp1-ignored-modules")) o.ignored_modules = split_names(a.text("fsdp1-ignored-modules"));
   o.backward_prefetch = choose(a, "fsdp1-backward-prefetch", o.backward_prefetch, {"backward_pre", "backward_post", "none"});
   o.forward_prefetch = a.yes_no("fsdp1-forward-prefetch", o.forward_prefetch);
   o.limit_all_gathers = a.yes_no("fsdp1-limit-all-gathers", o.limit_all_gathers);
   o.use_orig_params = a.yes_no("fsdp1-use-orig-params", o.use_orig_params);
+  o.keep_low_precision_grads = a.yes_no("fsdp1-keep-low-precision-grads", o.keep_low_precision_grads);
 }
 
 void read_zero(Arguments& a, ZeroOptions& o) {
@@ -179,6 +195,19 @@ void read_ddp(Arguments& a, DdpOptions& o) {
   if (a.has("ddp-bucket-cap-mb")) o.bucket_cap_mib = a.number("ddp-bucket-cap-mb", 25, 1e-3, 1e6);
   o.gradient_as_bucket_view = a.yes_no("ddp-gradient-as-bucket-view", o.gradient_as_bucket_view);
   o.static_graph = a.yes_no("ddp-static-graph", o.static_graph);
+  o.find_unused_parameters = a.yes_no("ddp-find-unused-parameters", o.find_unused_parameters);
+  o.broadcast_buffers = a.yes_no("ddp-broadcast-buffers", o.broadcast_buffers);
+  o.batched_grad_copy = a.yes_no("ddp-batched-grad-copy", o.batched_grad_copy);
+  o.comm_hook = choose(a, "ddp-comm-hook", o.comm_hook, {"none", "allreduce", "bf16", "fp16", "powersgd"});
+  for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
+    double mib = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mib);
+    if (error != std::errc() || end != text.data() + text.size() || !(mib > 0 && mib < 1e6)) {
+      a.report("ddp-bucket-cap-mb-list", fmt::format("\"{}\" is not a size in MiB", text), "e.g. 1,25,100");
+    } else {
+      o.bucket_cap_mib_list.push_back(mib);
+    }
+  }
 }
 
 /// World = shard x replicate; what is not given follows from the number of GPUs.
@@ -231,12 +260,12 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     c.shard = a.integer("shard", 1, 1, kMostGpus);
     c.replicate = a.integer("replicate", 1, 1, kMostGpus);
   }
-  read_wrap(a, c.wrap);
+  read_wrap(a, c.framework, c.wrap);
   read_reshard(a, c.reshard);
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
-  read_fsdp1(a, c.fsdp1);
+  read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);
   if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");

@@ -13,7 +13,7 @@ OptionGroup sharding_group() {
            option("shard", "N", "Ranks that share one copy of the parameters (default: all GPUs / --replicate)"),
            option("replicate", "N", "Copies of the parameters (HSDP; default 1)"),
            option("wrap", "POLICY", "blocks | every:K | root | size:N | modules:a,b,c (default blocks)"),
-           option("root-split", "yes|no", "Embedding and head as units of their own (default yes)", {"yes", "no"}),
+           option("root-split", "yes|no", "Embedding and head as units of their own (default yes; fsdp1 no)", {"yes", "no"}),
            option("reshard", "true|false|N", "Free gathered parameters after forward; N: keep shards of N ranks (default true)"),
            option("prefetch-forward", "N", "Explicit prefetch of the next N units in forward (default: the framework's rule)"),
            option("prefetch-backward", "N", "The same for backward"),
@@ -29,6 +29,7 @@ OptionGroup training_group() {
            option("sync-each-micro-batch", "yes|no", "Reduce gradients in each micro-batch (default yes)", {"yes", "no"}),
            option("model-dtype", "DTYPE", "Dtype of the parameters as built and of the optimizer (default fp32)"),
            option("param-dtype", "DTYPE", "Dtype of gathered parameters and compute (default bf16)"),
+           option("autocast", "yes|no", "Compute under torch.autocast to --param-dtype: DDP and one GPU (default no)", {"yes", "no"}),
            option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
            option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
            option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
@@ -43,12 +44,16 @@ OptionGroup training_group() {
 
 OptionGroup fsdp1_group() {
   return {"FSDP1",
-          {option("fsdp1-strategy", "NAME", "Sharding strategy (default full_shard)",
+          {option("fsdp1-strategy", "NAME", "Sharding strategy (default full_shard; with --replicate hybrid_shard)",
                   {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}),
+           option("fsdp1-policy", "NAME", "PyTorch's policy behind --wrap (default lambda); the class policies take classes there",
+                  {"lambda", "module_class", "transformer", "always"}),
+           option("fsdp1-ignored-modules", "a,b,c", "Modules that stay whole and out of it"),
            option("fsdp1-backward-prefetch", "WHEN", "Default backward_pre", {"backward_pre", "backward_post", "none"}),
            option("fsdp1-forward-prefetch", "yes|no", "Default no", {"yes", "no"}),
            option("fsdp1-limit-all-gathers", "yes|no", "Default yes", {"yes", "no"}),
-           option("fsdp1-use-orig-params", "yes|no", "Default no", {"yes", "no"})}};
+           option("fsdp1-use-orig-params", "yes|no", "Default no", {"yes", "no"}),
+           option("fsdp1-keep-low-precision-grads", "yes|no", "Default no", {"yes", "no"})}};
 }
 
 OptionGroup zero_group() {
@@ -80,7 +85,13 @@ OptionGroup ddp_group() {
   return {"DDP",
           {option("ddp-bucket-cap-mb", "MIB", "Bucket size (default 25, the first 1)"),
            option("ddp-gradient-as-bucket-view", "yes|no", "Default no", {"yes", "no"}),
-           option("ddp-static-graph", "yes|no", "Default no", {"yes", "no"})}};
+           option("ddp-static-graph", "yes|no", "Default no", {"yes", "no"}),
+           option("ddp-bucket-cap-mb-list", "A,B,...", "A size for each bucket, the last one repeats"),
+           option("ddp-find-unused-parameters", "yes|no", "Default no", {"yes", "no"}),
+           option("ddp-broadcast-buffers", "yes|no", "Before every forward (default yes)", {"yes", "no"}),
+           option("ddp-batched-grad-copy", "yes|no", "One copy for each bucket (default no)", {"yes", "no"}),
+           option("ddp-comm-hook", "NAME", "What buckets pass on their way (default none)",
+                  {"none", "allreduce", "bf16", "fp16", "powersgd"})}};
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <exception>
 
+#include "conformance/ddp_check.h"
+#include "conformance/fsdp1_check.h"
 #include "conformance/fsdp2_check.h"
 #include "conformance/golden_files.h"
 #include "conformance/memory_check.h"
@@ -13,6 +15,8 @@ namespace foreshard {
 namespace {
 
 constexpr CheckKind kKinds[] = {
+    {"ddp", check_ddp},
+    {"fsdp1", check_fsdp1},
     {"fsdp2", check_fsdp2},
     {"memory", check_memory},
     {"models", check_models},

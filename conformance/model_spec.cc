@@ -36,7 +36,8 @@ struct Inherited {
 /// any child by path).
 class SpecBuilder {
  public:
-  explicit SpecBuilder(const Json& golden_case) : case_(golden_case), builder_("Container") {}
+  SpecBuilder(const Json& golden_case, LeafInputs leaf_inputs)
+      : case_(golden_case), cast_inputs_(leaf_inputs == LeafInputs::kCastToWeight), builder_("Container") {}
 
   ModelSpec build() {
     const Json& root = case_.at("model");
@@ -198,23 +199,51 @@ class SpecBuilder {
 
   void write_leaf(const std::string& kind, ModuleId id) {
     builder_.set_signature(id, {"x"}, {"y"});
-    Statement& s = builder_.add_statement(id, leaf_function(kind), {"x"}, {"y"});
+    if (cast_inputs_ && kind == "RMSNorm") return write_rms_norm(id);
+    const bool cast = cast_inputs_ && (kind == "Linear" || kind == "LayerNorm");
+    if (cast) cast_to_weight(id);
+    Statement& s = builder_.add_statement(id, leaf_function(kind), {cast ? "%x" : "x"}, {"y"});
     for (const OwnedParameter& p : builder_.model().at(id).parameters) s.parameters.push_back(p.id);
     if (kind != "Linear" && kind != "Embedding") s.floats = {1e-5};
   }
 
-  /// Self-attention: one projection to q, k, v, attention without a mask, the output projection.
+  ParameterId weight_of(ModuleId id) { return builder_.model().at(id).parameters.front().id; }
+
+  /// x.to(weight.dtype).
+  void cast_to_weight(ModuleId id) {
+    builder_.add_statement(id, Function::kParameter, {}, {"%w"}).parameters = {weight_of(id)};
+    builder_.add_statement(id, Function::kCast, {"x", "%w"}, {"%x"});
+  }
+
+  /// F.rms_norm(x) * weight.
+  void write_rms_norm(ModuleId id) {
+    builder_.add_statement(id, Function::kRmsNorm, {"x"}, {"%n"}).floats = {1e-5};
+    builder_.add_statement(id, Function::kParameter, {}, {"%w"}).parameters = {weight_of(id)};
+    builder_.add_statement(id, Function::kMul, {"%n", "%w"}, {"y"});
+  }
+
+  /// Self-attention without a mask as torch.nn.MultiheadAttention computes it: sequence first, hence a transposed input of
+  /// the projection to q, k, v and a transposed output.
   void write_multihead_attention(ModuleId id, std::int64_t heads) {
-    builder_.set_signature(id, {"x"}, {"y"});
+    builder_.set_signature(id, {"x"}, {"%y"});
+    const auto swap = [&](const char* in, const char* out) {
+      builder_.add_statement(id, Function::kTranspose, {in}, {out}).ints = {0, 1};
+    };
     const auto linear = [&](ModuleId owner, const char* in, const char* out) {
       const std::vector<OwnedParameter> parameters = builder_.model().at(owner).parameters;
       Statement& s = builder_.add_statement(id, Function::kLinear, {in}, {out});
       for (const OwnedParameter& p : parameters) s.parameters.push_back(p.id);
     };
-    linear(id, "x", "qkv");
-    builder_.add_statement(id, Function::kChunk, {"qkv"}, {"q", "k", "v"}).ints = {-1, 3};
-    builder_.add_statement(id, Function::kPackedAttention, {"q", "k", "v"}, {"o"}).ints = {heads, heads, 0};
-    linear(child_of(id, "out_proj"), "o", "y");
+    swap("x", "%t");
+    linear(id, "%t", "%p");
+    swap("%p", "%s");
+    builder_.add_statement(id, Function::kContiguous, {"%s"}, {"%c"});
+    builder_.add_statement(id, Function::kChunk, {"%c"}, {"q", "k", "v"}).ints = {-1, 3};
+    builder_.add_statement(id, Function::kPackedAttention, {"q", "k", "v"}, {"%o"}).ints = {heads, heads, 0};
+    swap("%o", "%u");
+    builder_.add_statement(id, Function::kContiguous, {"%u"}, {"%w"});
+    linear(child_of(id, "out_proj"), "%w", "%z");
+    swap("%z", "%y");
   }
 
   /// BatchNorm1d stands as a LayerNorm: its gradients arrive in the same order (input, weight, bias).
@@ -287,6 +316,7 @@ class SpecBuilder {
   }
 
   const Json& case_;
+  const bool cast_inputs_;
   ModelBuilder builder_;
   ModelSpec spec_;
   std::vector<Alias> aliases_;
@@ -294,7 +324,9 @@ class SpecBuilder {
 
 }  // namespace
 
-ModelSpec read_model_spec(const Json& golden_case) { return SpecBuilder(golden_case).build(); }
+ModelSpec read_model_spec(const Json& golden_case, LeafInputs leaf_inputs) {
+  return SpecBuilder(golden_case, leaf_inputs).build();
+}
 
 ParameterId find_parameter(const Model& model, const std::string& name) {
   const auto [owner, local] = split_last(name);

@@ -18,8 +18,13 @@ struct ModelSpec {
   std::vector<std::string> non_contiguous;
 };
 
+/// What Linear and LayerNorm do with an input of another dtype than their weight, and RMSNorm with its weight: the models of
+/// FSDP2's recordings take it as it is and have a fused RMSNorm; those of the other frameworks' recordings cast it, and
+/// multiply by the weight apart.
+enum class LeafInputs { kAsGiven, kCastToWeight };
+
 /// Reads `case.model` with the case's `dtype`, `tied`, `frozen_params` and `inputs`. InputError on an unknown kind or name.
-ModelSpec read_model_spec(const Json& golden_case);
+ModelSpec read_model_spec(const Json& golden_case, LeafInputs leaf_inputs = LeafInputs::kAsGiven);
 
 /// The parameter called `name` ("layers.0.wq.weight"), by any of its owners; invalid id if there is none.
 ParameterId find_parameter(const Model& model, const std::string& name);

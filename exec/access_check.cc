@@ -59,8 +59,17 @@ void AccessCheck::allocate(Range range) {
 }
 
 void AccessCheck::forget(Range range, const std::vector<StreamIndex>& streams) {
+  // What the stream waited for before is done when it is: an access of another stream that it is ordered after counts too.
+  const auto settle = [&](std::vector<Touch>& touches) {
+    for (std::size_t t = 0; t < touches.size(); ++t) {
+      for (const StreamIndex s : streams) {
+        if (static_cast<std::size_t>(s) == t || touches[t].time <= clocks_[s][t]) touches[t] = Touch{};
+      }
+    }
+  };
   for_cells(range, [&](Cell& c) {
-    for (const StreamIndex s : streams) c.reads[s] = c.writes[s] = Touch{};
+    settle(c.reads);
+    settle(c.writes);
   });
 }
 

@@ -27,7 +27,8 @@ class AccessCheck {
   AccessCheck(std::size_t streams, std::uint32_t events);
 
   void allocate(Range range);
-  /// Forgets what `streams` did there: their later reuse is the allocator's business (record_stream).
+  /// Forgets what `streams` did there, and what they are ordered after: the allocator waits for them before it reuses the
+  /// bytes (record_stream).
   void forget(Range range, const std::vector<StreamIndex>& streams);
 
   /// Starts a piece of work on a stream; reads and writes that follow belong to it.

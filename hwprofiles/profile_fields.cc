@@ -54,6 +54,7 @@ constexpr Field<NetworkProfile> kNetwork[] = {
     {"latency", &NetworkProfile::latency, kSeconds, N<NetworkProfile>::kRequired},
     {"call_overhead", &NetworkProfile::call_overhead, kSeconds, N<NetworkProfile>::kRequired},
     {"efficiency", &NetworkProfile::efficiency, kCount, N<NetworkProfile>::kPositive},
+    {"node_rate", &NetworkProfile::node_rate, kBytesPerSecond, N<NetworkProfile>::kOptional},
 };
 
 constexpr EfficiencyName kEfficiency[] = {

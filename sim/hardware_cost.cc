@@ -126,8 +126,7 @@ class HardwareCostModel final : public CostModel {
       capacity_[index(Link::kNvLink)] = p.gpu.nvlink_bandwidth.value * links.nvlink_share;
     }
     if (p.network.nic_rate.known() && p.network.nics.known()) {
-      capacity_[index(Link::kNetwork)] =
-          p.network.nics.value * p.network.nic_rate.value * p.network.efficiency.value_or(1) / gpus;
+      capacity_[index(Link::kNetwork)] = p.network.usable_rate() / gpus;
     }
     const double slot = p.gpu.pcie_bandwidth.value_or(0) * links.pcie_share;
     const double shared = std::max(1.0, p.node.gpus_per_pcie_switch.value_or(1));

@@ -37,6 +37,7 @@ SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& ha
 Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   PlanOptions plan_options;
   plan_options.executable = false;
+  plan_options.steps = steady_steps(job.config);
   Evaluation out;
   out.schedule = plan(*job.model, job.config, plan_options);
   out.result = simulate_on(out.schedule, job.hardware, options);

@@ -10,7 +10,6 @@
 #include "core/json.h"
 #include "models/load_model.h"
 #include "models/plain/plain_models.h"
-#include "schedules/planner/frameworks/framework.h"
 
 namespace foreshard {
 namespace {
@@ -143,6 +142,8 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
     config.framework = FrameworkKind::kFsdp2;
   } else if (run.strategy.starts_with("FSDP")) {
     config.framework = FrameworkKind::kFsdp1;
+    config.wrap.root_split = false;         // FSDP1's policies name blocks; embedding and head stay with the root.
+    if (config.replicate > 1) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
     if (contains(run.strategy, "SHARD_GRAD_OP")) config.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
     if (contains(run.strategy, "HYBRID")) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
     if (contains(run.strategy, "NO_SHARD")) config.fsdp1.strategy = Fsdp1Options::Strategy::kNoShard;
@@ -225,24 +226,6 @@ std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
   return std::make_shared<const Model>(plain_llama(o));
 }
 
-bool can_plan(const ParallelConfig& config) {
-  try {
-    make_framework(config);
-    return true;
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
-/// FSDP1 runs by FSDP2's rules while FSDP1 itself cannot be planned: the same collectives of nearly the same bytes, in the
-/// same order behind the same compute; buffers, padding and the rate limiter's waits differ.
-void stand_in_for_fsdp1(ParallelConfig& config, std::vector<std::string>& assumptions) {
-  if (config.framework != FrameworkKind::kFsdp1 || can_plan(config)) return;
-  config.framework = FrameworkKind::kFsdp2;
-  if (config.fsdp1.strategy == Fsdp1Options::Strategy::kShardGradOp) config.reshard = Reshard::no();
-  assumptions.push_back("FSDP1 planned by FSDP2's rules");
-}
-
 }  // namespace
 
 RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
@@ -275,7 +258,6 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   }
   set_checkpointing(run, config);
   set_software(run, out);
-  stand_in_for_fsdp1(config, out.assumptions);
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;
     for (ParameterDef& p : model.parameters) p.dtype = config.model_dtype;

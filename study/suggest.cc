@@ -38,12 +38,20 @@ void add_sharding_changes(const Job& job, std::vector<Change>& out) {
     out.push_back({fmt::format("--replicate {}", job.gpus / per_node), [=](ParallelConfig& p) {
                      p.replicate = job.gpus / per_node;
                      p.shard = per_node;
+                     p.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
                    }});
   if (c.replicate > 1)
-    out.push_back({"--replicate 1", [=](ParallelConfig& p) { p.shard = job.gpus, p.replicate = 1; }});
+    out.push_back({"--replicate 1", [=](ParallelConfig& p) {
+                     p.shard = job.gpus;
+                     p.replicate = 1;
+                     p.fsdp1.strategy = Fsdp1Options::Strategy::kFullShard;
+                   }});
   if (c.framework == FrameworkKind::kFsdp2 && c.reshard.kind != Reshard::Kind::kNo)
     out.push_back({"--reshard false", [](ParallelConfig& p) { p.reshard = Reshard::no(); }});
-  if (c.wrap.kind == WrapPolicy::Kind::kBlocks && job.model->roles.blocks.size() >= 4)
+  if (c.framework == FrameworkKind::kFsdp1 && c.fsdp1.strategy == Fsdp1Options::Strategy::kFullShard)
+    out.push_back({"--fsdp1-strategy shard_grad_op",
+                   [](ParallelConfig& p) { p.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp; }});
+  if (c.framework == FrameworkKind::kFsdp2 && c.wrap.kind == WrapPolicy::Kind::kBlocks && job.model->roles.blocks.size() >= 4)
     out.push_back({"--wrap every:2", [](ParallelConfig& p) { p.wrap.kind = WrapPolicy::Kind::kEveryK, p.wrap.every = 2; }});
   if (c.accumulate > 1 && c.sync_each_micro_batch)
     out.push_back({"--sync-each-micro-batch no", [](ParallelConfig& p) { p.sync_each_micro_batch = false; }});

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "study/evaluate.h"
+#include "study/parallel.h"
 
 namespace foreshard {
 namespace {
@@ -30,8 +31,10 @@ std::vector<std::int64_t> granularities(std::int64_t blocks) {
   return out;
 }
 
-WrapChoice candidate(std::int64_t blocks_per_unit, bool reshard, bool root_split) {
+WrapChoice candidate(const ParallelConfig& config, std::int64_t blocks_per_unit, bool reshard, bool root_split) {
   WrapChoice out;
+  out.framework = config.framework;
+  out.hybrid = config.replicate > 1;
   out.blocks_per_unit = blocks_per_unit;
   out.reshard = reshard;
   out.root_split = root_split;
@@ -140,16 +143,34 @@ Job with_choice(const Job& job, const WrapChoice& c) {
                                        : WrapPolicy::Kind::kEveryK;
   wrap.every = std::max<std::int64_t>(1, c.blocks_per_unit);
   wrap.root_split = c.root_split;
-  out.config.reshard = c.reshard ? Reshard::yes() : Reshard::no();
+  if (c.framework != FrameworkKind::kFsdp1) {
+    out.config.reshard = c.reshard ? Reshard::yes() : Reshard::no();
+    return out;
+  }
+  using Strategy = Fsdp1Options::Strategy;
+  const bool hybrid = out.config.replicate > 1;
+  out.config.fsdp1.strategy = c.reshard ? (hybrid ? Strategy::kHybrid : Strategy::kFullShard)
+                                        : (hybrid ? Strategy::kHybridZero2 : Strategy::kShardGradOp);
   return out;
 }
 
+namespace {
+
+/// The choice of resharding in the framework's words.
+std::string reshard_option(const WrapChoice& c, bool hybrid) {
+  if (c.framework != FrameworkKind::kFsdp1) return fmt::format("--reshard {}", c.reshard);
+  if (hybrid) return fmt::format("--fsdp1-strategy {}", c.reshard ? "hybrid_shard" : "hybrid_shard_zero2");
+  return fmt::format("--fsdp1-strategy {}", c.reshard ? "full_shard" : "shard_grad_op");
+}
+
+}  // namespace
+
 std::string options_of(const WrapChoice& c) {
-  return fmt::format("--wrap {} --root-split {} --reshard {}",
+  return fmt::format("--wrap {} --root-split {} {}",
                      c.blocks_per_unit == 0   ? "root"
                      : c.blocks_per_unit == 1 ? "blocks"
                                               : fmt::format("every:{}", c.blocks_per_unit),
-                     c.root_split ? "yes" : "no", c.reshard ? "true" : "false");
+                     c.root_split ? "yes" : "no", reshard_option(c, c.hybrid));
 }
 
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
@@ -160,18 +181,21 @@ TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
   for (const std::int64_t k : granularities(out.blocks))
     for (const bool reshard : {true, false})
       for (const bool split : {true, false})
-        if (k != 0 || !split) candidates.push_back(candidate(k, reshard, split));
-  int done = 0;
-  std::optional<InputError> refused;
-  for (const WrapChoice& c : candidates) {
+        if (k != 0 || !split) candidates.push_back(candidate(job.config, k, reshard, split));
+  std::vector<std::optional<WrapChoice>> measured(candidates.size());
+  std::vector<std::optional<InputError>> refused(candidates.size());
+  Progress report(progress, candidates.size());
+  parallel_for(candidates.size(), [&](std::size_t i) {
     try {
-      out.choices.push_back(measure(job, c));
+      measured[i] = measure(job, candidates[i]);
     } catch (const InputError& e) {
-      refused = e;
+      refused[i] = e;
     }
-    if (progress) progress(++done, static_cast<int>(candidates.size()));
-  }
-  if (out.choices.empty()) throw *refused;
+    report.one_more();
+  });
+  for (std::optional<WrapChoice>& c : measured)
+    if (c) out.choices.push_back(std::move(*c));
+  if (out.choices.empty()) throw *refused.back();
   out.capacity = Bytes(static_cast<std::int64_t>(job.hardware.gpu.usable_memory.value_or(job.hardware.gpu.memory.value_or(0))));
   std::stable_sort(out.choices.begin(), out.choices.end(), [](const WrapChoice& a, const WrapChoice& b) {
     return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);

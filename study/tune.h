@@ -13,6 +13,8 @@ namespace foreshard {
 
 /// One way to wrap, and what comes of it.
 struct WrapChoice {
+  FrameworkKind framework = FrameworkKind::kFsdp2;
+  bool hybrid = false;                 ///< The job has replicas.
   std::int64_t blocks_per_unit = 1;    ///< 0: one unit for the whole model.
   bool reshard = true;                 ///< Free gathered parameters after forward.
   bool root_split = true;

@@ -1,5 +1,7 @@
 #include "schedules/planner/clip.h"
 
+#include "schedules/planner/recipes/recipe.h"
+
 namespace foreshard {
 namespace {
 
@@ -33,8 +35,13 @@ SymTensor stack_scalars(Host& host, const TensorList& scalars) {
   return y;
 }
 
-SymTensor vector_norm(Host& host, const SymTensor& x) {
-  SymTensor y = scalar(host, x->dtype);
+SymTensor vector_norm(Host& host, const SymTensor& x, std::optional<DType> dtype) {
+  SymTensor y = scalar(host, dtype.value_or(x->dtype));
+  SymTensor partial, semaphores;            // In this order they are dropped last first.
+  if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel); blocks > 1) {
+    partial = host.empty({blocks}, DType::kFloat32, kClip);
+    semaphores = host.empty({1}, DType::kInt32, kClip);
+  }
   host.launch(OpKind::kNorm, {x}, {y}, {2.0});
   return y;
 }

@@ -61,12 +61,25 @@ struct WrapCall {
   bool as_list = false;
 };
 
+/// What a bucket goes through on its way: torch.distributed.algorithms.ddp_comm_hooks.
+enum class DdpCommHook : std::uint8_t { kNone, kAllReduce, kBf16Compress, kFp16Compress, kPowerSgd };
+
 struct DdpOptions {
   std::optional<double> bucket_cap_mib;     ///< Absent: 25 with a first bucket of 1 MiB (D-2, D-3).
+  std::vector<double> bucket_cap_mib_list;  ///< One for each bucket, the last repeats; overrides bucket_cap_mib (D-3).
+  bool last_bucket_small = false;           ///< DDP_SET_LAST_BUCKET_CAP=1 (D-5).
   bool gradient_as_bucket_view = false;
   bool static_graph = false;
   bool find_unused_parameters = false;
-  bool broadcast_buffers = true;
+  bool skip_all_reduce_unused = false;      ///< skip_all_reduce_unused_params: wholly unused buckets are not reduced.
+  bool batched_grad_copy = false;           ///< One list copy and one division for each bucket.
+  bool lazy_bucket_allocation = false;
+  bool broadcast_buffers = true;            ///< From rank 0, before every forward and at construction (D-1).
+  bool init_sync = true;                    ///< Construction verifies and broadcasts the parameters (D-1).
+  bool verify_parameters = true;            ///< Part of init_sync; some recordings leave it out.
+  DdpCommHook comm_hook = DdpCommHook::kNone;
+  std::optional<MixedPrecision> mixed_precision;   ///< DDP's own (D-10); autocast is ParallelConfig::autocast.
+  std::vector<std::string> ignored_parameters;     ///< _set_params_and_buffers_to_ignore_for_model.
 };
 
 /// FullyShardedDataParallel of PyTorch, flat parameters; names as its arguments (torch/distributed/fsdp/api.py, wrap.py).

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
 #include "schedules/planner/training_run.h"
 
@@ -47,6 +48,7 @@ RankProgram plan_rank(const Model& model, const ParallelConfig& config, const Pl
   for (std::int64_t s = 0; s < options.steps; ++s) run.step();
   groups = run.host().groups();
   RankProgram program = run.take();
+  find_carries(program);
   if (config.compile) fuse_compiled_blocks(program, block_names(model));
   return program;
 }
@@ -70,6 +72,11 @@ std::int64_t model_flops(const RankProgram& p) {
 }
 
 }  // namespace
+
+std::int64_t steady_steps(const ParallelConfig& config) {
+  if (config.framework != FrameworkKind::kDdp) return 2;
+  return config.ddp.static_graph ? 4 : 3;
+}
 
 Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options) {
   check(model, config);

@@ -34,6 +34,15 @@ INSTANTIATE_TEST_SUITE_P(Ddp, MemoryStreams,
                                            "l1b_ddp_static"),
                          name_of_case);
 
+INSTANTIATE_TEST_SUITE_P(Fsdp1, MemoryStreams,
+                         ::testing::Values("toy_fsdp1", "toy_fsdp1_accum2_nosync", "toy_fsdp1_fwdpref", "toy_fsdp1_hybrid",
+                                           "toy_fsdp1_nolimit_sync", "toy_fsdp1_nopref", "toy_fsdp1_offload",
+                                           "toy_fsdp1_origparams", "toy_fsdp1_post", "toy_fsdp1_sgo", "toy_fsdp1_sync",
+                                           "gpt2_fsdp1", "gpt2_fsdp1_offload", "gpt2xl_fsdp1", "l1b_fsdp1",
+                                           "l1b_fsdp1_sync", "l8b_fsdp1", "l8b_fsdp1_flat", "l8b_fsdp1_nolimit_sync",
+                                           "l8b_fsdp1_sgo", "l8b_fsdp1_sync"),
+                         name_of_case);
+
 INSTANTIATE_TEST_SUITE_P(
     Fsdp2, MemoryStreams,
     ::testing::Values("toy_fsdp2_ac", "toy_fsdp2_accum2", "toy_fsdp2_accum2_nosync", "toy_fsdp2_async", "toy_fsdp2_bf16_model",

@@ -55,6 +55,18 @@ Reshard reshard_of(const json& j) {
   return Reshard::to_group(j.get<std::int64_t>());
 }
 
+void read_fsdp1(const json& c, Fsdp1Options& o) {
+  using S = Fsdp1Options::Strategy;
+  using B = Fsdp1Options::BackwardPrefetch;
+  o.strategy = std::map<std::string, S>{{"FULL_SHARD", S::kFullShard}, {"SHARD_GRAD_OP", S::kShardGradOp},
+      {"HYBRID_SHARD", S::kHybrid}}.at(c.at("sharding_strategy"));
+  o.backward_prefetch = std::map<std::string, B>{{"BACKWARD_PRE", B::kPre}, {"BACKWARD_POST", B::kPost}, {"none", B::kNone}}.at(
+      c.at("backward_prefetch_mode"));
+  o.forward_prefetch = c.at("forward_prefetch") != 0;
+  o.limit_all_gathers = c.at("limit_all_gathers");
+  o.use_orig_params = c.at("use_orig_params");
+}
+
 ParallelConfig config_of(const json& c) {
   ParallelConfig p;
   const std::string framework = c.at("framework");
@@ -77,6 +89,7 @@ ParallelConfig config_of(const json& c) {
   if (!c.at("backward_prefetch").is_null()) p.prefetch_backward = c.at("backward_prefetch").get<std::int64_t>();
   p.precision.param = dtype_or_none(c.at("param_dtype"));
   p.precision.reduce = dtype_or_none(c.at("reduce_dtype"));
+  p.ddp.verify_parameters = false;          // Left out when they were recorded: the device computes nothing to compare.
   p.model_dtype = *parse_dtype(c.at("model_dtype").get<std::string>());
   p.autocast = c.at("autocast");
   const std::string ac = c.at("activation_checkpointing");
@@ -97,6 +110,7 @@ ParallelConfig config_of(const json& c) {
   if (!c.at("bucket_cap_mb").is_null()) p.ddp.bucket_cap_mib = c.at("bucket_cap_mb").get<double>();
   p.ddp.gradient_as_bucket_view = c.at("gradient_as_bucket_view");
   p.ddp.static_graph = c.at("static_graph");
+  if (p.framework == FrameworkKind::kFsdp1) read_fsdp1(c, p.fsdp1);
   return p;
 }
 

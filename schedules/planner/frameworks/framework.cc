@@ -1,6 +1,7 @@
 #include "schedules/planner/frameworks/framework.h"
 
 #include "core/error.h"
+#include "schedules/planner/frameworks/fsdp1.h"
 #include "schedules/planner/frameworks/zero.h"
 #include "schedules/planner/optimizer.h"
 
@@ -35,9 +36,9 @@ std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
     case FrameworkKind::kZero1:
     case FrameworkKind::kZero2:
     case FrameworkKind::kZero3: return zero::make_zero(config);
-    default:
-      throw InputError(Issue{"", "framework", "FSDP1 cannot be planned yet", "fsdp2, ddp, zero or none"});
+    case FrameworkKind::kFsdp1: return fsdp1::make_fsdp1(config);
   }
+  throw InternalError("no framework of this kind");
 }
 
 void Framework::update(Host& host, Optimizer* optimizer) {

@@ -58,6 +58,7 @@ struct Unit {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool mixed = false;                      ///< A MixedPrecision was given and not overridden (F1-G-5).
   MixedPrecision precision;                ///< All absent if not `mixed`.
+  bool keep_low_precision_grads = false, cast_forward_inputs = false;   ///< Fields of its MixedPrecision too.
   bool full_precision_class = false;       ///< Its class is kept in full precision: inputs to fp32, outputs back.
   std::optional<FlatLayout> flat;          ///< Absent: no parameters left for it, no handle (F1-G-1).
   double predivide = 1, postdivide = 1;    ///< F1-B-7.

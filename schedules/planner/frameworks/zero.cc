@@ -67,6 +67,7 @@ void Zero::throughput_timer(Host& host) {
 void Zero::make_parameters(Host& host, const std::function<void(ParameterId)>& made) {
   group_ = host.add_group("shard", world_, 1);
   rank_ = host.options().rank;
+  host.run_backward_on_one_stream();   // Gradient hooks are made on the compute stream, gathers or not.
   const Model& model = host.model();
   ids_ = parameter_order(model);
   std::copy_if(ids_.begin(), ids_.end(), std::back_inserter(trainable_), [&](ParameterId id) { return model.at(id).trainable; });

@@ -1,5 +1,7 @@
 #include "schedules/planner/host/autograd.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_impl.h"
@@ -37,6 +39,7 @@ void clear_node(AutogradNode& n) {
   n.mixed_dtypes = n.runs_without_gradients = false;
   n.late_edge = -1;
   n.sizes = nullptr;
+  n.stream = 0;
   n.backward = nullptr;
   n.first_hook = -1;
   n.pending = 0;
@@ -84,16 +87,24 @@ const SymTensor& BackwardContext::saved(int i) {
   return slot;
 }
 
+Ref<AutogradNode> HostImpl::new_node(std::uint64_t sequence, BackwardFunction backward) {
+  AutogradNode* const n = nodes.take();
+  n->host = &host;
+  n->sequence = sequence;
+  n->backward = backward;
+  n->scope = host.scope_;
+  n->stream = node_streams ? host.stream_ : StreamIndex{0};
+  return Ref<AutogradNode>(n);
+}
+
 Ref<AutogradNode> HostImpl::gradient_edge_node(SymTensorImpl& t) {
   if (t.grad_fn) return t.grad_fn;
   if (t.grad_accumulator) return Ref<AutogradNode>(t.grad_accumulator);
-  AutogradNode* const n = nodes.take();
-  n->host = &host;
-  n->sequence = kAccumulateSequence;
+  Ref<AutogradNode> n = new_node(kAccumulateSequence, nullptr);
   n->dtype = t.dtype;
   n->variable = &t;
-  t.grad_accumulator = n;
-  return Ref<AutogradNode>(n);
+  t.grad_accumulator = n.get();
+  return n;
 }
 
 void HostImpl::add_hook(AutogradNode& n, HookEntry e) {
@@ -135,9 +146,17 @@ void Host::remove_accumulate_hooks(const Ref<AutogradNode>& accumulator) {
   }
 }
 
+Ref<AutogradNode> Host::gradient_node(const SymTensor& t) { return impl_->gradient_edge_node(*t); }
+
+void Host::run_backward_on_one_stream() { impl_->node_streams = false; }
+
 bool Host::will_run(const SymTensor& t) const {
   const AutogradNode* const n = t->grad_fn ? t->grad_fn.get() : t->grad_accumulator;
   return n != nullptr && impl_->running_backward != 0 && n->visit == impl_->running_backward;
+}
+
+bool Host::will_run(const Ref<AutogradNode>& node) const {
+  return impl_->running_backward != 0 && node->visit == impl_->running_backward;
 }
 
 std::vector<const SymTensorImpl*> Host::leaves_of(std::span<const SymTensor> roots) {
@@ -180,11 +199,8 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
   bool any = false;
   for (const SymTensor& t : passed) any = any || (t && t->requires_grad);
   if (!any || !host.grad_enabled_) return;
-  AutogradNode* const n = nodes.take();
-  Ref<AutogradNode> node(n);
-  n->host = &host;
-  n->sequence = next_sequence++;
-  n->backward = backward;
+  const Ref<AutogradNode> node = new_node(next_sequence++, backward);
+  AutogradNode* const n = node.get();
   n->payload = payload;
   n->scope = host.scope_;
   n->gradients_in = static_cast<std::uint16_t>(passed.size());
@@ -215,6 +231,8 @@ void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(root
 struct HostImpl::GraphTask {
   std::uint32_t number = 0;
   std::vector<SymTensor> slots;                       ///< Input buffers of the nodes that wait.
+  std::vector<EventId> ready_events;                  ///< Beside them: what the node's stream waits for first.
+  std::vector<StreamIndex> leaf_streams;              ///< Streams of the AccumulateGrads that ran.
   std::priority_queue<ReadyNode> ready;               ///< Ties as std::priority_queue resolves them: PyTorch's own.
   std::vector<AutogradNode*> stack;
   /// State of nodes that an outer backward still waits for (a nested backward may share AccumulateGrad with it).
@@ -252,19 +270,35 @@ void HostImpl::count_dependencies(GraphTask& task, AutogradNode* root) {
   }
 }
 
+/// A gradient made on one stream and used on another must not be reused too early (_record_stream_any_impl).
+void HostImpl::use_on_stream(const SymTensor& t, StreamIndex stream) {
+  const SymStorage& s = *t->storage;
+  if (s.buffer.valid() && s.space == MemorySpace::kDevice) host.program_.record_stream(s.buffer, stream);
+}
+
 /// InputBuffer::add: the first gradient is taken as it is; further ones are added, in place if the buffer holds the only
-/// reference to a dense tensor and its storage.
-void HostImpl::accumulate_input(GraphTask& task, AutogradNode* next, int input, SymTensor&& g) {
+/// reference to a dense tensor and its storage. A producer on another stream than the consumer leaves an event for it;
+/// sums are made on the consumer's stream.
+void HostImpl::accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input, SymTensor&& g) {
   if (next->slots == UINT32_MAX) {
     next->slots = static_cast<std::uint32_t>(task.slots.size());
     task.slots.resize(task.slots.size() + next->gradients_in);
+    task.ready_events.resize(task.slots.size());
   }
   SymTensor& slot = task.slots[next->slots + static_cast<std::uint32_t>(input)];
   if (!g) return;
+  EventId& ready = task.ready_events[next->slots + static_cast<std::uint32_t>(input)];
+  const bool crosses = producer != next->stream;
+  if (crosses) use_on_stream(g, next->stream);
   if (!slot) {
     slot = std::move(g);
+    if (crosses) ready = host.record_event(producer);
     return;
   }
+  const StreamGuard on_consumer(host, next->stream);
+  if (crosses) host.wait_event(next->stream, host.record_event(producer));
+  if (ready.valid()) host.wait_event(next->stream, ready);
+  ready = {};
   SymTensor other = std::move(g);
   if (slot->refs == 1 && slot->storage->refs == 1) {
     host.launch(OpKind::kAddInPlace, {slot, other}, {slot});
@@ -327,6 +361,10 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
 
   for (std::uint16_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
   host.scope_ = node->scope;
+  const StreamGuard on_own_stream(host, node->stream);
+  for (std::uint16_t i = 0; i < n_in; ++i) {
+    if (const EventId e = task.ready_events[node->slots + i]; e.valid()) host.wait_event(node->stream, e);
+  }
   bool has_post_hooks = false;
   SymTensor kept;
   for (std::int32_t h = node->first_hook; h >= 0;) {
@@ -339,6 +377,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     h = e.next;
   }
   if (!node->backward) {
+    task.leaf_streams.push_back(node->stream);
     if (in[0] && node->variable) {
       if (has_post_hooks) kept = in[0];     // The hooks see the inputs, so they live on.
       accumulate_gradient(*node, std::move(in[0]), has_post_hooks);
@@ -364,7 +403,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     AutogradEdge& e = node->edge(static_cast<int>(i));
     AutogradNode* const next = e.node.get();
     if (!next) continue;
-    accumulate_input(task, next, e.input, std::move(out[i]));
+    accumulate_input(task, node->stream, next, e.input, std::move(out[i]));
     if (--next->pending == 0) task.ready.push({next});
   }
 }
@@ -393,7 +432,7 @@ void HostImpl::run_backward(std::span<const SymTensor> roots, std::span<const Sy
   // The engine's root node feeds every root; a root that another root's graph reaches waits for that too.
   for (std::size_t i = 0; i < roots.size(); ++i) {
     const Ref<AutogradNode> n = gradient_edge_node(*roots[i]);
-    accumulate_input(task, n.get(), roots[i]->output_nr, SymTensor(ones[i]));
+    accumulate_input(task, host.stream_, n.get(), roots[i]->output_nr, SymTensor(ones[i]));
   }
   for (const SymTensor& r : roots) {
     AutogradNode* const n = gradient_edge_node(*r).get();
@@ -412,6 +451,10 @@ void HostImpl::run_backward(std::span<const SymTensor> roots, std::span<const Sy
     o.node->pending = o.pending;
     o.node->slots = o.slots;
   }
+  // The caller's stream waits for the leaves' before the callbacks.
+  std::sort(task.leaf_streams.begin(), task.leaf_streams.end());
+  task.leaf_streams.erase(std::unique(task.leaf_streams.begin(), task.leaf_streams.end()), task.leaf_streams.end());
+  for (const StreamIndex s : task.leaf_streams) if (s != host.stream_) host.wait_stream(host.stream_, s);
   // Callbacks may queue further ones.
   for (std::size_t i = 0; i < callbacks.size(); ++i) host.framework_->on_backward_callback(host, callbacks[i]);
   callbacks = std::move(callbacks_before);

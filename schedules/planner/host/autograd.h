@@ -49,6 +49,7 @@ struct AutogradNode {
   std::int8_t late_edge = -1;              ///< This edge's gradient passes a view first and is converted after that.
   bool runs_without_gradients = false;     ///< Runs even if no gradient arrived (hooks must fire).
   DType dtype = DType::kFloat32;           ///< Of the outputs: gradients that arrive are converted to it.
+  StreamIndex stream = 0;                  ///< Current when it was made: backward runs it, and its hooks, there.
   std::uint64_t sequence = 0;              ///< Order of creation; AccumulateGrad: kAccumulateSequence.
   Host* host = nullptr;
   BackwardFunction backward = nullptr;     ///< Null: AccumulateGrad.
@@ -85,7 +86,7 @@ class BackwardContext {
  public:
   BackwardContext(Host& h, AutogradNode& n, std::span<SymTensor> gradients, std::span<SymTensor> results)
       : host(h), node(n), gradients_(gradients), results_(results) {}
-  ~BackwardContext() { while (count_ > 0) unpacked_[static_cast<std::size_t>(--count_)].reset(); }
+  ~BackwardContext() { drop_saved(); }
 
   Host& host;
   AutogradNode& node;
@@ -100,6 +101,8 @@ class BackwardContext {
   /// Saved tensor i; call once each, in the order in which PyTorch's code unpacks. Inside a checkpointed region the first
   /// call runs the forward again.
   const SymTensor& saved(int i);
+  /// Drops the unpacked tensors now: what follows (reducing gradients of broadcast inputs) happens after the function.
+  void drop_saved() { while (count_ > 0) unpacked_[static_cast<std::size_t>(--count_)].reset(); }
 
  private:
   std::span<SymTensor> gradients_, results_;

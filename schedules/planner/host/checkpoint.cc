@@ -228,11 +228,8 @@ void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs, std::span
   for (const SymTensor& t : inputs) any = any || (t && t->requires_grad);
   Ref<AutogradNode> node;
   if (any) {
-    AutogradNode* const n = nodes.take();
-    node = Ref<AutogradNode>(n);
-    n->host = &host;
-    n->sequence = next_sequence++;           // The node is made before the forward runs.
-    n->backward = reentrant_backward;
+    node = new_node(next_sequence++, reentrant_backward);   // Made before the forward runs.
+    AutogradNode* const n = node.get();
     n->payload = m.value;
     n->scope = host.scope_;
     for (const SymTensor& t : inputs) {

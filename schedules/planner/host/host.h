@@ -165,9 +165,14 @@ class Host {
   Ref<AutogradNode> grad_accumulator(const SymTensor& leaf);
   /// Post hook of AccumulateGrad (DDP, FSDP1): Framework::on_accumulated(payload) after the gradient is in leaf.grad.
   void register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload);
+  /// Backward runs every node on the compute stream: what PyTorch does on a CPU.
+  void run_backward_on_one_stream();
   /// Takes all post hooks off an AccumulateGrad.
   void remove_accumulate_hooks(const Ref<AutogradNode>& accumulator);
-  /// The running backward will reach (or has reached) the node of `t`.
+  /// The node that takes the gradient of `t`.
+  Ref<AutogradNode> gradient_node(const SymTensor& t);
+  /// The running backward reaches this node (or has done so).
+  bool will_run(const Ref<AutogradNode>& node) const;
   bool will_run(const SymTensor& t) const;
   /// Leaves whose gradients a backward from `roots` would accumulate.
   std::vector<const SymTensorImpl*> leaves_of(std::span<const SymTensor> roots);

@@ -3,6 +3,7 @@
 // Inner state of the symbolic host; include in host/ and recipes/ only.
 
 #include <cstdint>
+#include <map>
 #include <queue>
 #include <span>
 #include <vector>
@@ -50,6 +51,7 @@ struct CompiledModule {
   bool ready = false;
   std::int32_t slots = 0;
   std::vector<std::uint32_t> release_end;  ///< For each statement: end of its range in `release`.
+  std::vector<std::uint32_t> inputs_end;   ///< ... and end of the inputs in that range; unused outputs follow.
   std::vector<ValueSlot> release;
 };
 
@@ -71,12 +73,15 @@ class HostImpl {
 
   // ---------------------------------------------------------------- autograd
   std::uint64_t next_sequence = 0;
+  bool node_streams = true;                ///< False: backward runs on one stream (the device is a CPU).
   std::vector<HookEntry> hooks;
   std::uint32_t backward_number = 0;
   std::uint32_t running_backward = 0;      ///< Number of the innermost backward that runs; 0: none.
   std::vector<std::uint32_t> callbacks;
   std::vector<Ref<AutogradNode>> kept_accumulators;   ///< Of leaves with tensor hooks.
 
+  /// A node with host, scope and stream of the present moment.
+  Ref<AutogradNode> new_node(std::uint64_t sequence, BackwardFunction backward);
   void add_hook(AutogradNode& n, HookEntry e);
   Ref<AutogradNode> gradient_edge_node(SymTensorImpl& t);
   /// `gradients`: of the roots; empty: ones. May run inside another backward (reentrant checkpoints).
@@ -129,6 +134,8 @@ class HostImpl {
   void run_module(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void run_program(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
 
+  /// Frequencies for long contexts, kept by a rotary embedding (by module) from its first call on.
+  std::map<std::uint32_t, SymTensor> long_frequencies;
   SymTensor packed_mask;                   ///< Of the running forward, see ParallelConfig::packed_sequences.
 
   // ---------------------------------------------------------------- autocast (torch.autocast, bf16)
@@ -146,7 +153,8 @@ class HostImpl {
   };
   struct GraphTask;
   void count_dependencies(GraphTask& task, AutogradNode* root);
-  void accumulate_input(GraphTask& task, AutogradNode* next, int input, SymTensor&& g);
+  void accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input, SymTensor&& g);
+  void use_on_stream(const SymTensor& t, StreamIndex stream);
   void evaluate(GraphTask& task, AutogradNode* node);
   void validate_outputs(AutogradNode& node, std::span<SymTensor> out);
   void accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks);

@@ -84,7 +84,20 @@ void addmm_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, w));
   if (ctx.needs(2)) ctx.set(2, weight_gradient(h, g, x));
+  w.reset();
+  x.reset();
+  ctx.drop_saved();
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+}
+
+/// A bias added in place to the last dimension; edges: x, bias.
+void add_bias_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  if (ctx.needs(1)) {
+    const SymTensor g = contiguous(h, fold(h, ctx.grad()));
+    ctx.set(1, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+  }
+  if (ctx.needs(0)) ctx.set(0, ctx.grad());
 }
 
 /// Can be seen as rows of its last dimension without a copy.
@@ -152,8 +165,10 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
                           std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
   }
   const std::int64_t out = weight->shape[0];
+  // at::linear flattens a batch of contiguous matrices; of others it takes the product and adds the bias after it.
+  const bool adds_bias = bias && x_in->shape.rank == 3 && !is_contiguous(*x_in);
   SymTensor y;
-  if (bias) {
+  if (bias && !adds_bias) {
     // addmm(bias, x.reshape(rows), weight.t()): the view of x is recorded before the transpose, so it goes back after it.
     SymTensor x = x_in;
     if (x->shape.rank != 2) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
@@ -180,6 +195,11 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
   SymTensor z = h.view_as(y, with_last(x_in->shape, out), y->offset);
   z->requires_grad = y->requires_grad;
   z->grad_fn = y->grad_fn;
+  if (adds_bias) {
+    Record r(h, add_bias_backward, {&z, &bias});
+    h.launch(OpKind::kAddInPlace, {z, bias}, {z});
+    r.attach(z);
+  }
   return z;
 }
 
@@ -194,6 +214,9 @@ void conv1d_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, swapped(h, w)));
   if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g, {}, ProductOf::kWeightGradient));
+  w.reset();
+  x.reset();
+  ctx.drop_saved();
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
 }
 

@@ -4,12 +4,7 @@ namespace foreshard {
 
 void Record::start(BackwardFunction backward) {
   HostImpl& impl = host_.impl();
-  AutogradNode* const n = impl.nodes.take();
-  node_ = Ref<AutogradNode>(n);
-  n->host = &host_;
-  n->sequence = impl.next_sequence++;
-  n->backward = backward;
-  n->scope = host_.scope();
+  node_ = impl.new_node(impl.next_sequence++, backward);
 }
 
 namespace {

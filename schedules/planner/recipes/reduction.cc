@@ -48,6 +48,15 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
 
 }  // namespace
 
+/// All lanes of a block reduce one output; beyond 256 values a lane the work is split over blocks.
+std::int64_t blocks_of_vector_reduction(std::int64_t numel) {
+  const std::int64_t width = numel > 128 ? std::min(last_pow2(numel / 4), kMaxThreads) : last_pow2(numel);
+  const std::int64_t values = div_up(numel, width);
+  if (values < kMaxValues) return 1;
+  const std::int64_t target = kMultiprocessors * (kThreadsPerMultiprocessor / width);
+  return std::max(std::min(target, div_up(values, kMinValues)), div_up(values, kMaxValues));
+}
+
 SymTensor sum_rows_scratch(Host& h, const SymTensor& x, const Shape& result) {
   SymTensor y = empty_result(h, result, x->dtype);
   const Scratch s = scratch_of_row_sum(x->shape[0], result.numel());

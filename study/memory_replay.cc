@@ -1,4 +1,4 @@
-#include "conformance/memory_replay.h"
+#include "study/memory_replay.h"
 
 #include <algorithm>
 #include <memory>
@@ -10,12 +10,55 @@
 namespace foreshard {
 namespace {
 
+/// A device that comes forward only when the host waits: an event is complete once the host has waited for it, or for work
+/// that waited for it. Each stream knows how far every stream is when it gets there.
+class WaitedProgress final : public StreamProgress {
+ public:
+  explicit WaitedProgress(std::size_t streams) : streams_(streams, Clock(streams)), host_(streams) {}
+
+  Event record(std::uint32_t stream) override {
+    Clock& own = streams_[stream];
+    ++own[stream];
+    recorded_.push_back({stream, own});
+    return recorded_.size() - 1;
+  }
+  bool reached(Event event) override {
+    const Recorded& r = recorded_[event];
+    return host_[r.stream] >= r.clock[r.stream];
+  }
+  void synchronize(Event event) override { join(host_, recorded_[event].clock); }
+
+  // Instructions of the program.
+  void record_event(std::uint32_t event, std::uint32_t stream) { events_[event] = record(stream); }
+  void wait_event(std::uint32_t stream, std::uint32_t event) { join(streams_[stream], clock_of(event)); }
+  void sync_event(std::uint32_t event) { join(host_, clock_of(event)); }
+  void sync_stream(std::uint32_t stream) { join(host_, streams_[stream]); }
+  void sync_device() { for (const Clock& c : streams_) join(host_, c); }
+
+ private:
+  using Clock = std::vector<std::uint64_t>;
+  struct Recorded {
+    std::uint32_t stream;
+    Clock clock;
+  };
+  static void join(Clock& a, const Clock& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] = std::max(a[i], b[i]);
+  }
+  const Clock& clock_of(std::uint32_t event) const { return recorded_[events_.at(event)].clock; }
+
+  std::vector<Clock> streams_;
+  Clock host_;
+  std::vector<Recorded> recorded_;
+  std::unordered_map<std::uint32_t, Event> events_;
+};
+
 class Replay {
  public:
   Replay(const RankProgram& program, const ReplayOptions& options)
       : program_(program),
         options_(options),
         source_(options.device_memory),
+        waited_(program.streams.size()),
         allocator_(options.allocator, source_, options.events_only_when_waited ? static_cast<StreamProgress&>(waited_) : instant_) {
     blocks_.resize(program.buffers.size());
   }
@@ -39,9 +82,11 @@ class Replay {
         blocks_[op.id] = {};
         return true;
       case InstructionKind::kRecordStream: allocator_.record_stream(blocks_[op.id], op.stream); return true;
-      case InstructionKind::kSyncEvent:
-      case InstructionKind::kSyncStream:
-      case InstructionKind::kSyncDevice: waited_.wait_for_all(); return true;
+      case InstructionKind::kRecordEvent: waited_.record_event(op.id, op.stream); return true;
+      case InstructionKind::kWaitEvent: waited_.wait_event(op.stream, op.id); return true;
+      case InstructionKind::kSyncEvent: waited_.sync_event(op.id); return true;
+      case InstructionKind::kSyncStream: waited_.sync_stream(op.stream); return true;
+      case InstructionKind::kSyncDevice: waited_.sync_device(); return true;
       case InstructionKind::kMark: mark(program_.marks[op.id]); return true;
       default: return true;
     }
@@ -68,6 +113,7 @@ class Replay {
         result_.init_reserved = allocator_.stats().reserved.current;
       }
       end_step();
+      waited_.sync_device();                // The recording script synchronises the device between steps.
       ++steps_begun_;
       step_ = {};
       micro_ = 0;
@@ -114,11 +160,11 @@ class Replay {
   const ReplayOptions& options_;
   VirtualSegmentSource source_;
   InstantProgress instant_;
-  OnlyWhenWaitedProgress waited_;
+  WaitedProgress waited_;
   CachingAllocator allocator_;
   std::vector<BlockHandle> blocks_;
   MemoryReplay result_;
-  StepMemory step_;
+  StepPeaks step_;
   std::string phase_;
   int steps_begun_ = 0, micro_ = 0;
   bool failed_ = false;

@@ -1,0 +1,431 @@
+#include "schedules/planner/frameworks/fsdp1_wrap.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "schedules/planner/frameworks/fsdp1_error.h"
+
+namespace foreshard::fsdp1 {
+namespace {
+
+using Policy = Fsdp1Options::Policy;
+using Names = std::vector<std::string>;
+
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool any_dtype(const MixedPrecision& p) { return p.param || p.reduce || p.buffer; }
+
+/// Every module below `root`, parents first, each once.
+void visit(const Model& model, ModuleId root, const std::function<void(ModuleId)>& f) {
+  std::set<ModuleId> seen;
+  const auto go = [&](const auto& self, ModuleId m) -> void {
+    if (!seen.insert(m).second) return;
+    f(m);
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+  };
+  go(go, root);
+}
+
+const Names& full_precision_classes(const Fsdp1Options& o) {
+  static const Names batch_norm{"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"};
+  return o.full_precision_classes ? *o.full_precision_classes : batch_norm;
+}
+
+std::string hint(const std::string& name, const Names& known) {
+  const std::string near = nearest_name(name, known);
+  return near.empty() ? "" : "did you mean '" + near + "'?";
+}
+
+/// What the user ignores (F1-G-9).
+struct Ignored {
+  std::set<ModuleId> modules;
+  std::set<ParameterId> parameters;
+};
+
+ModuleId module_named(const Model& model, const std::string& name, const char* option) {
+  const ModuleId id = model.find_module(name);
+  if (id.valid()) return id;
+  Names known;
+  for (const Module& m : model.modules) known.push_back(m.name);
+  throw InputError(
+      Issue{"", option, "the model has no module '" + name + "'", hint(name, known)});
+}
+
+ParameterId parameter_named(const Model& model, const std::string& name, const char* option) {
+  const std::size_t dot = name.rfind('.');
+  const bool at_root = dot == std::string::npos;
+  const ModuleId owner = module_named(model, at_root ? "" : name.substr(0, dot), option);
+  const std::string local = at_root ? name : name.substr(dot + 1);
+  Names known;
+  for (const OwnedParameter& p : model.at(owner).parameters) {
+    if (p.name == local) return p.id;
+    known.push_back(p.name);
+  }
+  throw InputError(
+      Issue{"", option, "the model has no parameter '" + name + "'", hint(local, known)});
+}
+
+Ignored find_ignored(const Model& model, const Fsdp1Options& options) {
+  Ignored found;
+  for (const std::string& name : options.ignored_modules) {
+    visit(model, module_named(model, name, "ignored_modules"), [&](ModuleId m) {
+      found.modules.insert(m);
+      for (const OwnedParameter& p : model.at(m).parameters) found.parameters.insert(p.id);
+    });
+  }
+  for (const std::string& name : options.ignored_parameters) {
+    found.parameters.insert(parameter_named(model, name, "ignored_parameters"));
+  }
+  return found;
+}
+
+/// The wrapping in PyTorch's words; kFromWrap is resolved.
+struct Rule {
+  enum class Kind : std::uint8_t { kNone, kTargets, kRecursive, kManual } kind = Kind::kNone;
+  Policy policy = Policy::kFromWrap;
+  Names names;
+  std::int64_t min_elements = 0;
+  Names force_leaf{"MultiheadAttention"}, exclude{"ModuleList", "ModuleDict"};
+
+  bool automatic() const { return kind == Kind::kTargets || kind == Kind::kRecursive; }
+};
+
+Rule::Kind kind_of(Policy p) {
+  if (p == Policy::kModuleClass || p == Policy::kCustom) return Rule::Kind::kTargets;
+  if (p == Policy::kManual) return Rule::Kind::kManual;
+  return p == Policy::kFromWrap ? Rule::Kind::kNone : Rule::Kind::kRecursive;
+}
+
+/// Modules that are listed, by name or by class.
+Names listed(const Model& model, const Names& wanted) {
+  Names found, known;
+  std::vector<Issue> issues;
+  for (const Module& m : model.modules) known.insert(known.end(), {m.name, m.class_name});
+  for (const std::string& w : wanted) {
+    const std::size_t before = found.size();
+    for (const Module& m : model.modules) {
+      if (!m.name.empty() && (m.name == w || m.class_name == w)) found.push_back(m.name);
+    }
+    if (found.size() > before) continue;
+    issues.push_back({"", "wrap", "the model has no module or class '" + w + "'", hint(w, known)});
+  }
+  if (!issues.empty()) throw InputError(std::move(issues));
+  return found;
+}
+
+Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
+  const char* const allowed = "blocks, root, size:N or modules:a,b,c";
+  Rule rule;
+  rule.policy = Policy::kLambda;
+  switch (wrap.kind) {
+    case WrapPolicy::Kind::kRootOnly: rule.policy = Policy::kFromWrap; break;
+    case WrapPolicy::Kind::kSize:
+      rule.policy = Policy::kSize;
+      rule.min_elements = wrap.min_elements;
+      break;
+    case WrapPolicy::Kind::kModules: rule.names = listed(model, wrap.modules); break;
+    case WrapPolicy::Kind::kCalls:
+      throw InputError(Issue{"", "wrap", "fully_shard calls are FSDP2's", allowed});
+    case WrapPolicy::Kind::kEveryK:
+      if (wrap.every > 1) {
+        throw InputError(Issue{"", "wrap", "an FSDP1 unit is one module", allowed});
+      }
+      [[fallthrough]];
+    case WrapPolicy::Kind::kBlocks:
+      for (const ModuleId m : model.roles.blocks) rule.names.push_back(model.at(m).name);
+  }
+  // Embedding and head as units of their own, if they are named so.
+  if (wrap.root_split && wrap.kind != WrapPolicy::Kind::kSize && wrap.kind != WrapPolicy::Kind::kModules) {
+    rule.policy = Policy::kLambda;
+    for (const ModuleId m : model.roles.embeddings) rule.names.push_back(model.at(m).name);
+    if (!model.roles.tail.empty()) rule.names.push_back(model.at(model.roles.tail.back()).name);
+  }
+  rule.kind = kind_of(rule.policy);
+  return rule;
+}
+
+/// Classes that ParallelConfig::wrap names: those of the blocks, or listed ones.
+Names classes_from_wrap(const Model& model, const WrapPolicy& wrap) {
+  Names classes, known;
+  if (wrap.kind != WrapPolicy::Kind::kModules) {
+    for (const ModuleId m : model.roles.blocks) {
+      if (!contains(classes, model.at(m).class_name)) classes.push_back(model.at(m).class_name);
+    }
+    return classes;
+  }
+  std::vector<Issue> issues;
+  for (const Module& m : model.modules) known.push_back(m.class_name);
+  for (const std::string& w : wrap.modules) {
+    if (contains(known, w)) continue;
+    issues.push_back({"", "wrap", "the model has no module of class '" + w + "'", hint(w, known)});
+  }
+  if (!issues.empty()) throw InputError(std::move(issues));
+  return wrap.modules;
+}
+
+Rule rule_of(const Model& model, const ParallelConfig& config) {
+  const Fsdp1Options& o = config.fsdp1;
+  if (o.policy == Policy::kFromWrap) return rule_from_wrap(model, config.wrap);
+  Rule rule;
+  rule.policy = o.policy;
+  rule.kind = kind_of(o.policy);
+  rule.names = o.policy_names;
+  const bool by_class = o.policy == Policy::kModuleClass || o.policy == Policy::kTransformer;
+  if (by_class && rule.names.empty()) rule.names = classes_from_wrap(model, config.wrap);
+  rule.min_elements = o.min_elements;
+  if (o.force_leaf_classes) rule.force_leaf = *o.force_leaf_classes;
+  if (o.exclude_classes) rule.exclude = *o.exclude_classes;
+  return rule;
+}
+
+/// FSDP constructors in the order in which a policy calls them.
+class Wrapper {
+ public:
+  Wrapper(const Model& model, const ParallelConfig& config)
+      : model_(model),
+        config_(config),
+        options_(config.fsdp1),
+        rule_(rule_of(model, config)),
+        mixed_(any_dtype(config.precision)),
+        ignored_(find_ignored(model, config.fsdp1)) {}
+
+  std::vector<Unit> run() {
+    switch (rule_.kind) {
+      case Rule::Kind::kNone: break;
+      case Rule::Kind::kTargets: wrap_targets(ModuleId(0)); break;
+      case Rule::Kind::kRecursive: wrap_below(ModuleId(0), true); break;
+      case Rule::Kind::kManual:
+        for (const std::string& name : rule_.names) make_unit(module_named(model_, name, "wrap"));
+    }
+    make_unit(ModuleId(0));
+    sort_units();
+    return std::move(units_);
+  }
+
+ private:
+  const std::string& class_of(ModuleId m) const { return model_.at(m).class_name; }
+  /// Isolated from mixed precision (F1-G-5).
+  bool isolated(ModuleId m) const {
+    return mixed_ && rule_.automatic() && contains(full_precision_classes(options_), class_of(m));
+  }
+
+  /// _run_policy of the policies that name their targets at once, then _post_order_apply.
+  void wrap_targets(ModuleId m) {
+    if (!visited_.insert(m).second) return;
+    for (const ChildModule& c : model_.at(m).children) wrap_targets(c.id);
+    if (m != ModuleId(0) && is_target(m)) make_unit(m);
+  }
+
+  bool is_target(ModuleId m) const {
+    if (ignored_.modules.count(m) != 0) return false;
+    if (isolated(m)) return true;
+    if (rule_.policy == Policy::kModuleClass) return contains(rule_.names, class_of(m));
+    return options_.custom.count(model_.at(m).name) != 0;
+  }
+
+  /// _recursive_wrap: returns the elements that it put into units.
+  std::int64_t wrap_below(ModuleId m, bool children_only) {
+    visited_.insert(m);
+    const std::int64_t numel = parameters_below(m);
+    if (!descends(m, numel)) return 0;
+    std::int64_t wrapped = 0;
+    for (const ChildModule& c : model_.at(m).children) {
+      if (ignored_.modules.count(c.id) != 0 || visited_.count(c.id) != 0) continue;
+      wrapped += wrap_below(c.id, false);
+    }
+    if (children_only || !wraps(m, numel - wrapped)) return wrapped;
+    make_unit(m);
+    return numel;
+  }
+
+  /// Under mixed precision the policy is joined with the one that isolates classes, which descends
+  /// everywhere (F1-G-5).
+  bool descends(ModuleId m, std::int64_t numel) const {
+    if (mixed_ || rule_.policy != Policy::kSize) return true;
+    return numel >= rule_.min_elements && !contains(rule_.force_leaf, class_of(m));
+  }
+
+  bool wraps(ModuleId m, std::int64_t remainder) const {
+    if (isolated(m)) return true;
+    switch (rule_.policy) {
+      case Policy::kSize:
+        return remainder >= rule_.min_elements && !contains(rule_.exclude, class_of(m));
+      case Policy::kTransformer: return contains(rule_.names, class_of(m));
+      case Policy::kLambda: return contains(rule_.names, model_.at(m).name);
+      default: return true;
+    }
+  }
+
+  /// Elements of module.parameters() that are not ignored; a tied one counts in each subtree.
+  std::int64_t parameters_below(ModuleId root) const {
+    std::set<ParameterId> seen;
+    std::int64_t numel = 0;
+    visit(model_, root, [&](ModuleId m) {
+      for (const OwnedParameter& p : model_.at(m).parameters) {
+        if (ignored_.parameters.count(p.id) != 0 || !seen.insert(p.id).second) continue;
+        numel += model_.at(p.id).numel();
+      }
+    });
+    return numel;
+  }
+
+  // ------------------------------------------------------------------ one constructor
+  void make_unit(ModuleId m) {
+    Unit u;
+    u.module = m;
+    u.name = model_.at(m).name;
+    Fsdp1Options::Override own;
+    if (const auto it = options_.custom.find(u.name);
+        it != options_.custom.end() && rule_.policy == Policy::kCustom && m != ModuleId(0)) {
+      own = it->second;
+    }
+    u.strategy = own.strategy.value_or(options_.strategy);
+    u.backward_prefetch = own.backward_prefetch.value_or(options_.backward_prefetch);
+    check_groups(u);
+    const std::int64_t replicas = u.hybrid() ? config_.replicate : 1;
+    std::tie(u.predivide, u.postdivide) = divide_factors(config_.shard * replicas);
+    if (config_.shard == 1) u.strategy = Strategy::kNoShard;
+    u.full_precision_class = m != ModuleId(0) && isolated(m);
+    u.precision = own.precision.value_or(config_.precision);
+    u.mixed = any_dtype(u.precision) && !u.full_precision_class;
+    if (!u.mixed) u.precision = MixedPrecision{};
+    // A precision of its own is a whole MixedPrecision: what it does not say has PyTorch's default.
+    u.keep_low_precision_grads = u.mixed && !own.precision && options_.keep_low_precision_grads;
+    u.cast_forward_inputs =
+        u.mixed && (own.precision ? own.precision->cast_forward_inputs : options_.cast_forward_inputs);
+    flatten(u);
+    units_.push_back(std::move(u));
+  }
+
+  /// A unit without replicas takes the pair of groups of a hybrid job for one group.
+  void check_groups(const Unit& u) const {
+    if (config_.replicate <= 1 || u.hybrid()) return;
+    throw Fsdp1Error(Refusal::kAttributeError, u.name,
+                     "a strategy without replicas cannot use the groups of a hybrid one",
+                     "hybrid strategies for every unit");
+  }
+
+  void flatten(Unit& u) {
+    const std::vector<ParameterId> managed = managed_parameters(u.module);
+    if (managed.empty()) return;
+    check_uniform(u, managed);
+    const DType dtype = model_.at(managed.front()).dtype;
+    const DType forward = u.precision.param.value_or(dtype);
+    std::vector<FlatSource> occurrences;
+    const std::set<ParameterId> wanted(managed.begin(), managed.end());
+    occurrences_below(u.module, u.name, wanted, occurrences);
+    const std::int64_t align = options_.use_orig_params ? 16 / size_of(forward) : 0;
+    u.flat = lay_out(model_, occurrences, align, config_.shard, u.sharded());
+    u.flat->dtype = dtype;
+    u.flat->forward_dtype = forward;
+    u.flat->reduce_dtype = u.precision.reduce.value_or(u.precision.param.value_or(dtype));
+    u.flat->trainable = std::any_of(managed.begin(), managed.end(),
+                                    [&](ParameterId p) { return model_.at(p).trainable; });
+    for (const FlatSource& s : occurrences) flattened_places_.insert({s.owner, s.name});
+    flattened_.insert(managed.begin(), managed.end());
+  }
+
+  /// Without original parameters flattening removes a module's attribute, with them it marks the
+  /// parameter: one tied across units is stored in both only in the first case (F1-G-6).
+  bool is_flattened(ModuleId m, const OwnedParameter& p) const {
+    if (options_.use_orig_params) return flattened_.count(p.id) != 0;
+    return flattened_places_.count({m, p.name}) != 0;
+  }
+
+  /// _get_orig_params.
+  std::vector<ParameterId> managed_parameters(ModuleId root) const {
+    std::vector<ParameterId> found;
+    std::set<ParameterId> seen;
+    visit(model_, root, [&](ModuleId m) {
+      for (const OwnedParameter& p : model_.at(m).parameters) {
+        if (ignored_.parameters.count(p.id) != 0 || is_flattened(m, p)) continue;
+        if (seen.insert(p.id).second) found.push_back(p.id);
+      }
+    });
+    return found;
+  }
+
+  /// named_modules(remove_duplicate=False): a module with two names is met twice.
+  void occurrences_below(ModuleId m, const std::string& path, const std::set<ParameterId>& wanted,
+                         std::vector<FlatSource>& out) const {
+    for (const OwnedParameter& p : model_.at(m).parameters) {
+      if (wanted.count(p.id) != 0 && !is_flattened(m, p)) out.push_back({p.id, m, path, p.name});
+    }
+    for (const ChildModule& c : model_.at(m).children) {
+      occurrences_below(c.id, path.empty() ? c.name : path + "." + c.name, wanted, out);
+    }
+  }
+
+  /// _validate_frozen_params, _verify_managed_params and _validate_tensors_to_flatten.
+  void check_uniform(const Unit& u, const std::vector<ParameterId>& managed) const {
+    const ParameterDef& first = model_.at(managed.front());
+    const std::string place = u.name.empty() ? "(root)" : u.name;
+    const auto refuse = [](const std::string& where, std::string what, const char* allowed) {
+      throw Fsdp1Error(Refusal::kValueError, where, std::move(what), allowed);
+    };
+    for (const ParameterId id : managed) {
+      const ParameterDef& p = model_.at(id);
+      const std::string both = " (" + first.name + ", " + p.name + ")";
+      if (p.shape.empty()) refuse(p.name, "a scalar cannot be flattened", "shape [1]");
+      if (!is_floating(p.dtype)) {
+        refuse(p.name, "an integer parameter cannot be flattened", "ignored_parameters");
+      }
+      if (p.dtype != first.dtype) refuse(place, "has parameters of several dtypes" + both, "");
+      if (!options_.use_orig_params && p.trainable != first.trainable) {
+        refuse(place, "has frozen and trainable parameters" + both,
+               "original parameters (use_orig_params), or units that are frozen as a whole");
+      }
+    }
+  }
+
+  void sort_units() {
+    std::map<ModuleId, std::size_t> position;
+    visit(model_, ModuleId(0), [&](ModuleId m) { position.emplace(m, position.size()); });
+    std::sort(units_.begin(), units_.end(), [&](const Unit& a, const Unit& b) {
+      return position.at(a.module) < position.at(b.module);
+    });
+  }
+
+  const Model& model_;
+  const ParallelConfig& config_;
+  const Fsdp1Options& options_;
+  const Rule rule_;
+  const bool mixed_;
+  const Ignored ignored_;
+  std::vector<Unit> units_;
+  std::set<ModuleId> visited_;
+  std::set<std::pair<ModuleId, std::string>> flattened_places_;
+  std::set<ParameterId> flattened_;
+};
+
+}  // namespace
+
+std::vector<Unit> wrap_units(const Model& model, const ParallelConfig& config) {
+  return Wrapper(model, config).run();
+}
+
+std::vector<ModuleId> full_precision_modules(const Model& model, const ParallelConfig& config) {
+  std::vector<ModuleId> found;
+  if (!any_dtype(config.precision) || !rule_of(model, config).automatic()) return found;
+  visit(model, ModuleId(0), [&](ModuleId m) {
+    if (contains(full_precision_classes(config.fsdp1), model.at(m).class_name)) found.push_back(m);
+  });
+  return found;
+}
+
+std::vector<ParameterId> ignored_parameters(const Model& model, const ParallelConfig& config) {
+  const Ignored ignored = find_ignored(model, config.fsdp1);
+  return {ignored.parameters.begin(), ignored.parameters.end()};
+}
+
+std::pair<double, double> divide_factors(std::int64_t ranks) {
+  std::int64_t factor = 1;
+  while (ranks % factor == 0 && ranks > factor * factor) factor *= 2;
+  return {static_cast<double>(factor), static_cast<double>(ranks) / static_cast<double>(factor)};
+}
+
+}  // namespace foreshard::fsdp1

@@ -1,0 +1,174 @@
+// FSDP1 schedules on the CPU executor: valid, and neither sharding strategy nor option changes a loss beyond rounding,
+// against data parallelism of whole models (the same averages of gradients, the same clipping and optimizer, in fp32).
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "exec/run.h"
+#include "models/plain/plain_models.h"
+#include "schedules/planner/planner.h"
+#include "schedules/validate.h"
+
+namespace foreshard {
+namespace {
+
+using Strategy = Fsdp1Options::Strategy;
+using Prefetch = Fsdp1Options::BackwardPrefetch;
+
+Model tiny() {
+  PlainModelOptions o;
+  o.layers = 3;
+  o.hidden = 40;
+  o.heads = 4;
+  o.kv_heads = 2;
+  o.ffn = 52;
+  o.vocabulary = 61;   // Uneven over four ranks.
+  o.max_sequence = 16;
+  return plain_llama(o);
+}
+
+std::vector<double> losses(const std::function<void(ParallelConfig&)>& change) {
+  ParallelConfig c;
+  c.framework = FrameworkKind::kFsdp1;
+  c.shard = 4;
+  c.sequence = 8;
+  c.micro_batch = 2;
+  c.precision = MixedPrecision{};
+  c.wrap.root_split = false;
+  change(c);
+  PlanOptions options;
+  options.steps = 3;
+  const Schedule s = plan(tiny(), c, options);
+  const auto findings = validate(s);
+  EXPECT_TRUE(findings.empty()) << text_of(s, findings.front());
+  RunOptions run_options;
+  run_options.mode = StreamMode::kInline;
+  return run(s, run_options).trace.losses;
+}
+
+void expect_as_ddp(const std::function<void(ParallelConfig&)>& change) {
+  const std::vector<double> expected = losses([&](ParallelConfig& c) {
+    change(c);
+    c.framework = FrameworkKind::kDdp;
+    c.offload = OffloadKind::kNone;
+    c.replicate = c.shard * c.replicate;
+    c.shard = 1;
+    c.checkpoint_reentrant = c.checkpoint_outside_units = false;
+  });
+  const std::vector<double> found = losses(change);
+  ASSERT_EQ(found.size(), expected.size());
+  ASSERT_GE(found.size(), 3u);
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
+}
+
+TEST(Fsdp1Numerics, FullShard) { expect_as_ddp([](ParallelConfig&) {}); }
+
+TEST(Fsdp1Numerics, OriginalParametersAndForwardPrefetch) {
+  expect_as_ddp([](ParallelConfig& c) {
+    c.fsdp1.use_orig_params = c.fsdp1.forward_prefetch = true;
+    c.shard = 3;                            // Neither parameters nor padding divide evenly.
+  });
+}
+
+TEST(Fsdp1Numerics, ShardGradOpAfterwards) {
+  expect_as_ddp([](ParallelConfig& c) {
+    c.fsdp1.strategy = Strategy::kShardGradOp;
+    c.fsdp1.backward_prefetch = Prefetch::kPost;
+    c.fsdp1.use_orig_params = true;
+    c.accumulate = 2;
+  });
+}
+
+TEST(Fsdp1Numerics, NoShard) {
+  expect_as_ddp([](ParallelConfig& c) { c.fsdp1.strategy = Strategy::kNoShard; });
+}
+
+TEST(Fsdp1Numerics, HybridWithoutSyncOfEveryMicroBatch) {
+  expect_as_ddp([](ParallelConfig& c) {
+    c.fsdp1.strategy = Strategy::kHybrid;
+    c.shard = c.replicate = 2;
+    c.accumulate = 2;
+    c.sync_each_micro_batch = false;
+  });
+}
+
+TEST(Fsdp1Numerics, Offload) {
+  expect_as_ddp([](ParallelConfig& c) {
+    c.offload = OffloadKind::kParameters;
+    c.clip = false;
+  });
+}
+
+TEST(Fsdp1Numerics, CheckpointsInsideAndAroundTheUnits) {
+  for (const bool outside : {false, true}) {
+    for (const bool reentrant : {false, true}) {
+      expect_as_ddp([&](ParallelConfig& c) {
+        c.checkpoint = CheckpointKind::kFull;
+        c.checkpoint_outside_units = outside;
+        c.checkpoint_reentrant = reentrant;
+      });
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ random combinations
+
+class Dice {
+ public:
+  explicit Dice(std::uint32_t seed) : engine_(seed * 2654435761u + 7) {}
+  bool one_in(std::uint32_t n) { return engine_() % n == 0; }
+  template <typename T>
+  T of(std::initializer_list<T> choices) { return *(choices.begin() + engine_() % choices.size()); }
+
+ private:
+  std::mt19937 engine_;
+};
+
+ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
+  Dice dice(seed);
+  c.shard = dice.of({1, 2, 3, 4});
+  c.fsdp1.strategy = dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
+  if (c.shard == 2 && dice.one_in(2)) {
+    c.replicate = 2;
+    c.fsdp1.strategy = dice.of({Strategy::kHybrid, Strategy::kHybridZero2});
+  }
+  c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
+  c.fsdp1.forward_prefetch = dice.one_in(2);
+  c.fsdp1.limit_all_gathers = dice.one_in(2);
+  c.fsdp1.use_orig_params = dice.one_in(2);
+  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kRootOnly, WrapPolicy::Kind::kSize});
+  c.wrap.min_elements = dice.of({1000, 3000});
+  c.wrap.root_split = dice.one_in(2);
+  c.accumulate = dice.of({1, 2});
+  c.sync_each_micro_batch = dice.one_in(2) || c.fsdp1.strategy == Strategy::kNoShard;
+  c.clip = dice.one_in(2);
+  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach, OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
+  if (dice.one_in(3)) {
+    c.checkpoint = CheckpointKind::kFull;
+    // A reentrant region that is no unit would reduce its unit's gradient early, as in PyTorch.
+    const bool units = c.wrap.kind == WrapPolicy::Kind::kBlocks;
+    c.checkpoint_reentrant = units && dice.one_in(2);
+    c.checkpoint_outside_units = units && dice.one_in(2);
+  }
+  // Accumulation with sync overwrites the host's gradient (F1-OFF-1).
+  if (c.accumulate == 1 && dice.one_in(4)) c.offload = OffloadKind::kParameters;
+  // NO_SHARD reduces what it has reduced before again when it accumulates.
+  if (c.shard == 1 || c.fsdp1.strategy == Strategy::kNoShard) c.accumulate = 1;
+  return c;
+}
+
+class Fsdp1Combinations : public testing::TestWithParam<int> {};
+
+TEST_P(Fsdp1Combinations, TrainAsDdp) {
+  SCOPED_TRACE("seed " + std::to_string(GetParam()));
+  expect_as_ddp([](ParallelConfig& c) { c = random_config(static_cast<std::uint32_t>(GetParam()), c); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Combinations, testing::Range(0, 60));
+
+}  // namespace
+}  // namespace foreshard
