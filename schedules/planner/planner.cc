@@ -74,7 +74,12 @@ std::int64_t model_flops(const RankProgram& p) {
 }  // namespace
 
 std::int64_t steady_steps(const ParallelConfig& config) {
-  if (config.framework != FrameworkKind::kDdp) return 2;
+  switch (config.framework) {
+    // Stage 3 records its trace, then compares it over the ranks; the engine's timer waits for the device from the third step on.
+    case FrameworkKind::kZero1: case FrameworkKind::kZero2: case FrameworkKind::kZero3: return 3;
+    case FrameworkKind::kDdp: break;
+    default: return 2;
+  }
   return config.ddp.static_graph ? 4 : 3;
 }
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 PROGRAM = sys.argv[1]
-JOB = ["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100"]
+JOB = ["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--seq", "256"]
 FAILURES = []
 
 

@@ -55,9 +55,8 @@ class ZeroError : public InputError {
 /// What a DeepSpeed job says beyond ParallelConfig.
 struct Extras {
   bool two_parameter_groups = false;       ///< Matrices in one optimizer group, vectors in another (weight decay).
-  /// First step in which the engine's throughput timer synchronises the device (DS-TIMER: 2). A plan writes two steps and
-  /// its last one stands for all later ones, hence 1.
-  std::int64_t timer_from_step = 1;
+  /// First step in which the engine's throughput timer synchronises the device (DS-TIMER).
+  std::int64_t timer_from_step = 2;
   Observer* observer = nullptr;
 };
 
