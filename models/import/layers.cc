@@ -40,10 +40,14 @@ Program::Value rotate_half(Program& p, const Program::Value& x, std::int64_t wid
 
 Program::Value rotate(Program& p, const Program::Value& x, const Program::Value& cos, const Program::Value& sin,
                       std::int64_t rotated, RotaryCat cat) {
-  if (cat == RotaryCat::kNever) return p.add(p.mul(x, cos), p.mul(rotate_half(p, x, rotated), sin));
+  const auto turn = [&](const Program::Value& part) {
+    const Program::Value straight = p.mul(part, cos);
+    return p.add(straight, p.mul(rotate_half(p, part, rotated), sin));
+  };
+  if (cat == RotaryCat::kNever) return turn(x);
   const Program::Value turned = p.slice(x, -1, 0, rotated);
   const Program::Value passed = p.slice(x, -1, rotated, -1);
-  return p.cat({p.add(p.mul(turned, cos), p.mul(rotate_half(p, turned, rotated), sin)), passed}, -1);
+  return p.cat({turn(turned), passed}, -1);
 }
 
 void eager_attention(Program& p, const AttentionCall& call) {
@@ -150,13 +154,13 @@ ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, co
 }
 
 ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
-                       std::int64_t width) {
+                       std::int64_t width, bool long_rope) {
   const ModuleId id = b.add_module(parent, name, class_name);
   for (const char* buffer : {"inv_freq", "original_inv_freq"}) {
     b.model().at(id).buffers.push_back({buffer, {width / 2}, DType::kFloat32, false});
   }
-  Program p(b, id, {"x"});
-  p.ops(Function::kRotaryTable, {"x"}, {width}, {"cos", "sin"});
+  Program p(b, id, {"x", "position_ids"});
+  p.ops(Function::kRotaryTable, {"x", "position_ids"}, {width, long_rope ? 1 : 0}, {"cos", "sin"});
   p.returns({"cos", "sin"});
   return id;
 }

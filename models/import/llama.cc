@@ -19,6 +19,7 @@ void read_qwen_windows(HfConfig& config, DecoderSpec& spec) {
   const std::int64_t effective = used ? window.value_or(0) : 0;
   spec.windows = read_windows(config, spec.layers, effective,
                               [&](std::int64_t layer) { return effective > 0 && layer >= first; });
+  spec.mask_calls = DecoderSpec::MaskCalls::kFullAlways;
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ Model import_qwen2_moe(HfConfig& config) {
   const std::int64_t last = config.size("max_window_layers", 28, kLargestLayers, 0);
   spec.windows = read_windows(config, spec.layers, used ? window.value_or(0) : 0,
                               [&](std::int64_t i) { return used && i % 2 == 0 && i < last; });
+  spec.mask_calls = DecoderSpec::MaskCalls::kBoth;
   MoeSpec moe{"Qwen2Moe", spec.hidden, 0, 0, 0, spec.activation};
   moe.ffn = config.size("moe_intermediate_size", 1408);
   moe.experts = config.size("num_experts", 60, kLargestExperts, 0);

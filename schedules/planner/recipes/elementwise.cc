@@ -203,7 +203,6 @@ void unary_backward(BackwardContext& ctx) {
     case Function::kPowScalar: {            // grad * (exponent * x^(exponent - 1))
       SymTensor p = launch_unary(h, OpKind::kPow, kept, value - 1);
       SymTensor scaled = launch_unary(h, OpKind::kMulScalar, p, value);
-      p.reset();
       ctx.set(0, launch_binary(h, OpKind::kMul, g, scaled));
       return;
     }
@@ -332,7 +331,10 @@ SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
   return y;
 }
 
-SymTensor softmax(Host& h, const SymTensor& x, DType dtype) {
+SymTensor softmax(Host& h, const SymTensor& x_in, DType dtype) {
+  // softmax(x, dtype): converted first; only fp16 to fp32 is done inside the kernel.
+  const bool inside = x_in->dtype == DType::kFloat16 && dtype == DType::kFloat32;
+  const SymTensor x = inside ? x_in : cast(h, x_in, dtype);
   Record r(h, softmax_backward, {&x});
   if (r) r->ints[0] = static_cast<std::int64_t>(x->dtype);
   SymTensor y = empty_result(h, x->shape, dtype);

@@ -4,6 +4,7 @@
 
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/recipes.h"
 #include "schedules/planner/recipes/special.h"
 
@@ -168,6 +169,7 @@ SymTensor single(const Call& c) {
     case Function::kBuffer: return buffer(c, c.i(0));
     case Function::kAddBuffer: return add(h, in[0], buffer(c, c.i(0)));
     case Function::kArange: return arange(c);
+    case Function::kPositionIds: return position_ids(h, in[0]->shape[1]);
     case Function::kRepeatKv: return repeat_kv(c);
     case Function::kExperts: return dense_experts(h, in[0], c.parameter(0), c.parameter(1), c.parameter(2));
     default:
