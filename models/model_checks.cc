@@ -36,7 +36,7 @@ const std::map<Function, FunctionRule>& rules() {
       {F::kDivInPlace, {2, 2}},               {F::kMaskedScatter, {3, 3}},          {F::kAvgPool2d, {1, 1, 1, 0, 0, 1}},
       {F::kConv1dDepthwise, {1, 1, 1, 1, 1, 1}}, {F::kLoopedExperts, {3, 3, 1, 3, 3, 2}}, {F::kAssign, {1, 1 << 20, -1}},
       {F::kJitter, {1, 1, 1, 0, 0, 0, 1}},     {F::kSliceLike, {2, 2, 1, 0, 0, 1}},    {F::kExpandLike, {2, 2, 1, 0, 0, 1}}, {F::kViewLike, {2, 2}},
-      {F::kRelativeBias, {1, 1, 1, 1, 1, 3}}, {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}}};
+      {F::kFusedLinearCrossEntropy, {2, 2, 1, 1, 1}}, {F::kRelativeBias, {1, 1, 1, 1, 1, 3}}, {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}}};
   return table;
 }
 

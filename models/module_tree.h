@@ -71,6 +71,7 @@ using ValueSlot = std::int32_t;
   X(kArange, "arange")                 /* ints: length; or of an input x [., s]: positions [1, s] */ \
   X(kPositionIds, "position_ids")      /* x [b, s, .] -> arange(s) + 0 as [1, s], as decoders make them */ \
   X(kExperts, "experts")               /* every expert on every token, parameters w1, w2, w3 [E, ., .] */ \
+  X(kFusedLinearCrossEntropy, "fused_linear_cross_entropy") /* x [.., h], targets -> mean loss; parameters: weight [classes, h] */ \
   X(kRoutedExperts, "routed_experts")  /* x, weights, indices; ints: experts, top_k; parameters */  \
   X(kTopK, "topk")                     /* ints: k; outputs values, indices */                       \
   X(kConv2d, "conv2d")                 /* ints: stride, padding; parameters: weight, bias? */       \

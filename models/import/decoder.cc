@@ -66,12 +66,14 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
   const ModuleId block = b.add_module(list, std::to_string(layer), spec.prefix + "DecoderLayer");
   const BlockParts parts = add_parts(b, block, spec, layer);
 
+  // The positions are an argument of the block that nothing uses: a checkpoint keeps them.
   std::vector<std::string> inputs{"hidden_states"}, extra;
-  if (parts.mixer.positional) extra = {"cos", "sin", "attention_mask"};
+  if (parts.mixer.positional) extra = {"cos", "sin", "attention_mask", "position_ids"};
   inputs.insert(inputs.end(), extra.begin(), extra.end());
   Program p(b, block, inputs);
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(parts.input_norm, {"hidden_states"}, "hidden_states");
+  if (parts.mixer.positional) inputs.pop_back();
   p.call(parts.mixer.module, inputs, "hidden_states");
   if (spec.four_norms) p.call(parts.attention_norm, {"hidden_states"}, "hidden_states");
   p.add("residual", p.dropout("hidden_states", spec.residual_dropout), "hidden_states");
@@ -117,10 +119,13 @@ ModuleId add_rotary(ModelBuilder& b, ModuleId model, const DecoderSpec& spec) {
 void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const DecoderSpec& spec, const Masks& masks,
                    bool from_embeddings) {
   Program p(b, d.model, {from_embeddings ? "inputs_embeds" : "input_ids"});
-  // Arguments, then locals in the order of the library's code; the tuple (cos, sin) drops its last item first.
-  for (const char* name : {"position_ids", "inputs_embeds", "causal_mask", "sliding_mask", "hidden_states", "sin", "cos"}) {
-    b.value(d.model, name);
-  }
+  // Arguments, then locals in the order of the library's code; the tuple (cos, sin) drops its last item first. Models that
+  // ask for several masks hold the arguments of the calls in a dict behind them.
+  using Names = std::vector<const char*>;
+  const Names order = spec.mask_calls == DecoderSpec::MaskCalls::kAsUsed
+                          ? Names{"position_ids", "inputs_embeds", "causal_mask", "sliding_mask", "hidden_states", "sin", "cos"}
+                          : Names{"causal_mask", "sliding_mask", "inputs_embeds", "position_ids", "hidden_states", "sin", "cos"};
+  for (const char* name : order) b.value(d.model, name);
   if (!from_embeddings) p.call(d.embedding, {"input_ids"}, "inputs_embeds");
   p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
   if (masks.full) make_mask(p, spec, 0, false, "causal_mask");
@@ -137,7 +142,7 @@ void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const Dec
       const std::string& name = b.model().at(block).value_names[static_cast<std::size_t>(slot)];
       if (name == "attention_mask") {
         arguments.push_back(sliding ? "sliding_mask" : "causal_mask");
-      } else if (name != "hidden_states" && sliding && two_tables) {
+      } else if ((name == "cos" || name == "sin") && sliding && two_tables) {
         arguments.push_back("sliding_" + name);
       } else {
         arguments.push_back(name);

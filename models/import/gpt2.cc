@@ -66,7 +66,7 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const Gpt2& g, std::int64_t l
   const ModuleId attention = add_attention(b, id, g, layer);
   const ModuleId ln_2 = b.layer_norm(id, "ln_2", g.hidden, true, g.eps);
   const ModuleId mlp = add_mlp(b, id, g);
-  Program p(b, id, {"hidden_states", "attention_mask"});
+  Program p(b, id, {"hidden_states", "attention_mask", "position_ids"});   // Positions unused: a checkpoint keeps them.
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(ln_1, {"hidden_states"}, "hidden_states");
   p.call(attention, {"hidden_states", "attention_mask"}, "attn_output");
@@ -103,7 +103,7 @@ Model build(const Gpt2& g, bool tied) {
   p.op_ints(Function::kCausalMask, {"inputs_embeds", "position_ids"}, {0, 0}, "causal_mask");
   p.last().dtype = DType::kBool;
   if (g.embedding_dropout > 0) p.dropout("hidden_states", g.embedding_dropout, "hidden_states");
-  for (const ModuleId block : blocks) p.call(block, {"hidden_states", "causal_mask"}, "hidden_states");
+  for (const ModuleId block : blocks) p.call(block, {"hidden_states", "causal_mask", "position_ids"}, "hidden_states");
   p.call(ln_f, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
   Program root(b, b.root(), {"input_ids"});

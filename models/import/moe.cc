@@ -21,7 +21,7 @@ ModuleId mixtral_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, do
   Program p(b, id, {"x"});
   if (jitter > 0) p.scalar(Function::kJitter, "x", jitter, "x");
   p.view("x", {-1, spec.hidden}, "hidden_states");
-  p.call_all(gate, {"hidden_states"}, {"top_k_weights", "top_k_index"});
+  p.call_all(gate, {"hidden_states"}, {"_", "top_k_weights", "top_k_index"});   // Held to the end, unused.
   p.call(experts, {"hidden_states", "top_k_index", "top_k_weights"}, "hidden_states");
   p.returns({p.op(Function::kViewLike, {"hidden_states", "x"})});
   return id;
@@ -56,7 +56,7 @@ ModuleId softmax_router(ModelBuilder& b, ModuleId parent, const std::string& nam
     p.op(Function::kDiv, {"router_top_value", p.op_ints(Function::kSumDim, {"router_top_value"}, {-1, 1})}, "router_top_value");
   }
   if (options.back_to_input_dtype) p.cast_like("router_top_value", "router_logits", "router_top_value");
-  p.returns({"router_top_value", "router_indices"});
+  p.returns({"router_logits", "router_top_value", "router_indices"});
   return id;
 }
 
@@ -69,7 +69,7 @@ ModuleId qwen_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, s
   Program p(b, id, {"hidden_states"});
   p.view("hidden_states", {-1, spec.hidden}, "reshaped");
   p.call(shared, {"reshaped"}, "shared_expert_output");
-  p.call_all(gate, {"reshaped"}, {"routing_weights", "selected_experts"});
+  p.call_all(gate, {"reshaped"}, {"_", "routing_weights", "selected_experts"});
   p.call(experts, {"reshaped", "selected_experts", "routing_weights"}, "expert_output");
   p.mul(p.op(Function::kSigmoid, {p.call(shared_gate, {"reshaped"})}), "shared_expert_output", "shared_expert_output");
   p.add("expert_output", "shared_expert_output", "expert_output");

@@ -42,6 +42,7 @@ KernelClass kernel_class_of(OpKind op) {
       return KernelClass::kNormalisation;
     case OpKind::kEmbedding: case OpKind::kEmbeddingBackward: case OpKind::kLogSoftmax: case OpKind::kLogSoftmaxBackward:
     case OpKind::kNllLoss: case OpKind::kNllLossBackward: case OpKind::kMseLoss: case OpKind::kMseLossBackward:
+    case OpKind::kFusedCrossEntropy:
       return KernelClass::kLossAndEmbedding;
     case OpKind::kForeachCopy: case OpKind::kSplitCopy: case OpKind::kChunkCat: case OpKind::kFlatten:
     case OpKind::kUnflatten:

@@ -293,7 +293,11 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
   SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);
   SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q->dtype);
-  return efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
+  SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
+  added.reset();
+  wide_k.reset();                           // The frame's locals, in their order.
+  wide_v.reset();
+  return o;
 }
 
 }  // namespace foreshard

@@ -73,6 +73,7 @@ Shape second_shape(const AutogradNode& n) {
 
 /// What validate_outputs does to gradients of broadcast inputs.
 void reduce_results(BackwardContext& ctx) {
+  ctx.drop_saved();
   if (ctx.result(0)) ctx.set(0, sum_to(ctx.host, ctx.result(0), ctx.node.shape));
   if (ctx.result(1)) ctx.set(1, sum_to(ctx.host, ctx.result(1), second_shape(ctx.node)));
 }
@@ -96,6 +97,8 @@ void mul_backward(BackwardContext& ctx) {
   SymTensor self = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   if (ctx.needs(1)) ctx.set(1, launch_binary(ctx.host, OpKind::kMul, ctx.grad(), self));
   if (ctx.needs(0)) ctx.set(0, launch_binary(ctx.host, OpKind::kMul, ctx.grad(), other));
+  self.reset();
+  other.reset();
   reduce_results(ctx);
 }
 
@@ -113,6 +116,8 @@ void div_backward(BackwardContext& ctx) {
     ctx.set(1, launch_binary(h, OpKind::kMul, minus, twice));
   }
   if (ctx.needs(0)) ctx.set(0, launch_binary(h, OpKind::kDiv, ctx.grad(), other));
+  self.reset();
+  other.reset();
   reduce_results(ctx);
 }
 
@@ -180,9 +185,8 @@ constexpr UnaryRow kUnaryRows[] = {
     {Function::kRelu, OpKind::kRelu, OpKind::kReluBackward, UnaryRow::Saves::kResult},
     {Function::kSigmoid, OpKind::kSigmoid, OpKind::kSigmoidBackward, UnaryRow::Saves::kResult},
     {Function::kTanh, OpKind::kTanh, OpKind::kTanhBackward, UnaryRow::Saves::kResult},
-    {Function::kExp, OpKind::kPow, OpKind::kMul, UnaryRow::Saves::kResult},
-    {Function::kClamp, OpKind::kWhere, OpKind::kReluBackward, UnaryRow::Saves::kInput},
-    {Function::kSoftplus, OpKind::kSilu, OpKind::kSiluBackward, UnaryRow::Saves::kInput},
+    {Function::kExp, OpKind::kExp, OpKind::kMul, UnaryRow::Saves::kResult},
+    {Function::kSoftplus, OpKind::kSoftplus, OpKind::kSoftplusBackward, UnaryRow::Saves::kInput},
 };
 
 const UnaryRow& unary_row(Function f) {
@@ -243,6 +247,22 @@ SymTensor unary(Host& h, Function f, const SymTensor& x, double value) {
 
 namespace {
 
+/// where((self >= low) & (self <= high), grad, 0), the number made a tensor first. Saved: self.
+void clamp_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  const SymTensor& x = ctx.saved(0);
+  SymTensor zero = empty_result(h, Shape(), ctx.grad()->dtype);
+  h.launch(OpKind::kFill, {}, {zero}, {0.0});
+  SymTensor above = empty_result(h, x->shape, DType::kBool), below = empty_result(h, x->shape, DType::kBool);
+  h.launch(OpKind::kCompare, {x}, {above}, {3.0, ctx.node.floats[0]});
+  h.launch(OpKind::kCompare, {x}, {below}, {1.0, ctx.node.floats[1]});
+  SymTensor inside = empty_result(h, x->shape, DType::kBool);
+  h.launch(OpKind::kMul, {above, below}, {inside});
+  SymTensor y = result_like(h, ctx.grad()->shape, ctx.grad()->dtype, ctx.grad());
+  h.launch(OpKind::kWhere, {inside, ctx.grad(), zero}, {y});
+  ctx.set(0, std::move(y));
+}
+
 void dropout_backward(BackwardContext& ctx) {
   SymTensor mask = ctx.saved(0);
   SymTensor y = empty_result(ctx.host, ctx.grad()->shape, ctx.grad()->dtype);
@@ -298,6 +318,18 @@ SymTensor dropout(Host& h, const SymTensor& x, double p) {
     r.attach(y);
     r.save_output(mask);
   }
+  return y;
+}
+
+SymTensor clamp(Host& h, const SymTensor& x, double low, double high) {
+  Record r(h, clamp_backward, {&x});
+  if (r) {
+    r->floats = {low, high};
+    r.save(x);
+  }
+  SymTensor y = result_like(h, x->shape, x->dtype, x);
+  h.launch(OpKind::kClamp, {x}, {y}, {low, high});
+  r.attach(y);
   return y;
 }
 

@@ -142,8 +142,10 @@ SymTensor single(const Call& c) {
     case Function::kDiv: return div(h, in[0], in[1]);
     case Function::kNeg: case Function::kAddScalar: case Function::kMulScalar: case Function::kPowScalar:
     case Function::kRsqrt: case Function::kSilu: case Function::kRelu: case Function::kSigmoid: case Function::kTanh:
-    case Function::kExp: case Function::kClamp: case Function::kSoftplus:
+    case Function::kExp: case Function::kSoftplus:
       return unary(h, c.s.function, in[0], c.f(0));
+    case Function::kClamp: return clamp(h, in[0], c.f(0), c.f(1));
+    case Function::kFusedLinearCrossEntropy: return fused_linear_cross_entropy(h, in[0], in[1], c.parameter(0));
     case Function::kGelu: return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
     case Function::kMeanLast: return mean_last(h, in[0]);
     case Function::kSumDim: return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);

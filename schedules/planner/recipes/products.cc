@@ -84,6 +84,9 @@ void addmm_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, w));
   if (ctx.needs(2)) ctx.set(2, weight_gradient(h, g, x));
+  w.reset();
+  x.reset();
+  ctx.drop_saved();
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
 }
 
@@ -150,6 +153,9 @@ void conv1d_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, swapped(h, w)));
   if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g, {}, ProductOf::kWeightGradient));
+  w.reset();
+  x.reset();
+  ctx.drop_saved();
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
 }
 
