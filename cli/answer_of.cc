@@ -11,14 +11,6 @@
 namespace foreshard::cli {
 namespace {
 
-std::string place_text(const Place& p) {
-  if (p.step < 0) return "initialisation";
-  std::string out(name_of(p.phase));
-  if (!p.module.empty()) out += " of " + p.module;
-  else if (!p.unit.empty()) out += " of unit " + p.unit;
-  return out;
-}
-
 AnswerMemory memory_answer(const MemoryResult& m) {
   AnswerMemory out;
   out.allocated_peak = m.allocated_peak;
@@ -30,11 +22,11 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.host_peak = m.host_peak;
   out.retries = m.retries;
   out.fits = m.fits;
-  out.peak_at = place_text(m.peak_at);
+  out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {
     const OutOfMemoryReport& o = *m.out_of_memory;
     out.out_of_memory = fmt::format("first failure: {} for {} in {} (allocated {}, reserved {})", format_memory(o.requested),
-                                    name_of(o.category), place_text(o.at), format_memory(o.allocated), format_memory(o.reserved));
+                                    name_of(o.category), describe_place(o.at), format_memory(o.allocated), format_memory(o.reserved));
   }
   for (const Owner& o : m.owners) out.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
   return out;
@@ -96,6 +88,23 @@ StepAnswer answer_of(const Job& job, const Evaluation& e, const std::vector<Sugg
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end()) a.not_modelled.push_back(n);
   a.provenance = provenance_of(job, e.schedule);
   return a;
+}
+
+MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& e, const MemoryStudy& study) {
+  const MemoryResult& m = e.result.memory;
+  MemoryExplanation x;
+  x.title = fmt::format("{} · {} · {} · {}", job.model->name, framework_text(job, e.schedule),
+                        describe_machines(job.hardware, job.gpus), describe_precision(job.config));
+  x.memory = memory_answer(m);
+  x.memory.owners.clear();
+  for (const Owner& o : m.owners_by_module) x.memory.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
+  x.rank = m.rank;
+  x.step = m.peak_at.step;
+  x.step_time = e.result.step_time;
+  for (const PhaseRow& p : study.phases) x.phases.push_back({p.step, p.phase, p.allocated, p.reserved});
+  for (const MemoryChange& c : study.changes)
+    x.changes.push_back({c.change, c.kind, c.allocated, c.reserved, c.device, c.device_change, c.step, c.speed, c.fits, c.peak_at});
+  return x;
 }
 
 AnswerMemory memory_of(const Trace& trace, Bytes capacity) {
