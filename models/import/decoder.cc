@@ -66,14 +66,15 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
   const ModuleId block = b.add_module(list, std::to_string(layer), spec.prefix + "DecoderLayer");
   const BlockParts parts = add_parts(b, block, spec, layer);
 
-  // The positions are an argument of the block that nothing uses: a checkpoint keeps them.
+  // The positions are an argument of the block that nothing uses: a checkpoint keeps it. It drops its list last first.
   std::vector<std::string> inputs{"hidden_states"}, extra;
-  if (parts.mixer.positional) extra = {"cos", "sin", "attention_mask", "position_ids"};
+  if (parts.mixer.positional && spec.positions_before_table) extra = {"cos", "sin", "position_ids", "attention_mask"};
+  else if (parts.mixer.positional) extra = {"position_ids", "cos", "sin", "attention_mask"};
   inputs.insert(inputs.end(), extra.begin(), extra.end());
   Program p(b, block, inputs);
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(parts.input_norm, {"hidden_states"}, "hidden_states");
-  if (parts.mixer.positional) inputs.pop_back();
+  std::erase(inputs, "position_ids");
   p.call(parts.mixer.module, inputs, "hidden_states");
   if (spec.four_norms) p.call(parts.attention_norm, {"hidden_states"}, "hidden_states");
   p.add("residual", p.dropout("hidden_states", spec.residual_dropout), "hidden_states");

@@ -27,6 +27,8 @@ struct DecoderSpec {
   bool masks_always = false;               ///< Masks even where SDPA needs none (Gemma 3 with images).
   /// Which masks the model asks for: those that its layers use; the full one in any case; both in any case.
   enum class MaskCalls : std::uint8_t { kAsUsed, kFullAlways, kBoth } mask_calls = MaskCalls::kAsUsed;
+  /// Order of a block's keyword arguments, as a checkpoint drops them: mask, positions, table; else mask, table, positions.
+  bool positions_before_table = false;
   bool long_rope = false;                  ///< Rotary frequencies for long contexts (Phi-3's "longrope").
   bool second_rotary = false;              ///< Gemma 3: sliding layers have a rotary table of their own.
   std::string embedding_class = "Embedding";

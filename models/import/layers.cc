@@ -39,15 +39,9 @@ Program::Value rotate_half(Program& p, const Program::Value& x, std::int64_t wid
 }
 
 Program::Value rotate(Program& p, const Program::Value& x, const Program::Value& cos, const Program::Value& sin,
-                      std::int64_t rotated, RotaryCat cat) {
-  const auto turn = [&](const Program::Value& part) {
-    const Program::Value straight = p.mul(part, cos);
-    return p.add(straight, p.mul(rotate_half(p, part, rotated), sin));
-  };
-  if (cat == RotaryCat::kNever) return turn(x);
-  const Program::Value turned = p.slice(x, -1, 0, rotated);
-  const Program::Value passed = p.slice(x, -1, rotated, -1);
-  return p.cat({turn(turned), passed}, -1);
+                      std::int64_t rotated) {
+  const Program::Value straight = p.mul(x, cos);
+  return p.add(straight, p.mul(rotate_half(p, x, rotated), sin));
 }
 
 void eager_attention(Program& p, const AttentionCall& call) {
@@ -169,8 +163,16 @@ void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k, 
                   const Program::Value& sin, std::int64_t rotated, RotaryCat cat) {
   const Program::Value c = p.op_ints(Function::kUnsqueeze, {cos}, {1}, "unsqueezed_cos");
   const Program::Value s = p.op_ints(Function::kUnsqueeze, {sin}, {1}, "unsqueezed_sin");
-  const Program::Value q_embed = rotate(p, q, c, s, rotated, cat);
-  const Program::Value k_embed = rotate(p, k, c, s, rotated, cat);
+  if (cat == RotaryCat::kNever) {
+    const Program::Value q_embed = rotate(p, q, c, s, rotated);
+    const Program::Value k_embed = rotate(p, k, c, s, rotated);
+    p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
+    return;
+  }
+  const Program::Value q_rot = p.slice(q, -1, 0, rotated, "q_rot"), q_pass = p.slice(q, -1, rotated, -1, "q_pass");
+  const Program::Value k_rot = p.slice(k, -1, 0, rotated, "k_rot"), k_pass = p.slice(k, -1, rotated, -1, "k_pass");
+  const Program::Value q_embed = p.cat({rotate(p, q_rot, c, s, rotated), q_pass}, -1);
+  const Program::Value k_embed = p.cat({rotate(p, k_rot, c, s, rotated), k_pass}, -1);
   p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
 }
 

@@ -53,7 +53,7 @@ ModuleId softmax_router(ModelBuilder& b, ModuleId parent, const std::string& nam
   p.softmax(logits, DType::kFloat32, "router_probs");
   p.ops(Function::kTopK, {"router_probs"}, {spec.top_k}, {"router_top_value", "router_indices"});
   if (options.normalise) {
-    p.op(Function::kDiv, {"router_top_value", p.op_ints(Function::kSumDim, {"router_top_value"}, {-1, 1})}, "router_top_value");
+    p.op(Function::kDivInPlace, {"router_top_value", p.op_ints(Function::kSumDim, {"router_top_value"}, {-1, 1})}, "router_top_value");
   }
   if (options.back_to_input_dtype) p.cast_like("router_top_value", "router_logits", "router_top_value");
   p.returns({"router_logits", "router_top_value", "router_indices"});
@@ -83,6 +83,7 @@ Model import_mixtral(HfConfig& config) {
   if (const auto window = config.optional_size("sliding_window", std::nullopt, INT32_MAX)) {
     spec.windows.assign(static_cast<std::size_t>(spec.layers), *window);
   }
+  spec.positions_before_table = true;
   MoeSpec moe{"Mixtral", spec.hidden, spec.ffn, 0, 0, spec.activation};
   moe.experts = config.size_or("num_local_experts", "num_experts", 8, kLargestExperts);
   moe.top_k = config.size("num_experts_per_tok", 2, kLargestExperts);
@@ -106,6 +107,7 @@ Model import_qwen2_moe(HfConfig& config) {
   spec.windows = read_windows(config, spec.layers, used ? window.value_or(0) : 0,
                               [&](std::int64_t i) { return used && i % 2 == 0 && i < last; });
   spec.mask_calls = DecoderSpec::MaskCalls::kBoth;
+  spec.positions_before_table = true;
   MoeSpec moe{"Qwen2Moe", spec.hidden, 0, 0, 0, spec.activation};
   moe.ffn = config.size("moe_intermediate_size", 1408);
   moe.experts = config.size("num_experts", 60, kLargestExperts, 0);

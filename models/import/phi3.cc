@@ -57,6 +57,7 @@ Model import_phi3(HfConfig& config) {
   config.ignore({"original_max_position_embeddings"});
   HfConfig rope = config.nested(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   const std::string kind = rope.text(rope.has("rope_type") ? "rope_type" : "type", "default");
+  phi.spec.positions_before_table = true;
   phi.spec.long_rope = kind == "longrope" || kind == "su" || kind == "yarn";
   const double factor = config.number("partial_rotary_factor", 1.0, 0.0, 1.0);
   phi.spec.attention.rotary = static_cast<std::int64_t>(static_cast<double>(phi.spec.attention.head_dim) * factor);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
@@ -163,6 +163,22 @@ SymTensor div(Host& h, const SymTensor& a, const SymTensor& b) {
   return y;
 }
 
+SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y) {
+  Record r(h, div_backward, {&x, &y});
+  if (r) {
+    remember_shapes(r, x, y);
+    r.save(y);
+    if (r.needs(1)) {
+      SymTensor before = empty_result(h, x->shape, x->dtype);
+      h.launch(OpKind::kCopy, {x}, {before});
+      r.save(before);
+    }
+  }
+  h.launch(OpKind::kDiv, {x, y}, {x});
+  r.attach(x);
+  return x;
+}
+
 // ---------------------------------------------------------------------------------------------- one operand
 
 namespace {
@@ -276,7 +292,7 @@ void mean_backward(BackwardContext& ctx) {
   std::array<std::int64_t, kMaxRank> stride = ctx.grad()->stride;
   stride[static_cast<std::size_t>(s.rank - 1)] = 0;
   SymTensor wide = raw_view(ctx.host, ctx.grad(), s, stride, ctx.grad()->offset);
-  SymTensor y = empty_result(ctx.host, s, ctx.grad()->dtype);
+  SymTensor y = result_like(ctx.host, s, ctx.grad()->dtype, wide);
   ctx.host.launch(OpKind::kMulScalar, {wide}, {y}, {1.0 / static_cast<double>(s[-1])});
   ctx.set(0, std::move(y));
 }

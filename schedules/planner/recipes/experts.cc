@@ -82,10 +82,10 @@ void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTe
   groups.reset();
 }
 
-/// Saved: weight, a, counts. Edges: a, weight [E, n, k]. The weight's gradient is one product a group.
+/// Saved: weight, counts, a. Edges: a, weight [E, n, k]. The weight's gradient is one product a group.
 void grouped_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
-  SymTensor w = ctx.saved(0), a = ctx.saved(1), counts = ctx.saved(2);
+  SymTensor w = ctx.saved(0), counts = ctx.saved(1), a = ctx.saved(2);
   SymTensor g = contiguous(h, ctx.grad());
   if (ctx.needs(1)) {
     SymTensor gw = empty_result(h, w->shape, w->dtype);
@@ -105,8 +105,8 @@ SymTensor grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTens
   if (r) {
     r->late_edge = 1;                      // Through weight.transpose(-2, -1).
     r.save(w);
-    r.save(a);
     r.save(counts);
+    r.save(a);
   }
   SymTensor y = empty_result(h, {a->shape[0], w->shape[1]}, a->dtype);
   SymTensor wt = raw_view(h, w, {w->shape[0], w->shape[2], w->shape[1]}, {w->stride[0], w->stride[2], w->stride[1]}, w->offset);
@@ -193,6 +193,7 @@ SymTensor routed_experts(Host& h, const Statement& s, std::span<SymTensor> in) {
   SymTensor inverse_order = inverse(h, sorted.order);
   weighted = index_rows(h, weighted, inverse_order);
   SymTensor sum = sum_dim(h, view(h, weighted, {tokens, k, weighted->shape[1]}), 1, false);
+  SymTensor result = cast(h, sum, in[0]->dtype);
   // The frame's locals, in their order.
   weights.reset();
   ids.reset();
@@ -206,7 +207,8 @@ SymTensor routed_experts(Host& h, const Statement& s, std::span<SymTensor> in) {
   out.reset();
   weighted.reset();
   inverse_order.reset();
-  return sum;
+  sum.reset();
+  return result;
 }
 
 }  // namespace foreshard

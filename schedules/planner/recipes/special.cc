@@ -171,7 +171,7 @@ bool run_special(Host& h, const Module& module, const Statement& s, std::span<Sy
     case Function::kRoutedExperts: out[0] = routed_experts(h, s, in); return true;
     case Function::kConv2d: out[0] = conv2d(h, s, in[0]); return true;
     case Function::kJitter: out[0] = jitter(h, in[0]); return true;
-    case Function::kDivInPlace: out[0] = div(h, in[0], in[1]); return true;
+    case Function::kDivInPlace: out[0] = div_in_place(h, in[0], in[1]); return true;
     default: return false;
   }
 }
