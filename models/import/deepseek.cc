@@ -122,7 +122,7 @@ ModuleId add_router(ModelBuilder& b, ModuleId moe, const Deepseek& d) {
   p.op_ints(Function::kGather, {"scores", "topk_indices"}, {1}, "topk_weights");
   if (d.normalise) {
     const Program::Value sum = p.op_ints(Function::kSumDim, {"topk_weights"}, {-1, 1});
-    p.op(Function::kDiv, {"topk_weights", p.add_scalar(sum, 1e-20, "denominator")}, "topk_weights");
+    p.op(Function::kDivInPlace, {"topk_weights", p.add_scalar(sum, 1e-20, "denominator")}, "topk_weights");
   }
   p.mul_scalar("topk_weights", d.scaling_factor, "topk_weights");
   p.returns({"topk_weights", "topk_indices"});

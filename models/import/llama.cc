@@ -41,6 +41,7 @@ Model import_llama(HfConfig& config) {
 Model import_mistral(HfConfig& config) {
   DecoderDefaults defaults{32000, 4096, 14336, 32, 32, 8, false, {}, 1e-6, false};
   DecoderSpec spec = read_decoder(config, "Mistral", defaults);
+  spec.positions_before_table = true;
   const auto window = config.optional_size("sliding_window", 4096, INT32_MAX);
   if (window) spec.windows.assign(static_cast<std::size_t>(spec.layers), *window);
   return finish(config, spec, "MistralForCausalLM", read_tied(config, false));

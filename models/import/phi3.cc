@@ -18,12 +18,10 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Phi3& phi) {
   const ModuleId qkv = b.linear(id, "qkv_proj", phi.spec.hidden, q_width + 2 * kv_width, false);
   Program p(b, id, {"hidden_states", "cos", "sin", "attention_mask"});
   p.call(qkv, {"hidden_states"}, "qkv");
-  const auto part = [&](std::int64_t from, std::int64_t to, const std::string& out) {
-    p.transpose(p.view(p.slice("qkv", -1, from, to), {0, 0, -1, a.head_dim}), 1, 2, out);
-  };
-  part(0, q_width, "query_states");
-  part(q_width, q_width + kv_width, "key_states");
-  part(q_width + kv_width, -1, "value_states");
+  p.slice("qkv", -1, 0, q_width, "query_states");
+  p.slice("qkv", -1, q_width, q_width + kv_width, "key_states");
+  p.slice("qkv", -1, q_width + kv_width, -1, "value_states");
+  for (const char* x : {"query_states", "key_states", "value_states"}) p.transpose(p.view(x, {0, 0, -1, a.head_dim}), 1, 2, x);
   apply_rotary(p, "query_states", "key_states", "cos", "sin", a.rotary, RotaryCat::kSumThenCat);
   AttentionCall call = a.call;
   call.mask = "attention_mask";

@@ -288,6 +288,11 @@ void Host::copy(const Copy& c) {
 SymTensor Host::cast(const SymTensor& t, DType dtype, BufferCategory category, UnitId unit) {
   if (t->dtype == dtype) return t;
   SymTensor y = empty(t->shape, dtype, category, unit);
+  if (!is_contiguous(*t)) {                 // to() preserves the strides of a dense tensor.
+    std::int64_t extent = 1;
+    for (int d = 0; d < t->shape.rank; ++d) extent += (t->shape[d] - 1) * t->stride[static_cast<std::size_t>(d)];
+    if (extent == t->numel) y->stride = t->stride;
+  }
   launch(OpKind::kCopy, {t}, {y});
   return y;
 }

@@ -74,8 +74,14 @@ Shape second_shape(const AutogradNode& n) {
 /// What validate_outputs does to gradients of broadcast inputs.
 void reduce_results(BackwardContext& ctx) {
   ctx.drop_saved();
-  if (ctx.result(0)) ctx.set(0, sum_to(ctx.host, ctx.result(0), ctx.node.shape));
-  if (ctx.result(1)) ctx.set(1, sum_to(ctx.host, ctx.result(1), second_shape(ctx.node)));
+  const Shape shapes[] = {ctx.node.shape, second_shape(ctx.node)};
+  for (int i = 0; i < 2; ++i) {             // One input after the other: sum, then dtype.
+    if (!ctx.result(i)) continue;
+    ctx.set(i, sum_to(ctx.host, ctx.result(i), shapes[i]));
+    const AutogradNode* const next = ctx.node.edge(i).node.get();
+    if (!next || !next->backward || next->mixed_dtypes || next->dtype == ctx.result(i)->dtype) continue;
+    ctx.set(i, ctx.host.cast(ctx.result(i), next->dtype, BufferCategory::kBackwardTemporary));
+  }
 }
 
 void add_backward(BackwardContext& ctx) {
@@ -112,7 +118,6 @@ void div_backward(BackwardContext& ctx) {
     SymTensor minus = launch_unary(h, OpKind::kNeg, ctx.grad());
     SymTensor once = launch_binary(h, OpKind::kDiv, self, other);
     SymTensor twice = launch_binary(h, OpKind::kDiv, once, other);
-    once.reset();
     ctx.set(1, launch_binary(h, OpKind::kMul, minus, twice));
   }
   if (ctx.needs(0)) ctx.set(0, launch_binary(h, OpKind::kDiv, ctx.grad(), other));
@@ -316,6 +321,8 @@ void sum_backward(BackwardContext& ctx) {
 void softmax_backward(BackwardContext& ctx) {
   SymTensor y = ctx.saved(0);
   SymTensor gx = empty_result(ctx.host, ctx.grad()->shape, static_cast<DType>(ctx.node.ints[0]));
+  // The kernel takes grad * y (softmax_backward_cuda_out); ours computes both at once.
+  SymTensor product = empty_temporary(ctx.host, ctx.grad()->bytes());
   ctx.host.launch(OpKind::kSoftmaxBackward, {ctx.grad(), y}, {gx});
   ctx.set(0, std::move(gx));
 }

@@ -53,18 +53,14 @@ void index_backward(BackwardContext& ctx) {
   ctx.set(0, std::move(g));
 }
 
-struct Sorted {
-  SymTensor keys, order;
-};
-
 /// torch.sort of int64 [n].
-Sorted sort(Host& h, const SymTensor& x) {
+void sort(Host& h, const SymTensor& x, SymTensor& keys, SymTensor& order) {
   const std::int64_t n = x->numel;
-  Sorted s{whole_numbers(h, n), whole_numbers(h, n)};
+  keys = whole_numbers(h, n);
+  order = whole_numbers(h, n);
   SymTensor copy = whole_numbers(h, n);
   if (n > kMostSortedInBlock) empty_temporary(h, radix_sort_scratch_bytes(n, INT64_MAX));
-  h.launch(OpKind::kSort, {x}, {s.keys, s.order});
-  return s;
+  h.launch(OpKind::kSort, {x}, {keys, order});
 }
 
 void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTensor& counts, const SymTensor& c,
@@ -134,22 +130,6 @@ SymTensor gate(Host& h, const SymTensor& x, std::int64_t activation) {
   return mul(h, activate(h, activation, halves[0]), halves[1]);
 }
 
-/// Rows for each expert, and where each expert's rows end.
-struct Groups {
-  SymTensor keys, counts, ends;
-};
-Groups count_groups(Host& h, const SymTensor& sorted, std::int64_t experts) {
-  Groups g;
-  g.keys = empty_result(h, sorted->shape, DType::kInt32);
-  h.launch(OpKind::kCopy, {sorted}, {g.keys});
-  g.counts = empty_result(h, {experts}, DType::kInt32);
-  h.launch(OpKind::kHistogram, {g.keys}, {g.counts});
-  g.ends = empty_result(h, {experts}, DType::kInt32);
-  empty_temporary(h, scan_scratch_bytes(experts, 4));
-  h.launch(OpKind::kCopy, {g.counts}, {g.ends});   // The kernels of ours take the counts themselves, not their sums.
-  return g;
-}
-
 /// inv_perm[perm] = arange(n).
 SymTensor inverse(Host& h, const SymTensor& order) {
   SymTensor y = whole_numbers(h, order->numel), range = whole_numbers(h, order->numel);
@@ -174,41 +154,55 @@ SymTensor index_rows(Host& h, const SymTensor& x, const SymTensor& index) {
   return y;
 }
 
+namespace {
+
+/// Locals of the library's function, dropped in their order when it returns or is left by an exception.
+struct ExpertLocals {
+  SymTensor weights, ids, keys, order, selected, sorted_weights, histogram_keys, counts, ends, out, weighted, inverse_order, sum;
+  ~ExpertLocals() {
+    for (SymTensor* t : {&weights, &ids, &keys, &order, &selected, &sorted_weights, &histogram_keys, &counts, &ends, &out,
+                         &weighted, &inverse_order, &sum}) {
+      t->reset();
+    }
+  }
+};
+
+/// Rows for each expert, and where each expert's rows end.
+void count_groups(Host& h, const SymTensor& sorted, std::int64_t experts, ExpertLocals& l) {
+  l.histogram_keys = empty_result(h, sorted->shape, DType::kInt32);
+  h.launch(OpKind::kCopy, {sorted}, {l.histogram_keys});
+  l.counts = empty_result(h, {experts}, DType::kInt32);
+  h.launch(OpKind::kHistogram, {l.histogram_keys}, {l.counts});
+  l.ends = empty_result(h, {experts}, DType::kInt32);
+  empty_temporary(h, scan_scratch_bytes(experts, 4));
+  h.launch(OpKind::kCopy, {l.counts}, {l.ends});   // The kernels of ours take the counts themselves, not their sums.
+}
+
+}  // namespace
+
 SymTensor routed_experts(Host& h, const Statement& s, std::span<SymTensor> in) {
   const std::int64_t experts = s.ints[0], k = s.ints[1], tokens = in[0]->shape[0], n = tokens * k;
   const std::int64_t activation = s.ints.size() > 2 ? s.ints[2] : 0;
   const SymTensor &up_weight = h.parameter(s.parameters[0]), &down_weight = h.parameter(s.parameters[1]);
-  SymTensor weights = reshape(h, in[1], {n}), ids = raw_view(h, contiguous(h, in[2]), {n});
-  Sorted sorted = sort(h, ids);
-  SymTensor token = whole_numbers(h, n);    // perm // k
-  h.launch(OpKind::kMulScalar, {sorted.order}, {token}, {1.0 / static_cast<double>(k)});
-  SymTensor selected = index_rows(h, in[0], token);
-  token.reset();
-  SymTensor sorted_weights = index_rows(h, weights, sorted.order);
-  Groups groups = count_groups(h, sorted.keys, experts);
-  SymTensor out = grouped(h, selected, up_weight, groups.ends);
-  out = gate(h, out, activation);
-  out = grouped(h, out, down_weight, groups.ends);
-  SymTensor weighted = mul(h, out, view(h, sorted_weights, {n, 1}));
-  SymTensor inverse_order = inverse(h, sorted.order);
-  weighted = index_rows(h, weighted, inverse_order);
-  SymTensor sum = sum_dim(h, view(h, weighted, {tokens, k, weighted->shape[1]}), 1, false);
-  SymTensor result = cast(h, sum, in[0]->dtype);
-  // The frame's locals, in their order.
-  weights.reset();
-  ids.reset();
-  sorted.keys.reset();
-  sorted.order.reset();
-  selected.reset();
-  sorted_weights.reset();
-  groups.keys.reset();
-  groups.counts.reset();
-  groups.ends.reset();
-  out.reset();
-  weighted.reset();
-  inverse_order.reset();
-  sum.reset();
-  return result;
+  ExpertLocals l;
+  l.weights = reshape(h, in[1], {n});
+  l.ids = raw_view(h, contiguous(h, in[2]), {n});
+  sort(h, l.ids, l.keys, l.order);
+  {
+    SymTensor token = whole_numbers(h, n);  // perm // k
+    h.launch(OpKind::kMulScalar, {l.order}, {token}, {1.0 / static_cast<double>(k)});
+    l.selected = index_rows(h, in[0], token);
+  }
+  l.sorted_weights = index_rows(h, l.weights, l.order);
+  count_groups(h, l.keys, experts, l);
+  l.out = grouped(h, l.selected, up_weight, l.ends);
+  l.out = gate(h, l.out, activation);
+  l.out = grouped(h, l.out, down_weight, l.ends);
+  l.weighted = mul(h, l.out, view(h, l.sorted_weights, {n, 1}));
+  l.inverse_order = inverse(h, l.order);
+  l.weighted = index_rows(h, l.weighted, l.inverse_order);
+  l.sum = sum_dim(h, view(h, l.weighted, {tokens, k, l.weighted->shape[1]}), 1, false);
+  return cast(h, l.sum, in[0]->dtype);
 }
 
 }  // namespace foreshard
