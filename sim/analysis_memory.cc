@@ -56,6 +56,13 @@ Place place_of(const RankProgram& program, std::int64_t rank, Moment moment) {
     if (mark->scope.value < program.scopes.size()) place.module = program.scopes[mark->scope.value];
     if (mark->unit.value < program.units.size()) place.unit = program.units[mark->unit.value].name;
   }
+  // Plans for simulation carry no marks of modules: the buffer allocated then knows who asked for it.
+  const Instruction& last = program.instructions[moment.instruction];
+  if (last.kind == InstructionKind::kAlloc) {
+    const Buffer& buffer = program.buffers[last.id];
+    if (place.module.empty() && buffer.scope.value < program.scopes.size()) place.module = program.scopes[buffer.scope.value];
+    if (place.unit.empty() && buffer.unit.value < program.units.size()) place.unit = program.units[buffer.unit.value].name;
+  }
   return place;
 }
 

@@ -10,21 +10,12 @@
 #include "study/calibrate_runs.h"
 #include "study/parallel.h"
 #include "study/planned_run.h"
+#include "study/score_memory.h"
 
 namespace foreshard {
 namespace {
 
 constexpr double kGiB = 1073741824.0;
-
-/// The predicted figure of the kind that the row's source reports.
-double memory_of(const MemoryResult& memory, const std::string& kind) {
-  if (kind.find("allocated") != std::string::npos) return static_cast<double>(memory.allocated_peak.value);
-  if (kind.find("device") != std::string::npos || kind.find("process") != std::string::npos) {
-    return static_cast<double>(memory.device_peak.value);
-  }
-  if (kind.find("active") != std::string::npos) return static_cast<double>(memory.allocated_peak.value);
-  return static_cast<double>(memory.reserved_peak.value);
-}
 
 /// Which target a row counts for: training on A100 or H100 with FSDP, ZeRO or DDP; "FSDP bf16" among them.
 std::string target_of(const MeasuredRun& run, const RunJob& job) {
@@ -36,6 +27,7 @@ std::string target_of(const MeasuredRun& run, const RunJob& job) {
 using FactorsOf = std::function<std::optional<CeilingFactors>(const std::string& laboratory)>;
 
 void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunScore& score) {
+  const Job asked = job.job;
   const PlannedRun planned(std::move(job));
   const SimulationResult result = planned.simulate(factors(score.laboratory));
   score.retries = result.memory.retries;
@@ -45,7 +37,7 @@ void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunSc
     score.time_error = *score.predicted_step_s / *score.measured_step_s - 1;
   }
   if (score.measured_memory_bytes) {
-    score.predicted_memory_bytes = memory_of(result.memory, run.mem_kind);
+    score.predicted_memory_bytes = memory_like(run, asked, result.memory);
     score.memory_error = *score.predicted_memory_bytes / *score.measured_memory_bytes - 1;
   }
 }
