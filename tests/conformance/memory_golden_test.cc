@@ -29,7 +29,7 @@ TEST_P(MemoryRecording, EveryPhaseToTheByte) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, MemoryRecording, ::testing::ValuesIn(recordings()),
-                         [](const auto& info) { return info.param.stem().string(); });
+                         [](const auto& recording) { return recording.param.stem().string(); });
 
 }  // namespace
 }  // namespace foreshard
