@@ -42,7 +42,9 @@ std::string number_text(const UsedNumber& n) {
 
 std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& schedule) {
   std::vector<AnswerProvenance> out;
-  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world))))
+  CostParameters parameters;
+  parameters.attention.kernel = job.attention_kernel;
+  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world)), parameters))
     out.push_back({n.quantity, number_text(n), n.source, n.kind});
   return out;
 }

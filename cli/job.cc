@@ -281,6 +281,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
+  job.attention_kernel = choose(a, "attention-kernel", AttentionKernel::kFlash2, {"flash2", "flash1", "flash3"});
   read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);

@@ -39,6 +39,8 @@ OptionGroup training_group() {
            option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
            option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),
            option("attention", "KIND", "Attention kernels (default flash)", {"flash", "sdpa", "math"}),
+           option("attention-kernel", "NAME", "Generation of the flash kernels; flash3 is also cuDNN's (default flash2)",
+                  {"flash2", "flash1", "flash3"}),
            option("loss", "KIND", "How the loss is computed (default float32)", {"float32", "plain", "chunked", "fused"})}};
 }
 
