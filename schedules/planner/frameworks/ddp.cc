@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "schedules/planner/foreach.h"
 #include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/host_time.h"
 
 namespace foreshard {
 namespace {
@@ -322,6 +323,7 @@ void Ddp::sync_indices(Host& host, std::int64_t count) {
 
 void Ddp::on_accumulated(Host& host, std::uint32_t parameter) {
   if (!expects_backward_) return;
+  spend_host(host, kDdpHookUs, "gradient hooks");
   host.decide({.kind = DecisionKind::kGradientReady, .target = UnitId(parameter)});
   if (options_.static_graph && synced_backwards_ == 0) {
     return;                                 // D-9: in the first iteration everything is reduced at the end.

@@ -13,6 +13,7 @@ std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
     case FrameworkKind::kZero1:
     case FrameworkKind::kZero2:
     case FrameworkKind::kZero3: return zero::make_zero(config);
+    case FrameworkKind::kShardedOptimizer: return make_sharded_optimizer(config);
     default:
       throw InputError(Issue{"", "framework", "FSDP1 cannot be planned yet", "fsdp2, ddp, zero or none"});
   }

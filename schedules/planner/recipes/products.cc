@@ -107,6 +107,7 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
                       "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
                           std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
   }
+  if (float8_applies(h, weight)) return float8_linear(h, x_in, weight, bias);
   const std::int64_t out = weight->shape[0];
   SymTensor y;
   if (bias) {

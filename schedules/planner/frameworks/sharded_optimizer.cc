@@ -1,0 +1,254 @@
+// Data parallelism with a sharded optimizer (ZeRO stage 1) as trainers write it themselves: whole 16-bit parameters on every
+// rank, gradients reduced in buckets behind backward, each rank updates its part in fp32 and sends it to the others.
+// Sources: nanotron src/nanotron/optim/{gradient_accumulator,zero}.py; InternEvo
+// internlm/solver/optimizer/hybrid_zero_optim.py.
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "schedules/planner/clip.h"
+#include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/host_time.h"
+
+namespace foreshard {
+namespace {
+
+class ShardedOptimizer final : public Framework {
+ public:
+  explicit ShardedOptimizer(const ParallelConfig& config)
+      : options_(config.sharded_optimizer), world_(config.world()), shard_(config.shard) {
+    if (options_.reduce_scatter && config.replicate > 1) {
+      throw InputError(Issue{"", "replicate", "gradients that are scattered have no replicas", "shard alone, or all-reduce"});
+    }
+  }
+
+  void initialize(Host& host) override;
+  std::span<const LocalParameter> local_parameters() const override { return masters_; }
+  void begin_micro_batch(Host&, std::int64_t, bool sync) override { sync_ = sync; }
+  void on_accumulated(Host& host, std::uint32_t index) override;
+  void end_micro_batch(Host& host) override;
+  void clip_gradients(Host& host, double max_norm) override;
+  void after_optimizer(Host& host) override;
+  void zero_gradients(Host& host) override;
+
+ private:
+  struct Flat {
+    std::vector<std::size_t> parameters;
+    SymTensor buffer;
+  };
+
+  void flush(Host& host);
+  void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input, const SymTensor& output);
+  void unflatten(Host& host);
+  void set_shard_gradients(Host& host);
+  void send_parameters(Host& host);
+  /// This rank's part of a whole tensor, flat.
+  SymTensor part(Host& host, const SymTensor& whole) const {
+    const std::int64_t n = whole->numel / shard_;
+    return host.view_as(whole, {n}, whole->offset + host.options().rank % shard_ * n);
+  }
+  const SymTensor& gradient(std::size_t i) const {
+    return options_.accumulate_in_float32 ? sums_[i] : parameters_[i]->grad;
+  }
+
+  ShardedOptimizerOptions options_;
+  std::int64_t world_, shard_;
+  GroupId data_group_, shard_group_;
+  StreamIndex stream_ = 0;
+  bool sync_ = true;
+  std::vector<LocalParameter> masters_;    ///< fp32 parts that the optimizer updates.
+  std::vector<SymTensor> parameters_, sums_;
+  std::vector<Ref<AutogradNode>> accumulators_;
+  std::vector<std::size_t> bucket_;
+  std::int64_t bucket_bytes_ = 0;
+  std::vector<Flat> in_flight_;
+};
+
+void ShardedOptimizer::initialize(Host& host) {
+  data_group_ = host.add_group("data", world_, 1);
+  shard_group_ = shard_ == world_ ? data_group_ : host.add_group("shard", shard_, 1);
+  stream_ = host.program().add_stream("communicator", 0);
+  std::vector<LocalParameter> whole;
+  materialize_whole(host, whole);
+  for (const LocalParameter& p : whole) {
+    parameters_.push_back(p.local);
+    accumulators_.push_back(host.grad_accumulator(p.local));
+    host.register_accumulate_hook(accumulators_.back(), static_cast<std::uint32_t>(parameters_.size() - 1));
+    SymTensor master = host.empty({p.local->numel / shard_}, DType::kFloat32, BufferCategory::kShardedParameter);
+    host.launch(OpKind::kCopy, {part(host, p.local)}, {master});
+    masters_.push_back({p.id, std::move(master), p.local->numel / shard_});
+    if (!options_.accumulate_in_float32) continue;
+    sums_.push_back(host.empty(p.local->shape, DType::kFloat32, BufferCategory::kUnshardedGradient));
+    host.launch(OpKind::kFill, {}, {sums_.back()}, {0.0});
+  }
+}
+
+void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
+                                  const SymTensor& output) {
+  Collective c;
+  c.kind = kind;
+  const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
+  c.op = reduces ? ReduceOp::kAverage : ReduceOp::kNone;
+  c.dtype = input->dtype;
+  c.stream = stream_;
+  c.group = group;
+  c.input = host.id_of(input);
+  c.output = host.id_of(output);
+  c.bytes = Bytes(std::max(input->bytes(), output->bytes()));
+  host.collective(c);
+}
+
+// ---------------------------------------------------------------------------------------------- gradients
+
+void ShardedOptimizer::on_accumulated(Host& host, std::uint32_t index) {
+  spend_host(host, kDdpHookUs, "gradient hooks");
+  SymTensor& grad = parameters_[index]->grad;
+  const std::int64_t bytes = grad->bytes();
+  if (options_.accumulate_in_float32) {
+    host.launch(OpKind::kAddInPlace, {sums_[index], grad}, {sums_[index]});
+    grad.reset();
+  }
+  if (!sync_) return;
+  bucket_.push_back(index);
+  bucket_bytes_ += bytes;
+  if (static_cast<double>(bucket_bytes_) >= options_.bucket_mib * 1048576) flush(host);
+}
+
+void ShardedOptimizer::flush(Host& host) {
+  if (bucket_.empty()) return;
+  if (options_.one_collective_per_tensor) {
+    host.wait_stream(stream_, host.stream());
+    for (const std::size_t i : bucket_) {
+      const SymTensor& g = gradient(i);
+      if (options_.reduce_scatter && g->numel >= shard_) {
+        collective(host, CollectiveKind::kReduceScatter, data_group_, g, part(host, g));
+      } else {
+        collective(host, CollectiveKind::kAllReduce, data_group_, g, g);
+      }
+    }
+  } else {
+    TensorList gradients;
+    std::int64_t numel = 0;
+    for (const std::size_t i : bucket_) {
+      gradients.push_back(host.view_as(gradient(i), {gradient(i)->numel}));
+      numel += gradient(i)->numel;
+    }
+    const TensorList flat{host.empty({numel}, gradients[0]->dtype, BufferCategory::kBucket)};
+    launch_lists(host, OpKind::kCat, {&gradients}, {&flat}, {0.0});
+    host.wait_stream(stream_, host.stream());
+    collective(host, CollectiveKind::kAllReduce, data_group_, flat[0], flat[0]);
+    in_flight_.push_back({bucket_, flat[0]});
+  }
+  bucket_.clear();
+  bucket_bytes_ = 0;
+}
+
+void ShardedOptimizer::unflatten(Host& host) {
+  for (const Flat& f : in_flight_) {
+    TensorList views, gradients;
+    std::int64_t offset = 0;
+    for (const std::size_t i : f.parameters) {
+      const SymTensor& g = gradient(i);
+      views.push_back(host.view_as(f.buffer, g->shape, offset));
+      gradients.push_back(g);
+      offset += g->numel;
+    }
+    launch_lists(host, OpKind::kForeachCopy, {&views}, {&gradients});
+  }
+  in_flight_.clear();
+}
+
+void ShardedOptimizer::end_micro_batch(Host& host) {
+  if (!sync_) return;
+  host.set_phase(Phase::kBackward);
+  flush(host);
+  host.wait_stream(host.stream(), stream_);
+  unflatten(host);
+  set_shard_gradients(host);
+}
+
+void ShardedOptimizer::set_shard_gradients(Host& host) {
+  TensorList parts, wide;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (options_.accumulate_in_float32) {
+      masters_[i].local->grad = part(host, sums_[i]);
+      continue;
+    }
+    parts.push_back(part(host, parameters_[i]->grad));
+    wide.push_back(host.empty(parts.back()->shape, DType::kFloat32, BufferCategory::kShardedGradient));
+    masters_[i].local->grad = wide.back();
+  }
+  if (!parts.empty()) launch_lists(host, OpKind::kForeachCopy, {&parts}, {&wide});
+}
+
+void ShardedOptimizer::clip_gradients(Host& host, double max_norm) {
+  TensorList gradients;
+  for (const LocalParameter& p : masters_) {
+    if (p.local->grad && p.local->grad->numel > 0) gradients.push_back(p.local->grad);
+  }
+  SymTensor norm;
+  {
+    TensorList norms = foreach_norms(host, gradients);
+    norm = vector_norm(host, stack_scalars(host, norms));
+  }
+  if (shard_ > 1) {
+    host.wait_stream(stream_, host.stream());
+    collective(host, CollectiveKind::kAllReduce, shard_group_, norm, norm);
+    host.wait_stream(host.stream(), stream_);
+  }
+  observe_norm(host, norm);
+  scale_gradients(host, gradients, norm, max_norm);
+}
+
+// ---------------------------------------------------------------------------------------------- parameters
+
+void ShardedOptimizer::after_optimizer(Host& host) {
+  TensorList updated, places;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    updated.push_back(masters_[i].local);
+    places.push_back(part(host, parameters_[i]));
+    masters_[i].local->grad.reset();
+  }
+  launch_lists(host, OpKind::kForeachCopy, {&updated}, {&places});
+  updated.clear();
+  places.clear();
+  if (shard_ > 1) send_parameters(host);
+}
+
+void ShardedOptimizer::send_parameters(Host& host) {
+  host.wait_stream(stream_, host.stream());
+  if (options_.owners_broadcast) {
+    // Owners hold whole tensors, as even a load as these allow: what each owns goes out in one broadcast.
+    const auto tensors = static_cast<std::int64_t>(parameters_.size());
+    const std::int64_t owners = std::min(shard_, tensors);
+    for (std::int64_t o = 0; o < owners; ++o) {
+      Collective c;
+      c.kind = CollectiveKind::kBroadcast;
+      c.stream = stream_;
+      c.group = shard_group_;
+      c.root = static_cast<std::int32_t>(o);
+      c.dtype = parameters_[0]->dtype;
+      for (std::int64_t i = o; i < tensors; i += owners) c.bytes += Bytes(parameters_[static_cast<std::size_t>(i)]->bytes());
+      c.input = c.output = host.id_of(parameters_[static_cast<std::size_t>(o)]);
+      host.collective(c);
+    }
+  } else {
+    for (const SymTensor& p : parameters_) {
+      if (p->numel >= shard_) collective(host, CollectiveKind::kAllGather, shard_group_, part(host, p), p);
+    }
+  }
+  host.wait_stream(host.stream(), stream_);
+}
+
+void ShardedOptimizer::zero_gradients(Host& host) {
+  for (const SymTensor& p : parameters_) p->grad.reset();
+  for (const SymTensor& s : sums_) host.launch(OpKind::kFill, {}, {s}, {0.0});
+}
+
+}  // namespace
+
+std::unique_ptr<Framework> make_sharded_optimizer(const ParallelConfig& config) {
+  return std::make_unique<ShardedOptimizer>(config);
+}
+
+}  // namespace foreshard
