@@ -99,7 +99,7 @@ struct ShardedOptimizerOptions {
   bool accumulate_in_float32 = false;
   /// One collective for each tensor (coalesced calls of c10d share a launch, not a ring), or one for each flattened bucket.
   bool one_collective_per_tensor = false;
-  /// One reduce-scatter after backward and one gather, of lists flattened for each rank (nanotron's ZeRO-1). replicate = 1.
+  /// Reduce-scatter each tensor to its owners; otherwise all-reduce. Needs replicate = 1.
   bool reduce_scatter = false;
   /// After the update each tensor is broadcast by the one rank that owns it as a whole (InternEvo); otherwise gathered.
   bool owners_broadcast = false;
