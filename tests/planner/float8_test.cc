@@ -11,7 +11,7 @@
 namespace foreshard {
 namespace {
 
-constexpr std::int64_t kTokens = 2 * 64, kHidden = 128, kFfn = 256;
+constexpr std::int64_t kTokens = 3 * 64, kHidden = 128, kFfn = 256;
 
 RankProgram program_of(Float8Kind kind, bool all_gather = false) {
   PlainModelOptions o;
@@ -23,7 +23,7 @@ RankProgram program_of(Float8Kind kind, bool all_gather = false) {
   c.framework = FrameworkKind::kUnsharded;
   c.model_dtype = DType::kBFloat16;
   o.dtype = DType::kBFloat16;
-  c.micro_batch = 2;
+  c.micro_batch = 3;
   c.sequence = 64;
   c.float8 = kind;
   c.float8_all_gather = all_gather;
