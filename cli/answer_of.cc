@@ -7,6 +7,7 @@
 
 #include "core/format.h"
 #include "sim/provenance.h"
+#include "study/uncertainty.h"
 
 namespace foreshard::cli {
 namespace {
@@ -49,6 +50,12 @@ std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& sche
   return out;
 }
 
+void add_uncertainty(const StepUncertainty& u, StepAnswer& a) {
+  a.step_range = {u.p10, u.p90};
+  a.outside = u.outside;
+  for (const UncertainInput& i : u.inputs) a.uncertainty.push_back({i.quantity, i.sd, i.effect, i.source});
+}
+
 std::string framework_text(const Job& job, const Schedule& s) {
   std::string out = title_of(job.config.framework);
   const std::size_t units = s.programs[0].units.size();
@@ -89,6 +96,7 @@ StepAnswer answer_of(const Job& job, const Evaluation& e, const std::vector<Sugg
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end()) a.not_modelled.push_back(n);
   a.provenance = provenance_of(job, e.schedule);
+  add_uncertainty(uncertainty_of(job, e.schedule, r.step_time), a);
   return a;
 }
 

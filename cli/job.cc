@@ -133,6 +133,8 @@ void read_training(Arguments& a, ParallelConfig& c) {
                                                 : OptimizerKind::kAdamWFused;
   c.clip = a.yes_no("clip", true);
   c.compile = a.yes_no("compile", false);
+  c.float8 = choose(a, "float8", Float8Kind::kNone, {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"});
+  c.float8_all_gather = a.yes_no("float8-all-gather", false);
   c.attention = choose(a, "attention", AttentionKind::kFlash, {"flash", "sdpa", "math"});
   c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, {"float32", "plain", "chunked", "fused"});
   c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer", "both"});
@@ -226,6 +228,16 @@ void read_ddp(Arguments& a, DdpOptions& o) {
   }
 }
 
+void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
+  o.bucket_mib = a.number("sharded-bucket-mb", o.bucket_mib, 1e-3, 1e6);
+  o.accumulate_in_float32 = a.yes_no("sharded-float32-sums", o.accumulate_in_float32);
+  o.one_collective_per_tensor = a.yes_no("sharded-per-tensor", o.one_collective_per_tensor);
+  o.reduce_scatter = a.yes_no("sharded-reduce-scatter", o.reduce_scatter);
+  o.owners_broadcast = a.yes_no("sharded-owners-broadcast", o.owners_broadcast);
+  if (o.reduce_scatter && !o.one_collective_per_tensor)
+    a.report("sharded-reduce-scatter", "scatters tensor by tensor", "also --sharded-per-tensor yes");
+}
+
 /// World = shard x replicate; what is not given follows from the number of GPUs.
 void read_mesh(Arguments& a, Job& job) {
   ParallelConfig& c = job.config;
@@ -265,7 +277,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   ParallelConfig& c = job.config;
   c.framework = FrameworkKind::kFsdp2;
   const std::string framework = a.text("framework", "fsdp2");
-  const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3"};
+  const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3", "sharded-optimizer"};
   c.framework = choose(a, "framework", FrameworkKind::kFsdp2, names);
   check_option_scopes(a, c.framework);
   if (needs.gpus && !a.has("gpus")) a.report("gpus", "is missing", "how many GPUs? e.g. --gpus 8");
@@ -285,6 +297,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);
+  read_sharded_optimizer(a, c.sharded_optimizer);
   if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware && a.has("on")) guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
   if (a.positional(0).empty()) {
