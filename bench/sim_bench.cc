@@ -1,5 +1,5 @@
-// Simulator speed on a synthetic sharded training step: 32 blocks, gathers two ahead, reductions behind, activations kept
-// from forward to backward, 32 ranks folded into one. The schedule is made once; each iteration simulates it whole.
+// Simulator speed on a ready schedule (bench/step_writer.h), 32 ranks folded into one; each iteration simulates it whole.
+// "floor" is the cheapest pass over a task graph of the same shape.
 // Counters: ns_per_instruction of one simulation (both steps), instructions.
 
 #include <benchmark/benchmark.h>
@@ -9,167 +9,16 @@
 #include <memory>
 #include <vector>
 
+#include "bench/floor.h"
+#include "bench/fluid_job.h"
+#include "bench/step_writer.h"
 #include "hwprofiles/profile.h"
 #include "sim/hardware_cost.h"
 
 namespace foreshard {
 namespace {
 
-/// Writes the program of one rank. Sizes of an 8-billion-parameter decoder at 4096 tokens.
-class StepWriter {
- public:
-  StepWriter(int blocks, int kernels) : blocks_(blocks), kernels_(kernels) {
-    for (const char* name : {"compute", "all_gather", "reduce_scatter", "copy_in"}) p_.streams.push_back({name, 0});
-    p_.names.push_back("");
-  }
-
-  RankProgram write(int steps) {
-    for (int b = 0; b < blocks_; ++b) add(InstructionKind::kAlloc, buffer(kParameters / kWorld * 4, 0));
-    p_.init = {0, size()};
-    for (int s = 0; s < steps; ++s) step();
-    return std::move(p_);
-  }
-
- private:
-  static constexpr std::int64_t kWorld = 32, kParameters = 218'112'000, kHidden = 4096, kTokens = 4096, kInner = 14336;
-
-  std::uint32_t size() const { return static_cast<std::uint32_t>(p_.instructions.size()); }
-  void add(InstructionKind kind, std::uint32_t id, StreamIndex stream = 0) { p_.instructions.push_back({kind, stream, 0, id}); }
-  std::uint32_t buffer(std::int64_t bytes, StreamIndex pool) {
-    Buffer b;
-    b.bytes = Bytes(bytes);
-    b.pool = pool;
-    p_.buffers.push_back(b);
-    return static_cast<std::uint32_t>(p_.buffers.size() - 1);
-  }
-  std::uint32_t alloc(std::int64_t bytes, StreamIndex pool = 0) {
-    const std::uint32_t b = buffer(bytes, pool);
-    add(InstructionKind::kAlloc, b);
-    return b;
-  }
-  void free(std::uint32_t b) { add(InstructionKind::kFree, b); }
-
-  void launch(int k, Phase phase, StreamIndex stream = 0) {
-    Launch l;
-    l.dtype = DType::kBFloat16;
-    l.phase = phase;
-    l.stream = stream;
-    if (k % 4 == 0) {
-      l.op = OpKind::kMatmul;
-      l.dims = {kTokens, k % 8 == 0 ? kHidden : kInner, kHidden, 1};
-      l.flops = Flops(2 * l.dims[0] * l.dims[1] * l.dims[2]);
-    } else {
-      l.op = k % 2 ? OpKind::kMul : OpKind::kAdd;
-    }
-    l.read = l.written = Bytes(kTokens * kHidden * 2 * (1 + k % 3));
-    p_.launches.push_back(l);
-    add(InstructionKind::kLaunch, static_cast<std::uint32_t>(p_.launches.size() - 1));
-  }
-  void collective(CollectiveKind kind, StreamIndex stream) {
-    Collective c;
-    c.kind = kind;
-    c.dtype = DType::kBFloat16;
-    c.stream = stream;
-    c.group = GroupId(0);
-    c.bytes = Bytes(kParameters * 2);
-    p_.collectives.push_back(c);
-    add(InstructionKind::kCollective, static_cast<std::uint32_t>(p_.collectives.size() - 1));
-  }
-  std::uint32_t record(StreamIndex stream) {
-    add(InstructionKind::kRecordEvent, p_.events, stream);
-    return p_.events++;
-  }
-  void host(std::int64_t ns) {
-    p_.host_work.push_back({ns, 0});
-    add(InstructionKind::kHost, static_cast<std::uint32_t>(p_.host_work.size() - 1));
-  }
-
-  std::uint32_t unshard(std::uint32_t& gathered) {
-    host(20'000);
-    gathered = alloc(kParameters * 2, 1);
-    add(InstructionKind::kWaitEvent, record(0), 3);
-    launch(1, Phase::kForward, 3);
-    add(InstructionKind::kWaitEvent, record(3), 1);
-    collective(CollectiveKind::kAllGather, 1);
-    return record(1);
-  }
-
-  void step() {
-    const std::uint32_t begin = size();
-    std::vector<std::vector<std::uint32_t>> saved(static_cast<std::size_t>(blocks_));
-    std::uint32_t gathered = 0, next_gathered = 0;
-    std::uint32_t ready = unshard(gathered), next_ready = 0;
-    for (int b = 0; b < blocks_; ++b) {
-      host(40'000);
-      add(InstructionKind::kWaitEvent, ready, 0);
-      if (b + 1 < blocks_) next_ready = unshard(next_gathered);
-      for (int k = 0; k < kernels_; ++k) {
-        const std::uint32_t out = alloc(kTokens * kHidden * 2 * (1 + k % 3));
-        launch(k, Phase::kForward);
-        if (k % 2) {
-          saved[static_cast<std::size_t>(b)].push_back(out);
-        } else {
-          free(out);
-        }
-      }
-      free(gathered);
-      gathered = next_gathered;
-      ready = next_ready;
-    }
-    backward(saved);
-    for (int k = 0; k < 12; ++k) launch(3, Phase::kOptimizer);
-    p_.steps.push_back({begin, size()});
-  }
-
-  void backward(std::vector<std::vector<std::uint32_t>>& saved) {
-    std::uint32_t gathered = 0, next_gathered = 0;
-    std::uint32_t ready = unshard(gathered), next_ready = 0;
-    std::uint32_t reduced = 0;
-    bool reducing = false;
-    for (int b = blocks_ - 1; b >= 0; --b) {
-      host(60'000);
-      add(InstructionKind::kWaitEvent, ready, 0);
-      if (b > 0) next_ready = unshard(next_gathered);
-      const std::uint32_t gradient = alloc(kParameters * 2);
-      for (int k = 0; k < kernels_ * 2; ++k) {
-        const std::uint32_t temporary = alloc(kTokens * kHidden * 2 * (1 + k % 3));
-        launch(k, Phase::kBackward);
-        free(temporary);
-        if (k % 4 == 3) {
-          free(saved[static_cast<std::size_t>(b)].back());
-          saved[static_cast<std::size_t>(b)].pop_back();
-        }
-      }
-      free(gathered);
-      if (reducing) {
-        add(InstructionKind::kWaitEvent, record(2), 0);
-        free(reduced);
-      }
-      reduced = alloc(kParameters * 4, 0);
-      launch(1, Phase::kBackward);
-      free(gradient);
-      add(InstructionKind::kWaitEvent, record(0), 2);
-      collective(CollectiveKind::kReduceScatter, 2);
-      reducing = true;
-      gathered = next_gathered;
-      ready = next_ready;
-    }
-    add(InstructionKind::kWaitEvent, record(2), 0);
-    free(reduced);
-  }
-
-  RankProgram p_;
-  int blocks_, kernels_;
-};
-
-Schedule make_schedule(int steps, std::int64_t world = 32) {
-  Schedule s;
-  s.world = world;
-  s.groups.push_back({"shard", world, 1});
-  s.programs.push_back(StepWriter(32, 28).write(steps));
-  s.program_of_rank = {0};
-  return s;
-}
+using bench::make_schedule;
 
 void run(benchmark::State& state, const Schedule& schedule, const SimulationOptions& options) {
   const auto cost = make_cost_model(make_cluster(load_hardware("dgx-h100"), static_cast<int>(schedule.world)));
@@ -192,6 +41,19 @@ SimulationOptions options_of(MemoryDetail memory, Detail detail) {
   return o;
 }
 
+/// What no simulator of a task graph can undercut (bench/floor.h), a million tasks.
+void floor(benchmark::State& state) {
+  bench::Floor floor(1'000'000);
+  std::int64_t tasks = 0;
+  const std::clock_t begin = std::clock();
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(floor.run().peak);
+    tasks += floor.size();
+  }
+  const double ns = static_cast<double>(std::clock() - begin) * 1e9 / CLOCKS_PER_SEC;
+  state.counters["ns_per_instruction"] = ns / static_cast<double>(std::max<std::int64_t>(tasks, 1));
+}
+
 void folded_times(benchmark::State& state) {
   run(state, make_schedule(2), options_of(MemoryDetail::kNone, Detail::kTimesOnly));
 }
@@ -210,11 +72,23 @@ void unfolded(benchmark::State& state) {
   run(state, make_schedule(1, state.range(0)), o);
 }
 
+BENCHMARK(floor)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_times)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_memory)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_explained)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_trace)->Unit(benchmark::kMicrosecond);
+/// Ranks that differ by a little: nothing can be folded. The job of the yardsticks (bench/fluid_job.h), 32 blocks.
+void distinct(benchmark::State& state) {
+  const bench::FluidJob job;
+  const Schedule schedule = bench::FluidWriter(job).write(state.range(0));
+  const bench::FluidCost cost(job, state.range(0));
+  SimulationOptions o = options_of(MemoryDetail::kNone, Detail::kTimesOnly);
+  o.variation.step_sigma = 0.02;
+  for (auto _ : state) benchmark::DoNotOptimize(simulate(schedule, cost, o).step_time);
+}
+
 BENCHMARK(unfolded)->Arg(32)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond);
+BENCHMARK(distinct)->Arg(1024)->Arg(16384)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace foreshard

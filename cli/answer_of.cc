@@ -7,17 +7,10 @@
 
 #include "core/format.h"
 #include "sim/provenance.h"
+#include "study/uncertainty.h"
 
 namespace foreshard::cli {
 namespace {
-
-std::string place_text(const Place& p) {
-  if (p.step < 0) return "initialisation";
-  std::string out(name_of(p.phase));
-  if (!p.module.empty()) out += " of " + p.module;
-  else if (!p.unit.empty()) out += " of unit " + p.unit;
-  return out;
-}
 
 AnswerMemory memory_answer(const MemoryResult& m) {
   AnswerMemory out;
@@ -30,11 +23,11 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.host_peak = m.host_peak;
   out.retries = m.retries;
   out.fits = m.fits;
-  out.peak_at = place_text(m.peak_at);
+  out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {
     const OutOfMemoryReport& o = *m.out_of_memory;
     out.out_of_memory = fmt::format("first failure: {} for {} in {} (allocated {}, reserved {})", format_memory(o.requested),
-                                    name_of(o.category), place_text(o.at), format_memory(o.allocated), format_memory(o.reserved));
+                                    name_of(o.category), describe_place(o.at), format_memory(o.allocated), format_memory(o.reserved));
   }
   for (const Owner& o : m.owners) out.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
   return out;
@@ -50,9 +43,17 @@ std::string number_text(const UsedNumber& n) {
 
 std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& schedule) {
   std::vector<AnswerProvenance> out;
-  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world))))
+  CostParameters parameters;
+  parameters.attention.kernel = job.attention_kernel;
+  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world)), parameters))
     out.push_back({n.quantity, number_text(n), n.source, n.kind});
   return out;
+}
+
+void add_uncertainty(const StepUncertainty& u, StepAnswer& a) {
+  a.step_range = {u.p10, u.p90};
+  a.outside = u.outside;
+  for (const UncertainInput& i : u.inputs) a.uncertainty.push_back({i.quantity, i.sd, i.effect, i.source});
 }
 
 std::string framework_text(const Job& job, const Schedule& s) {
@@ -95,7 +96,25 @@ StepAnswer answer_of(const Job& job, const Evaluation& e, const std::vector<Sugg
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end()) a.not_modelled.push_back(n);
   a.provenance = provenance_of(job, e.schedule);
+  add_uncertainty(uncertainty_of(job, e.schedule, r.step_time), a);
   return a;
+}
+
+MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& e, const MemoryStudy& study) {
+  const MemoryResult& m = e.result.memory;
+  MemoryExplanation x;
+  x.title = fmt::format("{} · {} · {} · {}", job.model->name, framework_text(job, e.schedule),
+                        describe_machines(job.hardware, job.gpus), describe_precision(job.config));
+  x.memory = memory_answer(m);
+  x.memory.owners.clear();
+  for (const Owner& o : m.owners_by_module) x.memory.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
+  x.rank = m.rank;
+  x.step = m.peak_at.step;
+  x.step_time = e.result.step_time;
+  for (const PhaseRow& p : study.phases) x.phases.push_back({p.step, p.phase, p.allocated, p.reserved});
+  for (const MemoryChange& c : study.changes)
+    x.changes.push_back({c.change, c.kind, c.allocated, c.reserved, c.device, c.device_change, c.step, c.speed, c.fits, c.peak_at});
+  return x;
 }
 
 AnswerMemory memory_of(const Trace& trace, Bytes capacity) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/import_topology.h"
 #include "cli/output.h"
 #include "core/format.h"
 #include "core/json.h"
@@ -31,9 +32,11 @@ Json table_json(const CollectiveTable& t) {
 }
 
 int import_file(Arguments& a) {
+  const std::string form = a.positional(0);
+  if (form == "topo-m" || form == "nccl-topology") return import_topology(a);
   const auto kind = kind_option(a);
-  if (a.positional(0) != "nccl-tests")
-    a.report(InputError(Issue{a.positional(0), "", "no such kind of file", "allowed: nccl-tests"}));
+  if (form != "nccl-tests")
+    a.report(InputError(Issue{form, "", "no such kind of file", "allowed: nccl-tests, topo-m, nccl-topology"}));
   a.check();
   const std::string file = a.positional(1);
   const CollectiveTable t = parse_nccl_log(read_text_file(file), file, kind);
@@ -94,10 +97,14 @@ CommandSpec import_command() {
   CommandSpec c;
   c.name = "import";
   c.summary = "Reads measurements of other programs.";
-  c.examples = {{"foreshard import nccl-tests all_reduce.log", "the table of an nccl-tests log of any generation"}};
-  c.positionals = {{"KIND", "nccl-tests", true}, {"FILE", "The log", true}};
+  c.examples = {{"foreshard import nccl-tests all_reduce.log", "the table of an nccl-tests log of any generation"},
+                {"foreshard import topo-m topo.txt --on dgx-a100-80 -o my-box.json", "the node of `nvidia-smi topo -m` as a profile"},
+                {"foreshard import nccl-topology topo.xml --on dgx-h100", "the file that NCCL_TOPO_DUMP_FILE names"}};
+  c.positionals = {{"KIND", "nccl-tests, topo-m (nvidia-smi) or nccl-topology (XML)", true}, {"FILE", "The file", true}};
   c.groups = {{"Answer",
                {{"collective", "NAME", "For logs that do not name their test", {}, false},
+                {"on", "HARDWARE", "Topologies: the machine whose other numbers hold", {}, false},
+                {"output", "FILE", "Topologies: write the profile", {}, false},
                 {"json", "", "One JSON document instead of text", {}, false}}}};
   c.run = import_file;
   return c;

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "cli/job_options.h"
+#include "cli/option_scope.h"
 #include "models/load_model.h"
 
 namespace foreshard::cli {
@@ -81,7 +83,7 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
   else if (const auto k = number_after(text, "every:")) c.checkpoint = CheckpointKind::kEveryK, c.checkpoint_every = *k;
   else a.report("checkpoint", fmt::format("found \"{}\"", text), "allowed: none, full, every:K, selective");
   c.checkpoint_reentrant = a.yes_no("checkpoint-reentrant", false);
-  c.checkpoint_outside_units = a.yes_no("checkpoint-outside-units", false);
+  c.checkpoint_outside_units = a.yes_no("checkpoint-outside-units", c.framework == FrameworkKind::kZero3);
   if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
     a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
 }
@@ -98,6 +100,22 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   if (const auto t = read_dtype(a, "model-dtype")) c.model_dtype = *t;
   if (const auto t = read_dtype(a, "param-dtype")) c.precision.param = t;
   if (const auto t = read_dtype(a, "reduce-dtype")) c.precision.reduce = t;
+  c.autocast = a.yes_no("autocast", false);
+}
+
+/// DDP and plain training keep whole parameters in their own dtype and reduce in it; another dtype of compute is autocast's.
+void read_whole_precision(Arguments& a, ParallelConfig& c) {
+  if (c.framework != FrameworkKind::kDdp && c.framework != FrameworkKind::kUnsharded) return;
+  if (!a.has("param-dtype") && c.model_dtype != DType::kFloat32) c.precision.param = c.model_dtype;
+  c.autocast = c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
+  if (!c.autocast && c.precision.param != c.model_dtype) {
+    a.report("param-dtype", fmt::format("{} over parameters in {} is not planned without sharding", name_of(*c.precision.param),
+                                        name_of(c.model_dtype)), "bf16 over fp32 (autocast), or --model-dtype of the same name");
+  }
+  if (a.has("reduce-dtype") && c.precision.reduce != c.model_dtype) {
+    a.report("reduce-dtype", "gradients are reduced in the parameters' dtype", "--ddp-comm-hook bf16 or fp16 compresses them");
+  }
+  c.precision.reduce = c.model_dtype;
 }
 
 void read_training(Arguments& a, ParallelConfig& c) {
@@ -106,6 +124,7 @@ void read_training(Arguments& a, ParallelConfig& c) {
   c.accumulate = a.integer("accumulate", 1, 1, 1 << 16);
   c.sync_each_micro_batch = a.yes_no("sync-each-micro-batch", true);
   read_precision(a, c);
+  read_whole_precision(a, c);
   read_checkpoint(a, c);
   const std::string optimizer = a.text("optimizer", "adamw");
   c.optimizer = optimizer == "adamw-foreach"    ? OptimizerKind::kAdamWForeach
@@ -114,9 +133,11 @@ void read_training(Arguments& a, ParallelConfig& c) {
                                                 : OptimizerKind::kAdamWFused;
   c.clip = a.yes_no("clip", true);
   c.compile = a.yes_no("compile", false);
+  c.float8 = choose(a, "float8", Float8Kind::kNone, {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"});
+  c.float8_all_gather = a.yes_no("float8-all-gather", false);
   c.attention = choose(a, "attention", AttentionKind::kFlash, {"flash", "sdpa", "math"});
   c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, {"float32", "plain", "chunked", "fused"});
-  c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer"});
+  c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer", "both"});
 }
 
 void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
@@ -137,22 +158,84 @@ void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
 
 void read_zero(Arguments& a, ZeroOptions& o) {
   const auto elements = [&a](const std::string& name, std::int64_t& value) {
+    if (a.text(name) == "auto") return;      // Known once the model is: resolve_auto.
     value = static_cast<std::int64_t>(a.number(name, static_cast<double>(value), 0, static_cast<double>(kMostElements)));
   };
+  o.style = choose(a, "zero-style", o.style, {"deepspeed", "tensor-owners", "flat-shards"});
   elements("zero-reduce-bucket-size", o.reduce_bucket_size);
   elements("zero-allgather-bucket-size", o.allgather_bucket_size);
   elements("zero-prefetch-bucket-size", o.prefetch_bucket_size);
   elements("zero-param-persistence-threshold", o.param_persistence_threshold);
+  elements("zero-model-persistence-threshold", o.model_persistence_threshold);
   elements("zero-max-live-parameters", o.max_live_parameters);
   elements("zero-max-reuse-distance", o.max_reuse_distance);
+  elements("zero-sub-group-size", o.sub_group_size);
+  elements("zero-module-granularity", o.module_granularity_threshold);
+  o.hpz_partition_size = a.integer("zero-hpz-partition-size", o.hpz_partition_size, 1, kMostGpus);
   if (a.has("zero-overlap-comm")) o.overlap_comm = a.yes_no("zero-overlap-comm", true);
   o.contiguous_gradients = a.yes_no("zero-contiguous-gradients", o.contiguous_gradients);
+  o.reduce_scatter = a.yes_no("zero-reduce-scatter", o.reduce_scatter);
+  o.round_robin_gradients = a.yes_no("zero-round-robin-gradients", o.round_robin_gradients);
+  o.multi_rank_all_reduce = a.yes_no("zero-multi-rank-allreduce", o.multi_rank_all_reduce);
+  o.pin_memory = a.yes_no("zero-pin-memory", o.pin_memory);
+  o.partitioned_construction = a.yes_no("zero-init", true);
+  o.leaf_classes = a.list("zero-leaf-classes");
+  if (const auto t = read_dtype(a, "zero-grad-accum-dtype")) o.grad_accum_dtype = t;
+  if (const auto t = read_dtype(a, "reduce-dtype")) o.communication_dtype = t;
+}
+
+/// Width of the model as trainers take it for "auto": columns of the token embedding (DS-AUTO).
+std::int64_t hidden_size(const Model& model) {
+  std::int64_t width = 0;
+  for (const ModuleId m : model.roles.embeddings) {
+    for (const OwnedParameter& p : model.at(m).parameters) {
+      const auto& shape = model.at(p.id).shape;
+      if (shape.size() == 2) width = std::max(width, shape[1]);
+    }
+  }
+  return width;
+}
+
+/// Values that a trainer fills in from the model (transformers: trainer_config_finalize; accelerate: _prepare_deepspeed).
+void resolve_auto(Arguments& a, const Model& model, ZeroOptions& o) {
+  const std::int64_t h = hidden_size(model);
+  const auto fill = [&](const char* name, std::int64_t& value, std::int64_t resolved) {
+    if (a.text(name) != "auto") return;
+    if (h == 0) a.report(name, "\"auto\" needs a model with an embedding", "a number of elements");
+    value = resolved;
+  };
+  fill("zero-reduce-bucket-size", o.reduce_bucket_size, h * h);
+  fill("zero-prefetch-bucket-size", o.prefetch_bucket_size, static_cast<std::int64_t>(0.9 * static_cast<double>(h * h)));
+  fill("zero-param-persistence-threshold", o.param_persistence_threshold, 10 * h);
 }
 
 void read_ddp(Arguments& a, DdpOptions& o) {
   if (a.has("ddp-bucket-cap-mb")) o.bucket_cap_mib = a.number("ddp-bucket-cap-mb", 25, 1e-3, 1e6);
   o.gradient_as_bucket_view = a.yes_no("ddp-gradient-as-bucket-view", o.gradient_as_bucket_view);
   o.static_graph = a.yes_no("ddp-static-graph", o.static_graph);
+  o.find_unused_parameters = a.yes_no("ddp-find-unused-parameters", o.find_unused_parameters);
+  o.broadcast_buffers = a.yes_no("ddp-broadcast-buffers", o.broadcast_buffers);
+  o.batched_grad_copy = a.yes_no("ddp-batched-grad-copy", o.batched_grad_copy);
+  o.comm_hook = choose(a, "ddp-comm-hook", o.comm_hook, {"none", "allreduce", "bf16", "fp16", "powersgd"});
+  for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
+    double mib = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mib);
+    if (error != std::errc() || end != text.data() + text.size() || !(mib > 0 && mib < 1e6)) {
+      a.report("ddp-bucket-cap-mb-list", fmt::format("\"{}\" is not a size in MiB", text), "e.g. 1,25,100");
+    } else {
+      o.bucket_cap_mib_list.push_back(mib);
+    }
+  }
+}
+
+void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
+  o.bucket_mib = a.number("sharded-bucket-mb", o.bucket_mib, 1e-3, 1e6);
+  o.accumulate_in_float32 = a.yes_no("sharded-float32-sums", o.accumulate_in_float32);
+  o.one_collective_per_tensor = a.yes_no("sharded-per-tensor", o.one_collective_per_tensor);
+  o.reduce_scatter = a.yes_no("sharded-reduce-scatter", o.reduce_scatter);
+  o.owners_broadcast = a.yes_no("sharded-owners-broadcast", o.owners_broadcast);
+  if (o.reduce_scatter && !o.one_collective_per_tensor)
+    a.report("sharded-reduce-scatter", "scatters tensor by tensor", "also --sharded-per-tensor yes");
 }
 
 /// World = shard x replicate; what is not given follows from the number of GPUs.
@@ -194,8 +277,9 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   ParallelConfig& c = job.config;
   c.framework = FrameworkKind::kFsdp2;
   const std::string framework = a.text("framework", "fsdp2");
-  const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3"};
+  const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3", "sharded-optimizer"};
   c.framework = choose(a, "framework", FrameworkKind::kFsdp2, names);
+  check_option_scopes(a, c.framework);
   if (needs.gpus && !a.has("gpus")) a.report("gpus", "is missing", "how many GPUs? e.g. --gpus 8");
   if (needs.gpus) {
     job.gpus = a.integer("gpus", 1, 1, kMostGpus);
@@ -209,9 +293,11 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
+  job.attention_kernel = choose(a, "attention-kernel", AttentionKernel::kFlash2, {"flash2", "flash1", "flash3"});
   read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);
+  read_sharded_optimizer(a, c.sharded_optimizer);
   if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware && a.has("on")) guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
   if (a.positional(0).empty()) {
@@ -223,6 +309,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     if (a.has("model-dtype")) {
       for (ParameterDef& p : model.parameters) p.dtype = c.model_dtype;
     }
+    resolve_auto(a, model, c.zero);
     job.model = std::make_shared<const Model>(std::move(model));
   });
   return job;

@@ -16,6 +16,9 @@ std::vector<OptionSpec> all_options(const CommandSpec& command) {
   return out;
 }
 
+/// Several words in one ("--framework fsdp1 --gpus 8"): an argument that is itself a list of options.
+bool is_quoted(const std::string& word) { return word.rfind("--", 0) == 0 && word.find(' ') < word.find('='); }
+
 /// Options that do not exist and options without their value: CLI11 would stop at the first.
 void check_words(const CommandSpec& command, const std::vector<std::string>& words) {
   std::vector<std::string> known{"help"};
@@ -23,7 +26,7 @@ void check_words(const CommandSpec& command, const std::vector<std::string>& wor
   std::vector<Issue> issues;
   for (const std::string& w : words) {
     if (w == "--") break;
-    if (w.rfind("--", 0) != 0) continue;
+    if (w.rfind("--", 0) != 0 || is_quoted(w)) continue;
     const std::string name = w.substr(2, w.find('=') == std::string::npos ? std::string::npos : w.find('=') - 2);
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     std::string folded = name;
@@ -95,8 +98,10 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
     else app.add_option(name, values[o.name])->take_last();
   }
   app.add_option("arguments", positionals);
+  std::vector<std::string> given(words.rbegin(), words.rend());
+  for (std::string& w : given) if (is_quoted(w)) w.insert(0, 1, ' ');   // No option to CLI11 then.
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+    app.parse(given);
   } catch (const CLI::ParseError& e) {
     throw InputError(Issue{command.name, "", e.what(), "see foreshard " + command.name + " --help"});
   }
@@ -108,13 +113,13 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
   for (std::string& p : positionals) arguments.add_positional(std::move(p));
   if (arguments.has("config")) read_config_file(command, arguments.text("config"), arguments);
   check_choices(command, arguments);
-  const std::size_t given = arguments.positionals().size();
-  for (std::size_t i = given; i < command.positionals.size(); ++i) {
+  const std::size_t count = arguments.positionals().size();
+  for (std::size_t i = count; i < command.positionals.size(); ++i) {
     if (command.positionals[i].required)
       arguments.report(InputError(Issue{command.positionals[i].name, "", "is missing", "usage: foreshard " + command.name + " " +
                                         command.positionals[i].name + " ...; foreshard " + command.name + " --help"}));
   }
-  for (std::size_t i = command.positionals.size(); i < given; ++i)
+  for (std::size_t i = command.positionals.size(); i < count; ++i)
     arguments.report(InputError(Issue{arguments.positional(i), "", "one argument too many",
                                       fmt::format("\"{}\" takes {}", command.name, command.positionals.size())}));
   return arguments;

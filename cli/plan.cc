@@ -9,30 +9,26 @@
 #include "schedules/json.h"
 #include "schedules/text.h"
 #include "schedules/validate.h"
+#include "study/reference.h"
 
 namespace foreshard::cli {
 namespace {
 
-/// Steps until the last one written repeats: optimizer states are made in the first; DDP rebuilds its buckets in the second,
-/// with a static graph in the third (D-4).
-std::int64_t first_steady_step(const ParallelConfig& config) {
-  if (config.framework != FrameworkKind::kDdp) return 2;
-  return config.ddp.static_graph ? 4 : 3;
-}
-
 int make_plan(Arguments& a) {
   Job job = read_job(a, {.hardware = false, .gpus = true});
   PlanOptions options;
-  options.steps = a.integer("steps", first_steady_step(job.config), first_steady_step(job.config), 100);
+  options.steps = a.integer("steps", steady_steps(job.config), steady_steps(job.config), 100);
   options.executable = a.yes_no("executable", true);
   a.check();
   const Schedule schedule = plan(*job.model, job.config, options);
   for (const ScheduleFinding& f : validate(schedule))
     throw InternalError("the planner made a schedule that does not hold:\n  " + text_of(schedule, f));
-  if (a.has("output")) write_schedule_file(schedule, a.text("output"));
+  const std::optional<Schedule> reference =
+      options.executable && a.yes_no("reference", true) ? reference_plan(job, options.steps) : std::nullopt;
+  if (a.has("output")) write_schedule_file(schedule, a.text("output"), reference ? &*reference : nullptr);
   if (a.flag("json")) {
     std::string text;
-    write_schedule(schedule, text);
+    write_schedule(schedule, text, reference ? &*reference : nullptr);
     print(text);
   } else if (a.has("output")) {
     print(describe_schedule(schedule) + fmt::format("wrote {}; foreshard show {} prints a step\n", a.text("output"), a.text("output")));
@@ -84,6 +80,8 @@ CommandSpec plan_command() {
                       {{"output", "FILE", "Schedule file (docs/formats/schedule.md)", {}, false},
                        {"json", "", "The schedule file to standard output", {}, false},
                        {"steps", "N", "Optimizer steps to write out (default and least: until the last one repeats; 2, with DDP 3 or 4)", {}, true},
+                       {"reference", "yes|no", "With the same job on one rank, to which foreshard run compares (default yes; "
+                        "models that a few CPU ranks can train)", {"yes", "no"}, true},
                        {"executable", "yes|no", "With tensors, for foreshard run (default yes)", {"yes", "no"}, true}}});
   c.run = make_plan;
   return c;

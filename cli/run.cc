@@ -45,10 +45,9 @@ EmulatedTimes emulation_for(const Schedule& schedule, const std::string& hardwar
   return out;
 }
 
-/// The same job on one rank: what sharding must not change. Nullopt where the plan does not name its model (a foreign plan).
+/// Against the same job on one rank: what sharding must not change.
 struct Numerics {
   double max_relative_difference = 0;
-  std::string against;
 };
 
 Numerics compare_numerics(const Trace& sharded, const Trace& reference) {
@@ -95,16 +94,19 @@ std::string text_of(const Schedule& schedule, const Trace& t, const AnswerMemory
   return out;
 }
 
-/// The unsharded reference runs the same model on one rank with the whole batch.
-std::optional<Numerics> numerics_of(Arguments& a, const Schedule& schedule, const RunOptions& options, const Trace& trace) {
-  if (!a.has("reference")) return std::nullopt;
+/// The reference of --reference, or the one that the plan carries: the same model on one rank with the whole batch.
+std::optional<Numerics> numerics_of(Arguments& a, const std::string& file, const RunOptions& options, const Trace& trace) {
   RunOptions plain = options;
   plain.emulate.reset();
   plain.record_spans = false;
-  const Schedule reference = read_schedule_file(a.text("reference"));
-  if (reference.world != 1) throw InputError(Issue{a.text("reference"), "world", fmt::format("found {}, the reference runs on 1 rank", reference.world), ""});
-  (void)schedule;
-  return compare_numerics(trace, run(reference, plain).trace);
+  const std::optional<Schedule> reference =
+      a.has("reference") ? read_schedule_file(a.text("reference")) : read_reference_file(file);
+  if (!reference) return std::nullopt;
+  if (reference->world != 1) {
+    throw InputError(Issue{a.text("reference", file), "world",
+                           fmt::format("found {}, the reference runs on 1 rank", reference->world), ""});
+  }
+  return compare_numerics(trace, run(*reference, plain).trace);
 }
 
 int run_plan(Arguments& a) {
@@ -125,7 +127,7 @@ int run_plan(Arguments& a) {
   if (a.yes_no("validate", true)) require_valid(schedule, file);
   if (emulate) options.emulate = emulation_for(schedule, a.text("on", "dgx-h100"), scale);
   RunResult result = run(schedule, options);
-  const std::optional<Numerics> numerics = numerics_of(a, schedule, options, result.trace);
+  const std::optional<Numerics> numerics = numerics_of(a, file, options, result.trace);
   const AnswerMemory memory = memory_of(result.trace, options.device_memory);
   const std::string out = a.flag("json") ? json_of(schedule, result.trace, memory, numerics).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"
                                          : text_of(schedule, result.trace, memory, numerics);
@@ -151,7 +153,7 @@ CommandSpec run_command() {
                 {"emulate-links", "yes|no", "Give every operation its predicted duration (default no)", {"yes", "no"}, false},
                 {"on", "HARDWARE", "Machine to emulate (default dgx-h100)", {}, false},
                 {"time-scale", "X", "Seconds of wall clock for an emulated second (default: a step takes two seconds)", {}, false},
-                {"reference", "PLAN", "Plan of the same job on one rank: compares losses and gradient norms", {}, false},
+                {"reference", "PLAN", "Plan of the same job on one rank, to compare losses and gradient norms (default: the one in PLAN)", {}, false},
                 {"validate", "yes|no", "Check the plan first (default yes)", {"yes", "no"}, false},
                 {"device-memory", "GIB", "Memory of each rank's device (default 4)", {}, false},
                 {"watchdog", "SECONDS", "A rank that waits longer ends the run (default 30)", {}, false}}},

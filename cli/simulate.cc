@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "cli/answer_of.h"
 #include "cli/commands.h"
@@ -48,12 +49,18 @@ int simulate(Arguments& a) {
   if (a.has("trace") || a.has("html")) options.detail = Detail::kTrace;
   const Evaluation e = evaluate(job, options);
   std::vector<Suggestion> suggestions;
-  if (a.yes_no("suggest", !a.flag("json"))) suggestions = suggest(job, e);
+  if (a.yes_no("suggest", !a.flag("json") && !a.flag("explain-memory"))) suggestions = suggest(job, e);
   const StepAnswer answer = answer_of(job, e, suggestions);
   if (a.has("trace")) write_trace_file(make_trace_document(e.schedule, *e.result.trace), a.text("trace"));
   if (a.has("html")) write_html(job, e, answer, a.text("html"));
   if (a.has("plan")) write_schedule_file(plan(*job.model, job.config), a.text("plan"));
-  if (a.flag("json")) print_json(to_json(answer));
+  std::optional<MemoryExplanation> memory;
+  if (a.flag("explain-memory")) memory = memory_explanation_of(job, e, study_memory(job, e, options));
+  if (a.flag("json")) {
+    Json document = to_json(answer);
+    if (memory) document["memory_explanation"] = to_json(*memory);
+    print_json(document);
+  } else if (memory) print(text_of(*memory, terminal_style()));
   else print(text_of(answer, terminal_style(), a.flag("explain")));
   return kOk;
 }
@@ -74,6 +81,7 @@ CommandSpec simulate_command() {
   c.groups.push_back({"Answer",
                       {{"json", "", "One JSON document instead of text", {}, false},
                        {"explain", "", "Also: collectives, critical path, owners of memory, sources of numbers", {}, false},
+                       {"explain-memory", "", "Why the peak is what it is: the instant, the live set, what would lower it", {}, false},
                        {"suggest", "yes|no", "Also try changes of one option (default yes; no with --json)", {"yes", "no"}, true},
                        {"trace", "FILE", "Timeline for ui.perfetto.dev and foreshard compare", {}, false},
                        {"html", "FILE", "Self-contained report with a wrap study", {}, false},

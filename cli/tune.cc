@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/job_options.h"
 #include "cli/output.h"
+#include "cli/tune_groupings.h"
 #include "cli/wrap_points.h"
 #include "core/format.h"
 #include "core/json.h"
@@ -102,6 +103,7 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
 int tune(Arguments& a) {
   const Job job = read_job(a);
   a.check();
+  if (a.flag("all-groupings")) return tune_groupings(job, a);
   const TuneResult r = tune(job, progress("wrap study"));
   if (a.has("export")) {
     if (r.chosen == r.choices.size()) throw RunError("nothing fits: there is no wrapping to export");
@@ -134,12 +136,14 @@ CommandSpec tune_command() {
   c.name = "tune";
   c.summary = "How should I wrap and shard it? Tries all granularities, resharding and root split.";
   c.examples = {{"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096", "time and memory of every wrapping, and which to take"},
-                {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch", "the fully_shard calls of the chosen one"}};
+                {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch", "the fully_shard calls of the chosen one"},
+                {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings", "units of any sizes, proven optimal in a model of overlap"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back({"Answer",
                       {{"json", "", "One JSON document instead of text", {}, false},
                        {"all", "", "Every choice, not only the best", {}, false},
+                       {"all-groupings", "", "Every contiguous grouping of the blocks, searched exactly", {}, false},
                        {"export", "FORM", "The chosen wrapping as code", {"torch"}, false}}});
   c.run = tune;
   return c;

@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "conformance/ddp_check.h"
 #include "conformance/fsdp1_check.h"
 #include "conformance/fsdp2_check.h"
 #include "conformance/golden_files.h"
@@ -14,6 +15,7 @@ namespace foreshard {
 namespace {
 
 constexpr CheckKind kKinds[] = {
+    {"ddp", check_ddp},
     {"fsdp1", check_fsdp1},
     {"fsdp2", check_fsdp2},
     {"memory", check_memory},

@@ -4,7 +4,7 @@
 
 #include "conformance/json_compare.h"
 #include "conformance/memory_case.h"
-#include "conformance/memory_replay.h"
+#include "study/memory_replay.h"
 #include "core/json.h"
 #include "schedules/planner/planner.h"
 
@@ -48,10 +48,10 @@ Json found_of(const MemoryReplay& r) {
   Json all;
   all["init"] = {{"allocated", r.init_allocated}, {"reserved", r.init_reserved}};
   all["steps"] = Json::array();
-  for (const StepMemory& step : r.steps) {
+  for (const StepPeaks& step : r.steps) {
     Json one;
     one["phases"] = Json::array();
-    for (const PhaseMemory& p : step.phases) {
+    for (const PhasePeaks& p : step.phases) {
       one["phases"].push_back({{"phase", p.phase}, {"peak_allocated", p.peak_allocated}, {"peak_reserved", p.peak_reserved}});
     }
     one["peak_allocated"] = step.peak_allocated;

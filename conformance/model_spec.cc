@@ -222,18 +222,28 @@ class SpecBuilder {
     builder_.add_statement(id, Function::kMul, {"%n", "%w"}, {"y"});
   }
 
-  /// Self-attention: one projection to q, k, v, attention without a mask, the output projection.
+  /// Self-attention without a mask as torch.nn.MultiheadAttention computes it: sequence first, hence a transposed input of
+  /// the projection to q, k, v and a transposed output.
   void write_multihead_attention(ModuleId id, std::int64_t heads) {
-    builder_.set_signature(id, {"x"}, {"y"});
+    builder_.set_signature(id, {"x"}, {"%y"});
+    const auto swap = [&](const char* in, const char* out) {
+      builder_.add_statement(id, Function::kTranspose, {in}, {out}).ints = {0, 1};
+    };
     const auto linear = [&](ModuleId owner, const char* in, const char* out) {
       const std::vector<OwnedParameter> parameters = builder_.model().at(owner).parameters;
       Statement& s = builder_.add_statement(id, Function::kLinear, {in}, {out});
       for (const OwnedParameter& p : parameters) s.parameters.push_back(p.id);
     };
-    linear(id, "x", "qkv");
-    builder_.add_statement(id, Function::kChunk, {"qkv"}, {"q", "k", "v"}).ints = {-1, 3};
-    builder_.add_statement(id, Function::kPackedAttention, {"q", "k", "v"}, {"o"}).ints = {heads, heads, 0};
-    linear(child_of(id, "out_proj"), "o", "y");
+    swap("x", "%t");
+    linear(id, "%t", "%p");
+    swap("%p", "%s");
+    builder_.add_statement(id, Function::kContiguous, {"%s"}, {"%c"});
+    builder_.add_statement(id, Function::kChunk, {"%c"}, {"q", "k", "v"}).ints = {-1, 3};
+    builder_.add_statement(id, Function::kPackedAttention, {"q", "k", "v"}, {"%o"}).ints = {heads, heads, 0};
+    swap("%o", "%u");
+    builder_.add_statement(id, Function::kContiguous, {"%u"}, {"%w"});
+    linear(child_of(id, "out_proj"), "%w", "%z");
+    swap("%z", "%y");
   }
 
   /// BatchNorm1d stands as a LayerNorm: its gradients arrive in the same order (input, weight, bias).

@@ -11,16 +11,6 @@ DType short_dtype(const std::string& name) {
   return name == "fp16" ? DType::kFloat16 : DType::kBFloat16;
 }
 
-void refuse_unplanned(const Json& options) {
-  const Json& z = options.at("zero");
-  const auto refuse = [](const char* what) { throw InputError(Issue{"", what, "is not planned", "a case without it"}); };
-  for (const char* key : {"offload_param", "offload_optimizer"}) if (z.contains(key)) refuse(key);
-  if (z.contains("zero_hpz_partition_size")) refuse("zero_hpz_partition_size");
-  if (z.contains("stage3_module_granularity_threshold")) refuse("stage3_module_granularity_threshold");
-  if (options.contains("data_types")) refuse("data_types");
-  if (options.contains("checkpoint") && options.at("checkpoint").at("impl") == "reentrant") refuse("reentrant checkpointing");
-}
-
 void read_zero_options(const Json& z, ZeroCase& c) {
   ZeroOptions& o = c.config.zero;
   const auto integer = [&](const char* key, std::int64_t& value) { value = z.value(key, value); };
@@ -33,17 +23,51 @@ void read_zero_options(const Json& z, ZeroCase& c) {
   integer("stage3_max_reuse_distance", o.max_reuse_distance);
   integer("sub_group_size", o.sub_group_size);
   if (z.contains("overlap_comm")) o.overlap_comm = z.at("overlap_comm").get<bool>();
+  integer("zero_hpz_partition_size", o.hpz_partition_size);
+  integer("stage3_module_granularity_threshold", o.module_granularity_threshold);
   o.contiguous_gradients = z.value("contiguous_gradients", true);
   o.reduce_scatter = z.value("reduce_scatter", true);
   o.round_robin_gradients = z.value("round_robin_gradients", false);
-  c.extras.multi_rank_all_reduce = z.value("use_multi_rank_bucket_allreduce", true);
+  o.multi_rank_all_reduce = z.value("use_multi_rank_bucket_allreduce", true);
+  const bool optimizer = z.contains("offload_optimizer"), parameters = z.contains("offload_param");
+  c.config.offload = optimizer && parameters ? OffloadKind::kBoth
+                     : optimizer             ? OffloadKind::kOptimizer
+                     : parameters            ? OffloadKind::kParameters
+                                             : OffloadKind::kNone;
+}
+
+/// checkpoint_wrapper(module): a module of its own around it, which frameworks see too. It answers for attributes of what it
+/// wraps, so it has the same class name (and is a leaf where that is one).
+void wrap(Model& model, ModuleId inner) {
+  const auto wrapper = static_cast<std::uint32_t>(model.modules.size());
+  Module w;
+  w.name = model.at(inner).name + kCheckpointWrapper;
+  w.class_name = model.at(inner).class_name;
+  Statement call;
+  call.child = inner;
+  const auto slot = [&w](ValueSlot, const char* name) {
+    w.value_names.push_back(name + std::to_string(w.value_names.size()));
+    return static_cast<ValueSlot>(w.value_names.size() - 1);
+  };
+  for (const ValueSlot v : model.at(inner).inputs) w.inputs.push_back(slot(v, "in"));
+  for (const ValueSlot v : model.at(inner).outputs) w.outputs.push_back(slot(v, "out"));
+  call.inputs = w.inputs;
+  call.outputs = w.outputs;
+  w.program.push_back(call);
+  for (Module& m : model.modules) {
+    for (ChildModule& c : m.children) if (c.id == inner) c.id = ModuleId(wrapper);
+    for (Statement& s : m.program) {
+      if (s.function == Function::kCall && s.child == inner) s.child = ModuleId(wrapper);
+    }
+  }
+  w.children.push_back({"_checkpoint_wrapped_module", inner});
+  model.modules.push_back(std::move(w));
 }
 
 }  // namespace
 
 ZeroCase read_zero_case(const Json& golden_case) {
   const Json& options = golden_case.at("options");
-  refuse_unplanned(options);
   ZeroCase c;
   c.spec = read_model_spec(golden_case);
   c.rank = golden_case.at("rank").get<std::int64_t>();
@@ -61,17 +85,26 @@ ZeroCase read_zero_case(const Json& golden_case) {
   read_zero_options(options.at("zero"), c);
   c.extras.two_parameter_groups = options.value("param_groups", 1) == 2;
   c.extras.timer_from_step = 2;
-  c.extras.leaf_classes = options.value("z3_leaf_classes", std::vector<std::string>{});
+  config.zero.leaf_classes = options.value("z3_leaf_classes", std::vector<std::string>{});
   if (options.contains("communication_data_type")) {
-    c.extras.has_communication_dtype = true;
-    c.extras.communication_dtype = short_dtype(options.at("communication_data_type").get<std::string>());
+    config.zero.communication_dtype = short_dtype(options.at("communication_data_type").get<std::string>());
+  }
+  if (options.contains("data_types")) {
+    config.zero.grad_accum_dtype = short_dtype(options.at("data_types").at("grad_accum_dtype").get<std::string>());
   }
   for (ModelArgument& a : c.spec.model.arguments) if (!a.tokens) a.dtype = *config.precision.param;
   if (options.contains("checkpoint")) {
     const auto classes = options.at("checkpoint").at("classes").get<std::vector<std::string>>();
     config.checkpoint = CheckpointKind::kModules;
-    for (const Module& m : c.spec.model.modules) {
-      for (const std::string& name : classes) if (m.class_name == name) config.checkpoint_modules.push_back(m.name);
+    config.checkpoint_outside_units = true;
+    config.checkpoint_reentrant = options.at("checkpoint").at("impl") == "reentrant";
+    const std::size_t modules = c.spec.model.modules.size();
+    for (std::uint32_t i = 0; i < modules; ++i) {
+      for (const std::string& name : classes) {
+        if (c.spec.model.modules[i].class_name != name) continue;
+        config.checkpoint_modules.push_back(c.spec.model.modules[i].name + "._checkpoint_wrapped_module");
+        wrap(c.spec.model, ModuleId(i));
+      }
     }
   }
   return c;

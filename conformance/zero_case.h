@@ -16,7 +16,10 @@ struct ZeroCase {
   std::int64_t rank = 0, steps = 4;
 };
 
-/// InputError on malformed cases and on options that we do not plan (offload, hpZ, reentrant checkpointing).
+/// Ends the names of modules that checkpoint_wrapper adds; the recordings show them by the name of what they wrap.
+inline constexpr const char* kCheckpointWrapper = "@checkpoint";
+
+/// InputError on malformed cases.
 ZeroCase read_zero_case(const Json& golden_case);
 
 }  // namespace foreshard

@@ -1,5 +1,7 @@
 #include "conformance/zero_events.h"
 
+#include "conformance/zero_case.h"
+
 namespace foreshard {
 namespace {
 
@@ -16,11 +18,17 @@ const char* text_of(CollectiveKind k) {
 
 }  // namespace
 
+std::string ZeroEvents::name(ModuleId m) const {
+  const std::string& full = model_.at(m).name;
+  return full.substr(0, full.find(kCheckpointWrapper));
+}
+
 void ZeroEvents::on_decision(const Decision& d) {
-  if (d.kind != DecisionKind::kModuleForwardBegin && d.kind != DecisionKind::kModuleBackwardBegin) return;
+  const bool forward = d.kind == DecisionKind::kModuleForwardBegin;
+  if (!forward && d.kind != DecisionKind::kModuleBackwardBegin) return;
   Json event;
-  event["ev"] = d.kind == DecisionKind::kModuleForwardBegin ? "fwd_begin" : "bwd_begin";
-  event["module"] = d.parameter.valid() ? model_.at(d.parameter).name : model_.at(d.module).name;
+  event["ev"] = forward ? "fwd_begin" : "bwd_begin";
+  event["module"] = d.parameter.valid() ? model_.at(d.parameter).name : name(d.module);
   if (d.flag) event["recompute"] = true;
   add(std::move(event));
 }
@@ -63,12 +71,12 @@ void ZeroEvents::on_event(const zero::Event& e) {
     case EventKind::kSubGroupStep: event = {{"ev", "sub_group_step"}, {"group", e.number}}; break;
     case EventKind::kTrace: event = {{"ev", "trace"}, {"mode", e.cause}}; break;
     case EventKind::kTraceInvalidated: event = {{"ev", "trace_invalidated"}}; break;
-    case EventKind::kFetch: event = {{"ev", "fetch"}, {"module", model_.at(e.module).name}, {"pass", pass}}; break;
+    case EventKind::kFetch: event = {{"ev", "fetch"}, {"module", name(e.module)}, {"pass", pass}}; break;
     case EventKind::kGather:
       event = {{"ev", "gather"}, {"cause", e.cause}, {"params", names(e)}, {"numel", e.numel}};
       break;
     case EventKind::kRelease:
-      event = {{"ev", "release"}, {"params", names(e)}, {"module", model_.at(e.module).name}, {"pass", pass}};
+      event = {{"ev", "release"}, {"params", names(e)}, {"module", name(e.module)}, {"pass", pass}};
       break;
     case EventKind::kReleaseAll: event = {{"ev", "release_all"}, {"params", names(e)}}; break;
   }

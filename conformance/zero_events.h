@@ -19,6 +19,7 @@ class ZeroEvents final : public DecisionSink, public zero::Observer {
   Json& events() { return events_; }
 
  private:
+  std::string name(ModuleId m) const;
   Json names(const zero::Event& e) const;
   Json collective(const zero::Event& e) const;
 

@@ -116,14 +116,20 @@ Json run_zero_case(const Json& golden_case) {
     if (!m.has_forward || m.parameters.empty()) continue;
     is_leaf(m) ? run.host().trace_module(ModuleId(i)) : run.host().trace_own_parameters(ModuleId(i));
   }
-  run.initialize();
-  events.add({{"ev", "engine_ready"}});
-  for (std::int64_t s = 0; s < c.steps; ++s) {
-    events.add({{"ev", "step_begin"}, {"step", s}});
-    train_step(run, events, c);
+  Json result;
+  try {
+    run.initialize();
+    events.add({{"ev", "engine_ready"}});
+    for (std::int64_t s = 0; s < c.steps; ++s) {
+      events.add({{"ev", "step_begin"}, {"step", s}});
+      train_step(run, events, c);
+    }
+  } catch (const zero::ZeroError& error) {
+    result["error"] = {{"type", error.type()}, {"message", error.message()}};
+    result["events"] = std::move(events.events());
+    return result;
   }
   mark_backward_ends(events.events());
-  Json result;
   result["events"] = std::move(events.events());
   const DType dtype = *c.config.precision.param;
   if (const auto* flat = dynamic_cast<const zero::Zero12*>(framework)) {

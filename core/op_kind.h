@@ -37,6 +37,10 @@ namespace foreshard {
   X(kSigmoidBackward, "sigmoid_backward")                                                          \
   X(kTanh, "tanh")                                                                                 \
   X(kTanhBackward, "tanh_backward")                                                                \
+  X(kExp, "exp")                                                                                   \
+  X(kClamp, "clamp")                                                                               \
+  X(kSoftplus, "softplus")                                                                         \
+  X(kSoftplusBackward, "softplus_backward")                                                        \
   X(kPow, "pow")                                                                                   \
   X(kSqrt, "sqrt")                                                                                 \
   X(kRsqrt, "rsqrt")                                                                               \
@@ -78,6 +82,7 @@ namespace foreshard {
   X(kLogSoftmaxBackward, "log_softmax_backward")                                                   \
   X(kNllLoss, "nll_loss")                                                                          \
   X(kNllLossBackward, "nll_loss_backward")                                                         \
+  X(kFusedCrossEntropy, "fused_cross_entropy") /* losses, and the gradient over the logits */      \
   X(kMseLoss, "mse_loss")                                                                          \
   X(kMseLossBackward, "mse_loss_backward")                                                         \
   X(kConv2d, "conv2d")                                                                             \

@@ -113,6 +113,8 @@ class MatrixReader {
                   fmt::format("{} cells where the header names {} devices", row.size(), devices_.size()),
                   "X, NV1 to NV18, PIX, PXB, PHB, NODE, SYS");
     }
+    // After the cells: CPU affinity, NUMA affinity.
+    if (has_numa_ && is_gpu(words[0]) && words.size() >= devices_.size() + 3) numa_.insert(words[devices_.size() + 2]);
     row.resize(devices_.size());
     rows_.push_back(std::move(row));
   }
@@ -123,6 +125,7 @@ class MatrixReader {
       devices_.push_back(word);
       if (is_gpu(word)) ++gpus_;
     }
+    has_numa_ = std::find(words.begin(), words.end(), "NUMA") != words.end();
     if (devices_.size() > kMostDevices) issues_.add("", fmt::format("{} devices", devices_.size()), "at most 1024");
     issues_.throw_if_any();
   }
@@ -170,6 +173,10 @@ class MatrixReader {
     }
     t.gpus_per_pcie_switch = largest_cluster(Cell::Path::kSwitch);
     t.sockets = clusters_apart();
+    if (t.sockets == 1 && most_sum > 0 && numa_.size() > 1) {
+      t.sockets = 2;   // hosts of GPUs have at most two; a socket may be several NUMA nodes
+      t.notes.push_back(fmt::format("NVLink hides the sockets; {} NUMA nodes are taken as two", numa_.size()));
+    }
     if (t.nics == 0) t.notes.push_back("the matrix lists no NIC");
     return t;
   }
@@ -212,6 +219,8 @@ class MatrixReader {
   IssueList issues_;
   std::vector<std::string> devices_;
   int gpus_ = 0;
+  bool has_numa_ = false;
+  std::set<std::string> numa_;           ///< NUMA nodes that GPUs are near to.
   std::vector<std::vector<Cell>> rows_;
 };
 

@@ -19,6 +19,11 @@ std::string_view name_of(FabricKind kind) {
   return names[static_cast<int>(kind)];
 }
 
+double NetworkProfile::usable_rate() const {
+  const double rate = nics.value_or(0) * nic_rate.value_or(0) * efficiency.value_or(1);
+  return node_rate.known() ? std::min(rate, node_rate.value) : rate;
+}
+
 std::string_view name_of(NetworkKind kind) {
   constexpr std::string_view names[] = {"none", "ib", "roce", "efa", "tcpx", "tcpxo", "tcp", "slingshot"};
   return names[static_cast<int>(kind)];

@@ -83,6 +83,10 @@ struct NetworkProfile {
   Fact latency;            ///< s, one way, on top of NCCL's own network hop latency
   Fact call_overhead;      ///< s added once to each multi-node collective by the transport (proxy, plug-in)
   Fact efficiency;         ///< fraction of the NIC rate that long collectives reach
+  Fact node_rate;          ///< B/s and direction that a node moves at most whatever its NICs (sockets: host threads); optional
+
+  /// B/s and direction that long collectives get out of one node, oversubscription left aside.
+  double usable_rate() const;
 };
 
 /// One node type.

@@ -54,6 +54,7 @@ constexpr Field<NetworkProfile> kNetwork[] = {
     {"latency", &NetworkProfile::latency, kSeconds, N<NetworkProfile>::kRequired},
     {"call_overhead", &NetworkProfile::call_overhead, kSeconds, N<NetworkProfile>::kRequired},
     {"efficiency", &NetworkProfile::efficiency, kCount, N<NetworkProfile>::kPositive},
+    {"node_rate", &NetworkProfile::node_rate, kBytesPerSecond, N<NetworkProfile>::kOptional},
 };
 
 constexpr EfficiencyName kEfficiency[] = {
@@ -67,6 +68,7 @@ constexpr EfficiencyName kEfficiency[] = {
     {"memory_bound_launch", kSeconds},
     {"overlap_slowdown", kCount},
     {"speed_spread", kCount},
+    {"machine_spread", kCount},
     {"fp8_matmul", kCount},
     {"attention_fa1_forward_ratio", kCount},
     {"attention_fa1_backward_ratio", kCount},

@@ -28,15 +28,15 @@ const std::map<Function, FunctionRule>& rules() {
       {F::kExpand, {1, 1, 1, 0, 0, 1}},       {F::kUnsqueeze, {1, 1, 1, 0, 0, 1}},  {F::kSlice, {1, 1, 1, 0, 0, 3}},
       {F::kSplit, {1, 1, -1, 0, 0, 2}},       {F::kChunk, {1, 1, -1, 0, 0, 2}},     {F::kCat, {1, 1 << 20, 1, 0, 0, 1}},
       {F::kAddParameter, {1, 1, 1, 1, 1}},    {F::kParameter, {0, 0, 1, 1, 1}},     {F::kBuffer, {0, 0, 1, 0, 0, 1}},
-      {F::kAddBuffer, {1, 1, 1, 0, 0, 1}},    {F::kRotaryTable, {1, 1, 2, 0, 0, 1}}, {F::kArange, {0, 1}},
+      {F::kAddBuffer, {1, 1, 1, 0, 0, 1}},    {F::kRotaryTable, {1, 2, 2, 0, 0, 1}}, {F::kArange, {0, 1}},
       {F::kExperts, {1, 1, 1, 3, 3}},         {F::kRoutedExperts, {3, 3, 1, 2, 2, 2}}, {F::kTopK, {1, 1, 2, 0, 0, 1}},
       {F::kConv2d, {1, 1, 1, 1, 2, 2}},       {F::kRepeatKv, {1, 1, 1, 0, 0, 1}},   {F::kSelect, {1, 1, 1, 0, 0, 2}},
-      {F::kCausalMask, {1, 1, 1, 0, 0, 2}},   {F::kGather, {2, 2, 1, 0, 0, 1}},     {F::kIndex, {2, 2}},
+      {F::kCausalMask, {1, 2, 1, 0, 0, 2}},   {F::kGather, {2, 2, 1, 0, 0, 1}},     {F::kIndex, {2, 2}},
       {F::kClamp, {1, 1, 1, 0, 0, 0, 2}},     {F::kVectorNorm, {1, 1, 1, 0, 0, 0, 1}}, {F::kMaskedFill, {2, 2}},
       {F::kDivInPlace, {2, 2}},               {F::kMaskedScatter, {3, 3}},          {F::kAvgPool2d, {1, 1, 1, 0, 0, 1}},
       {F::kConv1dDepthwise, {1, 1, 1, 1, 1, 1}}, {F::kLoopedExperts, {3, 3, 1, 3, 3, 2}}, {F::kAssign, {1, 1 << 20, -1}},
       {F::kJitter, {1, 1, 1, 0, 0, 0, 1}},     {F::kSliceLike, {2, 2, 1, 0, 0, 1}},    {F::kExpandLike, {2, 2, 1, 0, 0, 1}}, {F::kViewLike, {2, 2}},
-      {F::kRelativeBias, {1, 1, 1, 1, 1, 3}}, {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}}};
+      {F::kFusedLinearCrossEntropy, {2, 2, 1, 1, 1}}, {F::kRelativeBias, {1, 1, 1, 1, 1, 3}}, {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}}};
   return table;
 }
 

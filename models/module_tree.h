@@ -67,16 +67,18 @@ using ValueSlot = std::int32_t;
   X(kParameter, "parameter")           /* the parameter itself as a value */                        \
   X(kBuffer, "buffer")                 /* a buffer as a value; ints: index into Module::buffers */   \
   X(kAddBuffer, "add_buffer")                                                                       \
-  X(kRotaryTable, "rotary_table")      /* positions -> cos, sin; ints: width; dtype */              \
-  X(kArange, "arange")                 /* ints: length; or of an input x [., s]: positions [1, s] */                                           \
+  X(kRotaryTable, "rotary_table")      /* x [b, s, .], positions? -> cos, sin in x's dtype; ints: width */ \
+  X(kArange, "arange")                 /* ints: length; or of an input x [., s]: positions [1, s] */ \
+  X(kPositionIds, "position_ids")      /* x [b, s, .] -> arange(s) + 0 as [1, s], as decoders make them */ \
   X(kExperts, "experts")               /* every expert on every token, parameters w1, w2, w3 [E, ., .] */ \
+  X(kFusedLinearCrossEntropy, "fused_linear_cross_entropy") /* x [.., h], targets -> mean loss; parameters: weight [classes, h] */ \
   X(kRoutedExperts, "routed_experts")  /* x, weights, indices; ints: experts, top_k; parameters */  \
   X(kTopK, "topk")                     /* ints: k; outputs values, indices */                       \
   X(kConv2d, "conv2d")                 /* ints: stride, padding; parameters: weight, bias? */       \
   X(kRepeatKv, "repeat_kv")            /* expand + reshape copy; ints: repeats */                   \
   /* Needed by the Hugging Face families; conventions below. */                                     \
   X(kSelect, "select")                 /* one index of a dimension, which disappears; ints: dim, index */ \
-  X(kCausalMask, "causal_mask")        /* x [b, s, .] -> [b, 1, s, s]; ints: window, always; dtype; see below */ \
+  X(kCausalMask, "causal_mask")        /* x [b, s, .], positions? -> [b, 1, s, s]; ints: window, always, sliding; dtype; see below */ \
   X(kGather, "gather")                 /* x, index; ints: dim */                                    \
   X(kIndex, "index")                   /* x[index] over the first dimension; saves the index */     \
   X(kClamp, "clamp")                   /* floats: low, high; saves x */                             \
@@ -101,8 +103,9 @@ using ValueSlot = std::int32_t;
 //   view, reshape: 0 keeps the input's size of that dimension, -1 (once) is what remains. Negative dims count from the
 //     end everywhere. slice: ints dim, start, end (-1 = to the end), step (1 if absent).
 //   A value may be absent (Python's None): causal_mask makes none where SDPA needs none, attention takes it as no mask.
-//   causal_mask: window 0 = plain causal. dtype bool (SDPA): absent unless `always` is 1 or 0 < window <= s. Any
-//     other dtype (eager attention): always made, additive, in x's dtype.
+//   causal_mask: window 0 = plain causal. dtype bool (SDPA): absent unless `always` is 1, rows are packed or 0 < window <= s
+//     (`sliding` 1: a sliding mask even with window 0, which is always made). Any other dtype (eager attention): always
+//     made, additive, in x's dtype. With positions the library also looks for packed rows.
 //   attention: flash where there is no mask, q, k and v have equal head sizes up to 256, in 16 bit; kv heads stay
 //     grouped and the output has q's strides. Else memory-efficient: k and v are repeated to q's heads first, a boolean
 //     mask becomes an additive one in q's dtype (saved, last dimension padded to a multiple of 8), the output is laid out

@@ -168,7 +168,8 @@ class ProgramReader {
     each("streams", [this](const Json& x, const std::string& path) {
       ObjectReader r(x, path, issues_);
       const std::string name = r.required_string("name");
-      p_.streams.push_back({name, static_cast<int>(r.integer("priority", 0, -100, 100))});
+      const int priority = static_cast<int>(r.integer("priority", 0, -100, 100));
+      p_.streams.push_back({name, priority, r.boolean("on_host", false)});
       r.finish();
     });
     p_.names = reader_.string_list("names").value_or(std::vector<std::string>{""});
@@ -381,10 +382,7 @@ void each_of(ObjectReader& r, const char* key, Visit visit) {
   for (const Json& x : *list) visit(x, fmt::format("{}[{}]", key, i++));
 }
 
-}  // namespace
-
-Schedule parse_schedule(std::string_view text, const std::string& file) {
-  const Json json = parse_json(text, file);
+Schedule read_schedule(const Json& json, const std::string& file) {
   IssueList issues(file);
   Schedule s;
   ObjectReader r(json, "", issues);
@@ -402,14 +400,25 @@ Schedule parse_schedule(std::string_view text, const std::string& file) {
     s.programs.emplace_back();
     ProgramReader(x, path, s.programs.back(), issues).run();
   });
+  r.get("reference");                      // A plan of its own, read when it is asked for.
   r.finish();
   if (issues.empty()) check_structure(s, issues);
   issues.throw_if_any();
   return s;
 }
 
+}  // namespace
+
+Schedule parse_schedule(std::string_view text, const std::string& file) { return read_schedule(parse_json(text, file), file); }
+
 Schedule read_schedule_file(const std::filesystem::path& path) {
   return parse_schedule(read_text_file(path), path.string());
+}
+
+std::optional<Schedule> read_reference_file(const std::filesystem::path& path) {
+  const Json json = parse_json(read_text_file(path), path.string());
+  if (!json.is_object() || !json.contains("reference")) return std::nullopt;
+  return read_schedule(json.at("reference"), path.string() + ": reference");
 }
 
 }  // namespace foreshard

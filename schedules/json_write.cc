@@ -253,7 +253,8 @@ void write_program(Writer& w, const RankProgram& p) {
   const auto next = [&w] { w.raw(",\n"); };
   w.raw("{");
   w.table("streams", p.streams, [&w](const Stream& s) {
-    w.raw("{\"name\": "), w.text(s.name), w.raw(", \"priority\": "), w.integer(s.priority), w.raw("}");
+    w.raw("{\"name\": "), w.text(s.name), w.raw(", \"priority\": "), w.integer(s.priority);
+    w.raw(s.on_host ? ", \"on_host\": true}" : "}");
   });
   next(), w.strings("names", p.names);
   next(), w.strings("scopes", p.scopes);
@@ -279,7 +280,7 @@ void write_program(Writer& w, const RankProgram& p) {
 
 }  // namespace
 
-void write_schedule(const Schedule& s, std::string& out) {
+void write_schedule(const Schedule& s, std::string& out, const Schedule* reference) {
   Writer w(out);
   const auto next = [&w] { w.raw(",\n"); };
   w.raw("{\"format\": \"foreshard-schedule\",\n");
@@ -297,12 +298,16 @@ void write_schedule(const Schedule& s, std::string& out) {
   next(), w.key("program_of_rank");
   w.row(s.program_of_rank, [&w](std::uint32_t n) { w.integer(n); });
   next(), w.table("programs", s.programs, [&w](const RankProgram& p) { write_program(w, p); });
+  if (reference != nullptr) {
+    next(), w.key("reference");
+    write_schedule(*reference, out);
+  }
   w.raw("}\n");
 }
 
-void write_schedule_file(const Schedule& schedule, const std::filesystem::path& path) {
+void write_schedule_file(const Schedule& schedule, const std::filesystem::path& path, const Schedule* reference) {
   std::string text;
-  write_schedule(schedule, text);
+  write_schedule(schedule, text, reference);
   write_file_atomically(path, text);
 }
 

@@ -181,6 +181,7 @@ struct Mark {
 struct Stream {
   std::string name;                       ///< "compute", "all_gather", ...
   int priority = 0;                       ///< CUDA priority: negative is more urgent.
+  bool on_host = false;                   ///< Kernels of the CPU on host memory (offloaded optimizer), not of the device.
 };
 
 /// A parameter as one rank holds it. `local` is this rank's part; the rows are along `shard_dim` of `shape`.

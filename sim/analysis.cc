@@ -102,12 +102,20 @@ class TimeExplanation {
       return;
     }
     const ProgramTiming& timing = run_.timing(window_.rank_class);
-    const Phase phase = timing.program->launches[in.id].phase;
-    const bool optimizer = phase == Phase::kOptimizer || phase == Phase::kClip || phase == Phase::kZeroGrad;
-    (optimizer ? b.optimizer : b.compute) += time;
+    (is_update(timing.program->launches[in.id].phase) ? b.optimizer : b.compute) += time;
     if (run_.options.variation.none()) {
       b.interference += std::max(Time(0), time - Time(timing.launches[in.id].device));
     }
+  }
+
+  static bool is_update(Phase p) { return p == Phase::kOptimizer || p == Phase::kClip || p == Phase::kZeroGrad; }
+
+  /// The compute stream had nothing to do because of this operation: a kernel of the CPU is the optimizer's or the host's time.
+  void waited_for(const Instruction& in, Time time) {
+    const RankProgram& program = *run_.timing(window_.rank_class).program;
+    if (in.kind != InstructionKind::kLaunch || !program.streams[program.launches[in.id].stream].on_host) return exposed(in, time);
+    Breakdown& b = result_.breakdown;
+    (is_update(program.launches[in.id].phase) ? b.optimizer : b.exposed_host) += time;
   }
 
   void exposed(const Instruction& in, Time time) {
@@ -127,7 +135,7 @@ class TimeExplanation {
       switch (piece.kind) {
         case CausePiece::Kind::kOperation:
           if (piece.rank_class == window_.rank_class) {
-            exposed(instruction(piece.rank_class, piece.instruction), time);
+            waited_for(instruction(piece.rank_class, piece.instruction), time);
           } else {
             b.idle += time;
           }

@@ -56,10 +56,17 @@ Place place_of(const RankProgram& program, std::int64_t rank, Moment moment) {
     if (mark->scope.value < program.scopes.size()) place.module = program.scopes[mark->scope.value];
     if (mark->unit.value < program.units.size()) place.unit = program.units[mark->unit.value].name;
   }
+  // Plans for simulation carry no marks of modules: the buffer allocated then knows who asked for it.
+  const Instruction& last = program.instructions[moment.instruction];
+  if (last.kind == InstructionKind::kAlloc) {
+    const Buffer& buffer = program.buffers[last.id];
+    if (place.module.empty() && buffer.scope.value < program.scopes.size()) place.module = program.scopes[buffer.scope.value];
+    if (place.unit.empty() && buffer.unit.value < program.units.size()) place.unit = program.units[buffer.unit.value].name;
+  }
   return place;
 }
 
-std::vector<Owner> owners_at(const RankProgram& program, const MemoryLedger& ledger, Moment moment) {
+std::vector<bool> live_at(const RankProgram& program, Moment moment) {
   std::vector<bool> live(program.buffers.size(), false);
   replay(
       program, moment,
@@ -74,22 +81,48 @@ std::vector<Owner> owners_at(const RankProgram& program, const MemoryLedger& led
         for (const Carry& c : program.carries) live[c.now.value] = false;
         for (std::size_t k = 0; k < carried.size(); ++k) live[program.carries[k].before.value] = carried[k];
       });
-  std::map<std::pair<int, std::uint32_t>, std::int64_t> bytes;
+  return live;
+}
+
+/// "model.layers.3" of "model.layers.3.mlp.up_proj": the path up to the first number; all of it if there is none.
+std::string block_of(const std::string& module) {
+  std::size_t begin = 0;
+  while (begin < module.size()) {
+    const std::size_t end = std::min(module.find('.', begin), module.size());
+    const bool number = end > begin && std::all_of(module.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                   module.begin() + static_cast<std::ptrdiff_t>(end),
+                                                   [](char c) { return c >= '0' && c <= '9'; });
+    if (number) return module.substr(0, end);
+    begin = end + 1;
+  }
+  return module;
+}
+
+/// Live device bytes by category and by what `name_of_owner` says of a buffer, largest first.
+template <typename Name>
+std::vector<Owner> owners_of(const RankProgram& program, const MemoryLedger& ledger, const std::vector<bool>& live, Name name) {
+  std::map<std::pair<int, std::string>, std::int64_t> bytes;
   for (std::uint32_t b = 0; b < live.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (!live[b] || buffer.space != MemorySpace::kDevice) continue;
-    bytes[{static_cast<int>(buffer.category), buffer.unit.value}] += ledger.block_bytes(b).value;
+    bytes[{static_cast<int>(buffer.category), name(buffer)}] += ledger.block_bytes(b).value;
   }
   std::vector<Owner> owners;
-  for (const auto& [key, n] : bytes) {
-    Owner owner;
-    owner.category = static_cast<BufferCategory>(key.first);
-    if (key.second < program.units.size()) owner.unit = program.units[key.second].name;
-    owner.bytes = Bytes(n);
-    owners.push_back(owner);
-  }
+  for (const auto& [key, n] : bytes) owners.push_back({static_cast<BufferCategory>(key.first), key.second, Bytes(n)});
   std::stable_sort(owners.begin(), owners.end(), [](const Owner& a, const Owner& b) { return a.bytes > b.bytes; });
   return owners;
+}
+
+void find_owners(const RankProgram& program, const MemoryLedger& ledger, Moment moment, MemoryResult& m) {
+  const std::vector<bool> live = live_at(program, moment);
+  const auto unit = [&](const Buffer& b) {
+    return b.unit.value < program.units.size() ? program.units[b.unit.value].name : std::string();
+  };
+  m.owners = owners_of(program, ledger, live, unit);
+  m.owners_by_module = owners_of(program, ledger, live, [&](const Buffer& b) {
+    const std::string owner = unit(b);
+    return !owner.empty() || b.scope.value >= program.scopes.size() ? owner : block_of(program.scopes[b.scope.value]);
+  });
 }
 
 std::optional<OutOfMemoryReport> failure_of(const RankProgram& program, const MemoryLedger& ledger, std::int64_t rank) {
@@ -144,7 +177,7 @@ void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult
   m.fits = ledger.failures().empty();
   m.out_of_memory = failure_of(program, ledger, m.rank);
   m.peak_at = place_of(program, m.rank, ledger.peak_at());
-  if (run.options.detail != Detail::kTimesOnly) m.owners = owners_at(program, ledger, ledger.peak_at());
+  if (run.options.detail != Detail::kTimesOnly) find_owners(program, ledger, ledger.peak_at(), m);
 }
 
 }  // namespace foreshard::sim

@@ -4,6 +4,7 @@
 // collectives and copies, engine.cc sets up, loops and reports.
 
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "sim/engine.h"
@@ -203,6 +204,7 @@ class Engine {
   void try_start(std::uint32_t comm, std::uint32_t rendezvous);
   void start_copy(Rank& r, std::uint32_t stream, const Item& item);
   std::uint32_t new_transfer();
+  double slowest_link(std::span<const std::int64_t> ranks) const;   ///< Largest Variation::rank_link of them.
   void serve_transfer(std::uint32_t index, std::int64_t t);
   void activate(std::uint32_t index, std::int64_t t);
   void end_transfer(std::uint32_t index, std::int64_t t);

@@ -85,7 +85,7 @@ void Engine::start_kernel(Rank& r, std::uint32_t stream, const Item& item) {
   }
   s.left = work;
   s.state = StreamState::kRunning;
-  const double time = work * r.stretch;
+  const double time = work * (r.timing->program->streams[stream].on_host ? 1 : r.stretch);
   tree_.set(stream_entity(r, stream), s.start + static_cast<std::int64_t>(time + 0.5));
 }
 
@@ -120,7 +120,7 @@ void Engine::set_stretch(Rank& r, std::int64_t t) {
   if (stretch == r.stretch) return;
   for (std::uint32_t stream = 0; stream < r.streams.size(); ++stream) {
     Stream& s = r.streams[stream];
-    if (s.state != StreamState::kRunning) continue;
+    if (s.state != StreamState::kRunning || r.timing->program->streams[stream].on_host) continue;
     if (t > s.updated) {
       s.left = std::max(0.0, s.left - static_cast<double>(t - s.updated) / r.stretch);
       s.updated = t;

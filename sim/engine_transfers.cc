@@ -96,6 +96,7 @@ void Engine::try_start(std::uint32_t index, std::uint32_t slot) {
   t.left = static_cast<double>(t.cost->device.value);
   const Variation& variation = in_.options->variation;
   if (variation.collective_sigma > 0) t.left *= random_factor(variation.collective_sigma, variation.seed, 0, index, w.sequence);
+  if (!variation.rank_link.empty()) t.left *= slowest_link(comm.layout->ranks);
   tree_.set(transfer, t.start);
 }
 
@@ -113,7 +114,19 @@ void Engine::start_copy(Rank& r, std::uint32_t stream, const Item& item) {
   t.cause = host ? Cause{r.index, Cause::kHost} : s.cause;
   t.after_previous = false;
   t.left = static_cast<double>(t.cost->device.value);
+  const std::int64_t rank = in_.layout->classes[r.index].rank;
+  if (!in_.options->variation.rank_link.empty()) t.left *= slowest_link({&rank, 1});
   tree_.set(index, t.start);
+}
+
+double Engine::slowest_link(std::span<const std::int64_t> ranks) const {
+  const std::vector<double>& factors = in_.options->variation.rank_link;
+  double slowest = 0;
+  for (const std::int64_t r : ranks) {
+    const auto i = static_cast<std::size_t>(r);
+    slowest = std::max(slowest, i < factors.size() ? factors[i] : 1);
+  }
+  return slowest;
 }
 
 std::uint32_t Engine::new_transfer() {

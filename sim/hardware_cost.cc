@@ -30,7 +30,8 @@ class HardwareCostModel final : public CostModel {
     find_capacities();
   }
 
-  LaunchCost launch(const RankProgram&, const Launch& l) const override {
+  LaunchCost launch(const RankProgram& program, const Launch& l) const override {
+    if (program.streams[l.stream].on_host) return {host_kernel(l), host_.launch(l), kernel_class_of(l.op)};
     const Time device(static_cast<std::int64_t>(static_cast<double>(kernels_.time(l).value) * slowest_));
     return {device, host_.launch(l), kernel_class_of(l.op)};
   }
@@ -103,6 +104,14 @@ class HardwareCostModel final : public CostModel {
   std::int64_t node_of(std::int64_t rank) const override { return rank / std::max(cluster_.gpus_per_node, 1); }
 
  private:
+  /// A CPU kernel: its traffic at this process's share of host memory.
+  Time host_kernel(const Launch& l) const {
+    const HostKernelParameters& p = parameters_.host_kernels;
+    const double sharing = std::max(1, std::min(cluster_.gpus, cluster_.gpus_per_node));
+    const double rate = cluster_.profile.node.host_memory_bandwidth.value_or(p.unknown_memory_bandwidth) * p.memory_share;
+    return from_seconds(std::min(static_cast<double>((l.read + l.written).value) * sharing / rate, kLongestCopy));
+  }
+
   static std::size_t index(Link link) { return static_cast<std::size_t>(link); }
 
   const GpuProfile& gpu() const { return cluster_.profile.gpu; }
@@ -117,8 +126,7 @@ class HardwareCostModel final : public CostModel {
       capacity_[index(Link::kNvLink)] = p.gpu.nvlink_bandwidth.value * links.nvlink_share;
     }
     if (p.network.nic_rate.known() && p.network.nics.known()) {
-      capacity_[index(Link::kNetwork)] =
-          p.network.nics.value * p.network.nic_rate.value * p.network.efficiency.value_or(1) / gpus;
+      capacity_[index(Link::kNetwork)] = p.network.usable_rate() / gpus;
     }
     const double slot = p.gpu.pcie_bandwidth.value_or(0) * links.pcie_share;
     const double shared = std::max(1.0, p.node.gpus_per_pcie_switch.value_or(1));

@@ -14,6 +14,8 @@ struct Variation {
   std::uint64_t seed = 1;
   /// Factor of each rank's kernels; absent entries are 1. Stragglers are factors above 1.
   std::vector<double> rank_compute;
+  /// Factor of each rank's links: a collective takes as long as its slowest member's link asks, a copy as its own.
+  std::vector<double> rank_link;
   /// Standard deviation of a factor drawn for each rank and step (log-normal, median 1): clocks, temperature.
   double step_sigma = 0;
   /// Standard deviation of a factor drawn for each kernel (log-normal, median 1).
@@ -22,8 +24,10 @@ struct Variation {
   double collective_sigma = 0;
 
   bool none() const {
-    for (const double f : rank_compute) {
-      if (f != 1) return false;
+    for (const auto* factors : {&rank_compute, &rank_link}) {
+      for (const double f : *factors) {
+        if (f != 1) return false;
+      }
     }
     return step_sigma == 0 && kernel_sigma == 0 && collective_sigma == 0;
   }

@@ -177,7 +177,8 @@ class LaunchCache {
   bool equal(const Launch& a, const Launch& b) const {
     return a.op == b.op && a.dtype == b.dtype && a.phase == b.phase && a.kernels == b.kernels && a.dims == b.dims &&
            a.flops == b.flops && a.read == b.read && a.written == b.written && a.inputs == b.inputs &&
-           a.outputs == b.outputs && a.attributes == b.attributes && equal_attributes(a, b);
+           a.outputs == b.outputs && a.attributes == b.attributes &&
+           program_.streams[a.stream].on_host == program_.streams[b.stream].on_host && equal_attributes(a, b);
   }
   bool equal_attributes(const Launch& a, const Launch& b) const {
     if (program_.attributes.empty()) return true;

@@ -103,6 +103,8 @@ struct MemoryResult {
   std::optional<OutOfMemoryReport> out_of_memory;
   Place peak_at;
   std::vector<Owner> owners;   ///< At the peak, largest first.
+  /// The same by module: `unit` names the block (or module) that made the buffer, where no unit owns it.
+  std::vector<Owner> owners_by_module;
   std::int64_t rank = 0;
 };
 

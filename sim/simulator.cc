@@ -53,12 +53,15 @@ class Simulation {
   void check_variation() const {
     const Variation& v = options_.variation;
     IssueList issues("options");
-    for (std::size_t r = 0; r < v.rank_compute.size(); ++r) {
-      if (!(v.rank_compute[r] >= 1e-3 && v.rank_compute[r] <= 1e3)) {
-        issues.add("variation.rank_compute[" + std::to_string(r) + "]", "is not a sensible factor", "0.001 to 1000");
-        break;
+    const auto check_factors = [&issues](const std::vector<double>& factors, const std::string& name) {
+      for (std::size_t r = 0; r < factors.size(); ++r) {
+        if (factors[r] >= 1e-3 && factors[r] <= 1e3) continue;
+        issues.add("variation." + name + "[" + std::to_string(r) + "]", "is not a sensible factor", "0.001 to 1000");
+        return;
       }
-    }
+    };
+    check_factors(v.rank_compute, "rank_compute");
+    check_factors(v.rank_link, "rank_link");
     for (const double sigma : {v.step_sigma, v.kernel_sigma, v.collective_sigma}) {
       if (!(sigma >= 0 && sigma <= 1)) issues.add("variation", "a standard deviation is out of range", "0 to 1");
     }

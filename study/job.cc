@@ -44,6 +44,7 @@ std::string title_of(FrameworkKind f) {
     case FrameworkKind::kZero1: return "ZeRO-1";
     case FrameworkKind::kZero2: return "ZeRO-2";
     case FrameworkKind::kZero3: return "ZeRO-3";
+    case FrameworkKind::kShardedOptimizer: return "data parallel, sharded optimizer";
   }
   return "";
 }
@@ -57,6 +58,7 @@ std::string describe_precision(const ParallelConfig& c) {
   if (c.compile) out += ", compiled";
   if (c.offload == OffloadKind::kParameters) out += ", parameters in host memory";
   if (c.offload == OffloadKind::kOptimizer) out += ", optimizer in host memory";
+  if (c.offload == OffloadKind::kBoth) out += ", parameters and optimizer in host memory";
   return out;
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -34,5 +36,21 @@ void parallel_for(std::size_t n, const Work& work) {
   for (std::thread& t : pool) t.join();
   if (error) std::rethrow_exception(error);
 }
+
+/// Tells a caller how many of `all` parallel pieces are done, one call at a time.
+class Progress {
+ public:
+  Progress(const std::function<void(int, int)>& tell, std::size_t all) : tell_(tell), all_(static_cast<int>(all)) {}
+  void one_more() {
+    if (!tell_) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tell_(++done_, all_);
+  }
+
+ private:
+  const std::function<void(int, int)>& tell_;
+  std::mutex mutex_;
+  int done_ = 0, all_;
+};
 
 }  // namespace foreshard

@@ -10,21 +10,12 @@
 #include "study/calibrate_runs.h"
 #include "study/parallel.h"
 #include "study/planned_run.h"
+#include "study/score_memory.h"
 
 namespace foreshard {
 namespace {
 
 constexpr double kGiB = 1073741824.0;
-
-/// The predicted figure of the kind that the row's source reports.
-double memory_of(const MemoryResult& memory, const std::string& kind) {
-  if (kind.find("allocated") != std::string::npos) return static_cast<double>(memory.allocated_peak.value);
-  if (kind.find("device") != std::string::npos || kind.find("process") != std::string::npos) {
-    return static_cast<double>(memory.device_peak.value);
-  }
-  if (kind.find("active") != std::string::npos) return static_cast<double>(memory.allocated_peak.value);
-  return static_cast<double>(memory.reserved_peak.value);
-}
 
 /// Which target a row counts for: training on A100 or H100 with FSDP, ZeRO or DDP; "FSDP bf16" among them.
 std::string target_of(const MeasuredRun& run, const RunJob& job) {
@@ -36,6 +27,7 @@ std::string target_of(const MeasuredRun& run, const RunJob& job) {
 using FactorsOf = std::function<std::optional<CeilingFactors>(const std::string& laboratory)>;
 
 void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunScore& score) {
+  const Job asked = job.job;
   const PlannedRun planned(std::move(job));
   const SimulationResult result = planned.simulate(factors(score.laboratory));
   score.retries = result.memory.retries;
@@ -45,16 +37,23 @@ void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunSc
     score.time_error = *score.predicted_step_s / *score.measured_step_s - 1;
   }
   if (score.measured_memory_bytes) {
-    score.predicted_memory_bytes = memory_of(result.memory, run.mem_kind);
+    score.predicted_memory_bytes = memory_like(run, asked, result.memory);
     score.memory_error = *score.predicted_memory_bytes / *score.measured_memory_bytes - 1;
   }
+}
+
+/// The step time that the row states, or that follows from its tokens/s.
+std::optional<double> measured_step_s(const MeasuredRun& run) {
+  if (run.step_time_s || !run.tokens_per_s_per_gpu || *run.tokens_per_s_per_gpu <= 0 || !run.seq_len) return run.step_time_s;
+  const double tokens = static_cast<double>(*run.seq_len * run.micro_batch.value_or(1) * run.grad_accum.value_or(1));
+  return tokens / *run.tokens_per_s_per_gpu;
 }
 
 RunScore score_run(const MeasuredRun& run, const CostParameters& parameters, const FactorsOf& factors) {
   RunScore score;
   score.row_id = run.row_id;
   score.laboratory = laboratory_of(run.source_id);
-  score.measured_step_s = run.step_time_s;
+  score.measured_step_s = measured_step_s(run);
   if (run.peak_mem_gib) score.measured_memory_bytes = *run.peak_mem_gib * kGiB;
   RunJob job = job_of_run(run, parameters);
   score.assumptions = job.assumptions;

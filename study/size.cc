@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/format.h"
 #include "study/evaluate.h"
+#include "study/parallel.h"
 
 namespace foreshard {
 namespace {
@@ -109,16 +111,17 @@ void add_budget(SizeRow& row, const SizeQuestion& q, const HardwareProfile& h) {
 
 SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& progress) {
   SizeResult out;
-  int all = 0, done = 0;
-  for (const HardwareProfile& h : q.hardware) all += static_cast<int>(gpu_counts(q, h).size());
-  for (const HardwareProfile& h : q.hardware) {
-    for (const std::int64_t gpus : gpu_counts(q, h)) {
-      SizeRow row = best_row(q, h, gpus);
-      add_budget(row, q, h);
-      out.rows.push_back(std::move(row));
-      if (progress) progress(++done, all);
-    }
-  }
+  std::vector<std::pair<const HardwareProfile*, std::int64_t>> wanted;
+  for (const HardwareProfile& h : q.hardware)
+    for (const std::int64_t gpus : gpu_counts(q, h)) wanted.emplace_back(&h, gpus);
+  out.rows.resize(wanted.size());
+  Progress report(progress, wanted.size());
+  parallel_for(wanted.size(), [&](std::size_t i) {
+    const auto [hardware, gpus] = wanted[i];
+    out.rows[i] = best_row(q, *hardware, gpus);
+    add_budget(out.rows[i], q, *hardware);
+    report.one_more();
+  });
   const auto better = [&](std::optional<std::size_t>& best, std::size_t i, auto less) {
     if (!best || less(out.rows[i], out.rows[*best])) best = i;
   };

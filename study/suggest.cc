@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 
@@ -20,6 +21,15 @@ struct Change {
 };
 
 bool shards(FrameworkKind f) { return f == FrameworkKind::kFsdp2 || f == FrameworkKind::kFsdp1; }
+bool is_zero(FrameworkKind f) { return f == FrameworkKind::kZero1 || f == FrameworkKind::kZero2 || f == FrameworkKind::kZero3; }
+
+/// All that a framework can keep in host memory, as --offload names it; kNone: nothing.
+std::pair<OffloadKind, const char*> largest_offload(const ParallelConfig& c) {
+  if (shards(c.framework)) return {OffloadKind::kParameters, "--offload params"};
+  if (c.framework == FrameworkKind::kZero3) return {OffloadKind::kBoth, "--offload both"};
+  if (is_zero(c.framework)) return {OffloadKind::kOptimizer, "--offload optimizer"};
+  return {OffloadKind::kNone, ""};
+}
 
 void add_sharding_changes(const Job& job, std::vector<Change>& out) {
   const ParallelConfig& c = job.config;
@@ -73,17 +83,18 @@ std::vector<Change> rescues_for(const Job& job) {
   if (c.micro_batch > 1) text = add(text, "--micro-batch 1");
   std::vector<Change> out;
   if (!text.empty()) out.push_back({text, save});
-  if (shards(c.framework) && c.offload == OffloadKind::kNone)
-    out.push_back({add(text, "--offload params"), [save](ParallelConfig& p) {
+  const auto [offload, option] = largest_offload(c);
+  if (offload != OffloadKind::kNone && c.offload == OffloadKind::kNone)
+    out.push_back({add(text, option), [save, kind = offload](ParallelConfig& p) {
                      save(p);
-                     p.offload = OffloadKind::kParameters;
+                     p.offload = kind;
                    }});
-  if (c.model_dtype == DType::kFloat32)
+  if (c.model_dtype == DType::kFloat32 && !is_zero(c.framework))
     out.push_back({add(text, "--model-dtype bf16"), [save](ParallelConfig& p) {
                      save(p);
                      p.model_dtype = DType::kBFloat16;
                    }});
-  for (std::int64_t k = 2; shards(c.framework) && k <= 16; k *= 2) {
+  for (std::int64_t k = 2; (shards(c.framework) || is_zero(c.framework)) && k <= 16; k *= 2) {
     if (job.hardware.network.kind == NetworkKind::kNone && job.gpus * k > job.hardware.gpus_per_node()) break;
     out.push_back({add(text, fmt::format("--gpus {}", job.gpus * k)), save, k});
   }

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "study/evaluate.h"
+#include "study/parallel.h"
 
 namespace foreshard {
 namespace {
@@ -182,17 +183,20 @@ TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
     for (const bool reshard : {true, false})
       for (const bool split : {true, false})
         if (k != 0 || !split) candidates.push_back(candidate(job.config, k, reshard, split));
-  int done = 0;
-  std::optional<InputError> refused;
-  for (const WrapChoice& c : candidates) {
+  std::vector<std::optional<WrapChoice>> measured(candidates.size());
+  std::vector<std::optional<InputError>> refused(candidates.size());
+  Progress report(progress, candidates.size());
+  parallel_for(candidates.size(), [&](std::size_t i) {
     try {
-      out.choices.push_back(measure(job, c));
+      measured[i] = measure(job, candidates[i]);
     } catch (const InputError& e) {
-      refused = e;
+      refused[i] = e;
     }
-    if (progress) progress(++done, static_cast<int>(candidates.size()));
-  }
-  if (out.choices.empty()) throw *refused;
+    report.one_more();
+  });
+  for (std::optional<WrapChoice>& c : measured)
+    if (c) out.choices.push_back(std::move(*c));
+  if (out.choices.empty()) throw *refused.back();
   out.capacity = Bytes(static_cast<std::int64_t>(job.hardware.gpu.usable_memory.value_or(job.hardware.gpu.memory.value_or(0))));
   std::stable_sort(out.choices.begin(), out.choices.end(), [](const WrapChoice& a, const WrapChoice& b) {
     return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);

@@ -41,6 +41,12 @@ void unary(const KernelCall& c) {
     case OpKind::kRsqrt: return map(y, x, [](float a) { return 1.0f / std::sqrt(a); });
     case OpKind::kCos: return map(y, x, [](float a) { return std::cos(a); });
     case OpKind::kSin: return map(y, x, [](float a) { return std::sin(a); });
+    case OpKind::kExp: return map(y, x, [](float a) { return std::exp(a); });
+    case OpKind::kSoftplus: return map(y, x, scalar::softplus);
+    case OpKind::kClamp: {
+      const auto high = static_cast<float>(c.attribute(1, 0));
+      return map(y, x, [v, high](float a) { return std::isnan(a) ? a : std::fmin(std::fmax(a, v), high); });
+    }
     default: kernel_error("not a unary op");
   }
 }
@@ -81,6 +87,7 @@ void activation_backward(const KernelCall& c) {
                                     : map(gx, grad, x, scalar::gelu_erf_backward);
     case OpKind::kReluBackward: return map(gx, grad, x, [](float g, float a) { return a > 0 ? g : 0.0f; });
     case OpKind::kSigmoidBackward: return map(gx, grad, x, [](float g, float s) { return g * s * (1 - s); });
+    case OpKind::kSoftplusBackward: return map(gx, grad, x, scalar::softplus_backward);
     case OpKind::kTanhBackward: return map(gx, grad, x, [](float g, float t) { return g * (1 - t * t); });
     default: kernel_error("not an activation's gradient");
   }

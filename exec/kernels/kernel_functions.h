@@ -65,6 +65,7 @@ void softmax(const KernelCall&);
 void softmax_backward(const KernelCall&);
 void nll_loss(const KernelCall&);
 void nll_loss_backward(const KernelCall&);
+void fused_cross_entropy(const KernelCall&);
 void mse_loss(const KernelCall&);
 void mse_loss_backward(const KernelCall&);
 

@@ -15,6 +15,10 @@ FORESHARD_DEVICE float silu_backward(float grad, float x) {
   return grad * s * (1.0f + x * (1.0f - s));
 }
 
+/// log(1 + e^x), and x itself above 20 as PyTorch's softplus does (beta 1, threshold 20).
+FORESHARD_DEVICE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
+FORESHARD_DEVICE float softplus_backward(float grad, float x) { return x > 20.0f ? grad : grad * sigmoid(x); }
+
 FORESHARD_DEVICE float gelu_erf(float x) { return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f)); }
 FORESHARD_DEVICE float gelu_erf_backward(float grad, float x) {
   const float cdf = 0.5f * (1.0f + std::erf(x * 0.70710678118654752f));

@@ -118,6 +118,36 @@ void nll_loss_backward(const KernelCall& c) {
   from_floats(out, gx.data());
 }
 
+void fused_cross_entropy(const KernelCall& c) {
+  const TensorView& logits = input(c, 0);
+  const std::size_t classes = last_size(logits);
+  std::vector<float> values = to_floats(logits);
+  const Targets targets(input(c, 1), integer_attribute(c, 1, -100));
+  if (targets.values.size() * classes != values.size()) kernel_error("targets and logits do not fit");
+  const double scale = c.attribute(0, 1);
+  std::vector<float> losses(targets.values.size(), 0.0f);
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    float* row = values.data() + i * classes;
+    const std::int64_t t = targets.values[i];
+    if (t == targets.ignored) {
+      std::fill(row, row + classes, 0.0f);
+      continue;
+    }
+    if (t < 0 || t >= static_cast<std::int64_t>(classes)) kernel_error(fmt::format("target {} of {} classes", t, classes));
+    const float largest = *std::max_element(row, row + classes);
+    double sum = 0;
+    for (std::size_t k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(row[k] - largest));
+    const double log_sum = std::log(sum) + static_cast<double>(largest);
+    losses[i] = static_cast<float>(scale * (log_sum - static_cast<double>(row[t])));
+    for (std::size_t k = 0; k < classes; ++k) {
+      const double p = std::exp(static_cast<double>(row[k]) - log_sum);
+      row[k] = static_cast<float>(scale * (p - (static_cast<std::int64_t>(k) == t ? 1.0 : 0.0)));
+    }
+  }
+  from_floats(output(c, 0), values.data());
+  from_floats(output(c, 1), losses.data());
+}
+
 void mse_loss(const KernelCall& c) {
   const std::vector<float> x = to_floats(input(c, 0)), y = to_floats(input(c, 1));
   if (x.size() != y.size()) kernel_error("input and target differ in size");

@@ -20,11 +20,12 @@ KernelFunction kernel_for(OpKind op) {
     case OpKind::kAdd: case OpKind::kSub: case OpKind::kMul: case OpKind::kDiv: return binary;
     case OpKind::kNeg: case OpKind::kAddScalar: case OpKind::kMulScalar: case OpKind::kSilu: case OpKind::kGelu:
     case OpKind::kRelu: case OpKind::kSigmoid: case OpKind::kTanh: case OpKind::kPow: case OpKind::kSqrt:
-    case OpKind::kRsqrt: case OpKind::kCos: case OpKind::kSin: return unary;
+    case OpKind::kRsqrt: case OpKind::kCos: case OpKind::kSin: case OpKind::kExp: case OpKind::kClamp:
+    case OpKind::kSoftplus: return unary;
     case OpKind::kAddInPlace: return add_in_place;
     case OpKind::kMulInPlace: return mul_in_place;
     case OpKind::kSiluBackward: case OpKind::kGeluBackward: case OpKind::kReluBackward: case OpKind::kSigmoidBackward:
-    case OpKind::kTanhBackward: return activation_backward;
+    case OpKind::kTanhBackward: case OpKind::kSoftplusBackward: return activation_backward;
     case OpKind::kFill: return fill;
     case OpKind::kCopy: return copy;
     case OpKind::kCat: return cat;
@@ -57,6 +58,7 @@ KernelFunction kernel_for(OpKind op) {
     case OpKind::kEmbeddingBackward: return embedding_backward;
     case OpKind::kNllLoss: return nll_loss;
     case OpKind::kNllLossBackward: return nll_loss_backward;
+    case OpKind::kFusedCrossEntropy: return fused_cross_entropy;
     case OpKind::kMseLoss: return mse_loss;
     case OpKind::kMseLossBackward: return mse_loss_backward;
     case OpKind::kConv2d: return conv2d;

@@ -118,7 +118,8 @@ Model build(const Dbrx& d) {
   Program p(b, model, {"input_ids"});
   p.call(wte, {"input_ids"}, "inputs_embeds");
   p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
-  p.call_all(rotary, {"hidden_states"}, {"cos", "sin"});
+  p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
+  p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
   for (const ModuleId block : blocks) p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
   p.returns({p.call(norm, {"hidden_states"}, "hidden_states")});
   Program root(b, b.root(), {"input_ids"});

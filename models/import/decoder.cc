@@ -9,36 +9,32 @@ std::int64_t window_of(const DecoderSpec& spec, std::int64_t layer) {
   return spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
 }
 
-// Which mask values the model makes: none, one for all layers, or one for each kind of layer.
+// Which masks the model asks the library for; each may turn out to be None.
 struct Masks {
   bool full = false, sliding = false;
   std::int64_t window = 0;
 };
 Masks masks_of(const DecoderSpec& spec) {
+  using Calls = DecoderSpec::MaskCalls;
   Masks m;
-  const bool always = spec.masks_always || spec.attention.call.eager;
+  m.full = spec.mask_calls != Calls::kAsUsed;
+  m.sliding = spec.mask_calls == Calls::kBoth;
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     const std::int64_t w = window_of(spec, i);
-    if (w > 0) {
-      m.sliding = true;
-      m.window = w;
-    } else if (always) {
-      m.full = true;
-    }
+    m.window = std::max(m.window, w);
+    (w > 0 ? m.sliding : m.full) = true;
   }
   return m;
 }
 
-bool has_mask(const Masks& masks, std::int64_t window) { return window > 0 ? masks.sliding : masks.full; }
-
-ModuleId add_attention(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, bool mask) {
+ModuleId add_attention(ModelBuilder& b, ModuleId block, const DecoderSpec& spec) {
   AttentionSpec attention = spec.attention;
   attention.class_name = spec.prefix + "Attention";
   attention.hidden = spec.hidden;
   attention.norm_class = spec.prefix + "RMSNorm";
   attention.norm_eps = spec.norm_eps;
   attention.norm_style = spec.norm_style;
-  attention.takes_mask = mask;
+  attention.takes_mask = true;
   attention.call.repeats = attention.heads / attention.kv_heads;
   return attention_module(b, block, "self_attn", attention);
 }
@@ -48,10 +44,10 @@ struct BlockParts {
   ModuleId mlp, input_norm, attention_norm, ffn_norm, post_norm;
 };
 
-BlockParts add_parts(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, std::int64_t layer, bool mask) {
+BlockParts add_parts(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, std::int64_t layer) {
   BlockParts parts;
   if (spec.mixer) parts.mixer = spec.mixer(b, block, layer);
-  if (!parts.mixer.module.valid()) parts.mixer = {"self_attn", add_attention(b, block, spec, mask), true};
+  if (!parts.mixer.module.valid()) parts.mixer = {"self_attn", add_attention(b, block, spec), true};
   parts.mlp = spec.mlp ? spec.mlp(b, block, layer)
                        : gated_mlp(b, block, "mlp", spec.prefix + "MLP", spec.hidden, spec.ffn, spec.mlp_bias, spec.activation);
   const auto norm = [&](const char* name) {
@@ -66,18 +62,19 @@ BlockParts add_parts(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, s
   return parts;
 }
 
-ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std::int64_t layer, const Masks& masks) {
-  const bool mask = has_mask(masks, window_of(spec, layer));
+ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std::int64_t layer) {
   const ModuleId block = b.add_module(list, std::to_string(layer), spec.prefix + "DecoderLayer");
-  const BlockParts parts = add_parts(b, block, spec, layer, mask);
+  const BlockParts parts = add_parts(b, block, spec, layer);
 
+  // The positions are an argument of the block that nothing uses: a checkpoint keeps it. It drops its list last first.
   std::vector<std::string> inputs{"hidden_states"}, extra;
-  if (parts.mixer.positional) extra = {"cos", "sin"};
-  if (mask && parts.mixer.positional) extra.push_back("attention_mask");
+  if (parts.mixer.positional && spec.positions_before_table) extra = {"cos", "sin", "position_ids", "attention_mask"};
+  else if (parts.mixer.positional) extra = {"position_ids", "cos", "sin", "attention_mask"};
   inputs.insert(inputs.end(), extra.begin(), extra.end());
   Program p(b, block, inputs);
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(parts.input_norm, {"hidden_states"}, "hidden_states");
+  std::erase(inputs, "position_ids");
   p.call(parts.mixer.module, inputs, "hidden_states");
   if (spec.four_norms) p.call(parts.attention_norm, {"hidden_states"}, "hidden_states");
   p.add("residual", p.dropout("hidden_states", spec.residual_dropout), "hidden_states");
@@ -90,8 +87,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
   return block;
 }
 
-void make_mask(Program& p, const DecoderSpec& spec, std::int64_t window, const std::string& name) {
-  p.op_ints(Function::kCausalMask, {"hidden_states"}, {window, spec.masks_always ? 1 : 0}, name);
+void make_mask(Program& p, const DecoderSpec& spec, std::int64_t window, bool sliding, const std::string& name) {
+  p.op_ints(Function::kCausalMask, {"inputs_embeds", "position_ids"}, {window, spec.masks_always ? 1 : 0, sliding ? 1 : 0}, name);
   p.last().dtype = spec.attention.call.eager ? DType::kFloat32 : DType::kBool;
 }
 
@@ -106,7 +103,8 @@ ModuleId add_embedding(ModelBuilder& b, ModuleId parent, const DecoderSpec& spec
 }
 
 ModuleId add_rotary(ModelBuilder& b, ModuleId model, const DecoderSpec& spec) {
-  const ModuleId id = rotary_module(b, model, "rotary_emb", spec.prefix + "RotaryEmbedding", spec.attention.rotary);
+  const ModuleId id = rotary_module(b, model, "rotary_emb", spec.prefix + "RotaryEmbedding", spec.attention.rotary,
+                                    spec.long_rope);
   if (spec.second_rotary) {
     auto& buffers = b.model().at(id).buffers;
     buffers.clear();
@@ -122,13 +120,21 @@ ModuleId add_rotary(ModelBuilder& b, ModuleId model, const DecoderSpec& spec) {
 void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const DecoderSpec& spec, const Masks& masks,
                    bool from_embeddings) {
   Program p(b, d.model, {from_embeddings ? "inputs_embeds" : "input_ids"});
+  // Arguments, then locals in the order of the library's code; the tuple (cos, sin) drops its last item first. Models that
+  // ask for several masks hold the arguments of the calls in a dict behind them.
+  using Names = std::vector<const char*>;
+  const Names order = spec.mask_calls == DecoderSpec::MaskCalls::kAsUsed
+                          ? Names{"position_ids", "inputs_embeds", "causal_mask", "sliding_mask", "hidden_states", "sin", "cos"}
+                          : Names{"causal_mask", "sliding_mask", "inputs_embeds", "position_ids", "hidden_states", "sin", "cos"};
+  for (const char* name : order) b.value(d.model, name);
   if (!from_embeddings) p.call(d.embedding, {"input_ids"}, "inputs_embeds");
+  p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
+  if (masks.full) make_mask(p, spec, 0, false, "causal_mask");
+  if (masks.sliding) make_mask(p, spec, masks.window, true, "sliding_mask");
   p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
-  if (masks.full) make_mask(p, spec, 0, "causal_mask");
-  if (masks.sliding) make_mask(p, spec, masks.window, "sliding_mask");
-  p.call_all(rotary, {"hidden_states"}, {"cos", "sin"});
+  p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
   const bool two_tables = spec.second_rotary && masks.sliding;
-  if (two_tables) p.call_all(rotary, {"hidden_states"}, {"sliding_cos", "sliding_sin"});
+  if (two_tables) p.call_all(rotary, {"hidden_states", "position_ids"}, {"sliding_cos", "sliding_sin"});
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     const ModuleId block = d.blocks[static_cast<std::size_t>(i)];
     const bool sliding = window_of(spec, i) > 0;
@@ -137,7 +143,7 @@ void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const Dec
       const std::string& name = b.model().at(block).value_names[static_cast<std::size_t>(slot)];
       if (name == "attention_mask") {
         arguments.push_back(sliding ? "sliding_mask" : "causal_mask");
-      } else if (name != "hidden_states" && sliding && two_tables) {
+      } else if ((name == "cos" || name == "sin") && sliding && two_tables) {
         arguments.push_back("sliding_" + name);
       } else {
         arguments.push_back(name);
@@ -165,7 +171,7 @@ Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name, c
   d.embedding = add_embedding(b, d.model, spec);
   const ModuleId list = b.add_module(d.model, "layers", "ModuleList");
   b.model().at(list).has_forward = false;
-  for (std::int64_t i = 0; i < spec.layers; ++i) d.blocks.push_back(add_block(b, list, spec, i, masks));
+  for (std::int64_t i = 0; i < spec.layers; ++i) d.blocks.push_back(add_block(b, list, spec, i));
   d.norm = rms_norm_module(b, d.model, "norm", spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps, spec.norm_style);
   const ModuleId rotary = add_rotary(b, d.model, spec);
   write_forward(b, d, rotary, spec, masks, from_embeddings);

@@ -25,6 +25,11 @@ struct DecoderSpec {
   std::vector<std::int64_t> windows;
   double residual_dropout = 0.0;           ///< Phi-3: on what is added to the residual.
   bool masks_always = false;               ///< Masks even where SDPA needs none (Gemma 3 with images).
+  /// Which masks the model asks for: those that its layers use; the full one in any case; both in any case.
+  enum class MaskCalls : std::uint8_t { kAsUsed, kFullAlways, kBoth } mask_calls = MaskCalls::kAsUsed;
+  /// Order of a block's keyword arguments, as a checkpoint drops them: mask, positions, table; else mask, table, positions.
+  bool positions_before_table = false;
+  bool long_rope = false;                  ///< Rotary frequencies for long contexts (Phi-3's "longrope").
   bool second_rotary = false;              ///< Gemma 3: sliding layers have a rotary table of their own.
   std::string embedding_class = "Embedding";
   /// Replaces the gated MLP of a layer (mixture of experts); returns a module hidden_states -> hidden_states.

@@ -17,8 +17,6 @@ DecoderSpec read_decoder(HfConfig& config, const std::string& prefix, const Deco
   spec.norm_eps = config.number("rms_norm_eps", defaults.eps, 0, 1);
   spec.activation = read_activation(config, activation_key, activation);
   config.ignore({"max_position_embeddings"});
-  // Not a key of the library: data with packed sequences, for which it makes a mask where SDPA alone would need none.
-  spec.masks_always = config.flag("packed_sequences", false);
 
   AttentionSpec& a = spec.attention;
   a.heads = config.size("num_attention_heads", defaults.heads, 1 << 16);

@@ -27,7 +27,8 @@ Program::Value rotate_interleaved(Program& p, const std::string& x, const std::s
   const Program::Value first = p.op_ints(Function::kSlice, {x}, {-1, 0, -1, 2});
   const Program::Value second = p.op_ints(Function::kSlice, {x}, {-1, 1, -1, 2});
   const Program::Value left = p.op(Function::kSub, {p.mul(first, cos), p.mul(second, sin)});
-  const Program::Value right = p.add(p.mul(second, cos), p.mul(first, sin));
+  const Program::Value crossed = p.mul(second, cos);
+  const Program::Value right = p.add(crossed, p.mul(first, sin));
   return p.cat({left, right}, -1);
 }
 
@@ -68,7 +69,7 @@ Projections add_projections(ModelBuilder& b, ModuleId id, const Deepseek& d) {
 ModuleId add_attention(ModelBuilder& b, ModuleId block, const Deepseek& d) {
   const ModuleId id = b.add_module(block, "self_attn", "DeepseekV3Attention");
   const Projections m = add_projections(b, id, d);
-  Program p(b, id, {"hidden_states", "cos", "sin"});
+  Program p(b, id, {"hidden_states", "cos", "sin", "attention_mask"});
   if (d.q_rank) {
     p.call(m.q_b, {p.call(m.q_norm, {p.call(m.q_a, {"hidden_states"})})}, "q_states");
   } else {
@@ -91,6 +92,7 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Deepseek& d) {
   AttentionCall call;
   call.scale = d.scale;
   call.dropout = d.dropout;
+  call.mask = "attention_mask";
   attend(p, call);
   p.reshape("attn_output", {0, 0, -1}, "attn_output");
   p.returns({p.call(m.o, {"attn_output"})});
@@ -120,7 +122,7 @@ ModuleId add_router(ModelBuilder& b, ModuleId moe, const Deepseek& d) {
   p.op_ints(Function::kGather, {"scores", "topk_indices"}, {1}, "topk_weights");
   if (d.normalise) {
     const Program::Value sum = p.op_ints(Function::kSumDim, {"topk_weights"}, {-1, 1});
-    p.op(Function::kDiv, {"topk_weights", p.add_scalar(sum, 1e-20, "denominator")}, "topk_weights");
+    p.op(Function::kDivInPlace, {"topk_weights", p.add_scalar(sum, 1e-20, "denominator")}, "topk_weights");
   }
   p.mul_scalar("topk_weights", d.scaling_factor, "topk_weights");
   p.returns({"topk_weights", "topk_indices"});

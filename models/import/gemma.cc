@@ -13,6 +13,7 @@ void gemma_common(HfConfig& config, DecoderSpec& spec) {
   spec.embedding_scale = std::sqrt(static_cast<double>(spec.hidden));
   spec.embedding_class = spec.prefix + "TextScaledWordEmbedding";
   spec.attention.qkv_bias = spec.attention.out_bias = config.flag("attention_bias", false);
+  spec.mask_calls = DecoderSpec::MaskCalls::kBoth;
   spec.attention.call.scale = 1.0 / std::sqrt(config.number("query_pre_attn_scalar", 256, 1e-6, 1e9));
   if (const Json* both = config.get("use_bidirectional_attention"); both && both->is_boolean() && both->get<bool>()) {
     config.problem("use_bidirectional_attention", "is true, which is not modelled", "false");

@@ -30,7 +30,7 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Gpt2& g, std::int6
   const ModuleId id = b.add_module(block, "attn", "GPT2Attention");
   const ModuleId qkv = conv1d(b, id, "c_attn", g.hidden, 3 * g.hidden);
   const ModuleId out = conv1d(b, id, "c_proj", g.hidden, g.hidden);
-  Program p(b, id, {"hidden_states"});
+  Program p(b, id, {"hidden_states", "attention_mask"});
   p.ops(Function::kSplit, {p.call(qkv, {"hidden_states"})}, {2, g.hidden, g.hidden, g.hidden},
         {"query_states", "key_states", "value_states"});
   for (const char* x : {"key_states", "value_states", "query_states"}) p.transpose(p.view(x, {0, 0, -1, head_dim}), 1, 2, x);
@@ -38,10 +38,12 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Gpt2& g, std::int6
   call.scale = (g.scaled ? 1.0 / std::sqrt(static_cast<double>(head_dim)) : 1.0) /
                (g.scaled_by_layer ? static_cast<double>(layer + 1) : 1.0);
   call.dropout = g.attention_dropout;
+  call.mask = "attention_mask";
   attend(p, call);
   p.reshape("attn_output", {0, 0, -1}, "attn_output");
   p.call(out, {"attn_output"}, "attn_output");
-  p.returns({p.dropout("attn_output", g.residual_dropout)});
+  p.dropout("attn_output", g.residual_dropout, "attn_output");
+  p.returns({"attn_output"});
   return id;
 }
 
@@ -53,7 +55,8 @@ ModuleId add_mlp(ModelBuilder& b, ModuleId block, const Gpt2& g) {
   p.call(in, {"hidden_states"}, "hidden_states");
   activate(p, g.activation, "hidden_states", "hidden_states");
   p.call(out, {"hidden_states"}, "hidden_states");
-  p.returns({p.dropout("hidden_states", g.residual_dropout)});
+  p.dropout("hidden_states", g.residual_dropout, "hidden_states");
+  p.returns({"hidden_states"});
   return id;
 }
 
@@ -63,10 +66,10 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const Gpt2& g, std::int64_t l
   const ModuleId attention = add_attention(b, id, g, layer);
   const ModuleId ln_2 = b.layer_norm(id, "ln_2", g.hidden, true, g.eps);
   const ModuleId mlp = add_mlp(b, id, g);
-  Program p(b, id, {"hidden_states"});
+  Program p(b, id, {"hidden_states", "attention_mask", "position_ids"});   // Positions unused: a checkpoint keeps them.
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(ln_1, {"hidden_states"}, "hidden_states");
-  p.call(attention, {"hidden_states"}, "attn_output");
+  p.call(attention, {"hidden_states", "attention_mask"}, "attn_output");
   p.add("attn_output", "residual", "hidden_states");
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(ln_2, {"hidden_states"}, "hidden_states");
@@ -90,12 +93,17 @@ Model build(const Gpt2& g, bool tied) {
   if (tied) b.tie_parameter(head, "weight", b.model().at(wte).parameters[0].id);
 
   Program p(b, model, {"input_ids"});
+  for (const char* name : {"position_ids", "inputs_embeds", "position_embeds", "hidden_states", "causal_mask"}) {
+    b.value(model, name);                  // Arguments, then locals in the order of the library's code.
+  }
   p.call(wte, {"input_ids"}, "inputs_embeds");
-  p.op(Function::kArange, {"input_ids"}, "position_ids");
+  p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
   p.call(wpe, {"position_ids"}, "position_embeds");
   p.add("inputs_embeds", "position_embeds", "hidden_states");
+  p.op_ints(Function::kCausalMask, {"inputs_embeds", "position_ids"}, {0, 0}, "causal_mask");
+  p.last().dtype = DType::kBool;
   if (g.embedding_dropout > 0) p.dropout("hidden_states", g.embedding_dropout, "hidden_states");
-  for (const ModuleId block : blocks) p.call(block, {"hidden_states"}, "hidden_states");
+  for (const ModuleId block : blocks) p.call(block, {"hidden_states", "causal_mask", "position_ids"}, "hidden_states");
   p.call(ln_f, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
   Program root(b, b.root(), {"input_ids"});
@@ -104,7 +112,7 @@ Model build(const Gpt2& g, bool tied) {
   b.model().architecture = "GPT2LMHeadModel";
   b.model().arguments = {token_argument("input_ids", g.vocabulary)};
   b.model().longest_sequence = g.positions;
-  b.model().roles = {blocks, {wte}, {ln_f, head}, {}};
+  b.model().roles = {blocks, {wte, wpe}, {ln_f, head}, {}};
   return b.take();
 }
 

@@ -74,7 +74,8 @@ Model build(const Neox& n, bool tied) {
   } else {
     p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
   }
-  p.call_all(rotary, {"hidden_states"}, {"cos", "sin"});
+  p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
+  p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
   for (const ModuleId block : blocks) p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
   p.call(norm, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});

@@ -39,11 +39,9 @@ Program::Value rotate_half(Program& p, const Program::Value& x, std::int64_t wid
 }
 
 Program::Value rotate(Program& p, const Program::Value& x, const Program::Value& cos, const Program::Value& sin,
-                      std::int64_t rotated, RotaryCat cat) {
-  if (cat == RotaryCat::kNever) return p.add(p.mul(x, cos), p.mul(rotate_half(p, x, rotated), sin));
-  const Program::Value turned = p.slice(x, -1, 0, rotated);
-  const Program::Value passed = p.slice(x, -1, rotated, -1);
-  return p.cat({p.add(p.mul(turned, cos), p.mul(rotate_half(p, turned, rotated), sin)), passed}, -1);
+                      std::int64_t rotated) {
+  const Program::Value straight = p.mul(x, cos);
+  return p.add(straight, p.mul(rotate_half(p, x, rotated), sin));
 }
 
 void eager_attention(Program& p, const AttentionCall& call) {
@@ -150,13 +148,13 @@ ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, co
 }
 
 ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
-                       std::int64_t width) {
+                       std::int64_t width, bool long_rope) {
   const ModuleId id = b.add_module(parent, name, class_name);
   for (const char* buffer : {"inv_freq", "original_inv_freq"}) {
     b.model().at(id).buffers.push_back({buffer, {width / 2}, DType::kFloat32, false});
   }
-  Program p(b, id, {"x"});
-  p.ops(Function::kRotaryTable, {"x"}, {width}, {"cos", "sin"});
+  Program p(b, id, {"x", "position_ids"});
+  p.ops(Function::kRotaryTable, {"x", "position_ids"}, {width, long_rope ? 1 : 0}, {"cos", "sin"});
   p.returns({"cos", "sin"});
   return id;
 }
@@ -165,8 +163,16 @@ void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k, 
                   const Program::Value& sin, std::int64_t rotated, RotaryCat cat) {
   const Program::Value c = p.op_ints(Function::kUnsqueeze, {cos}, {1}, "unsqueezed_cos");
   const Program::Value s = p.op_ints(Function::kUnsqueeze, {sin}, {1}, "unsqueezed_sin");
-  const Program::Value q_embed = rotate(p, q, c, s, rotated, cat);
-  const Program::Value k_embed = rotate(p, k, c, s, rotated, cat);
+  if (cat == RotaryCat::kNever) {
+    const Program::Value q_embed = rotate(p, q, c, s, rotated);
+    const Program::Value k_embed = rotate(p, k, c, s, rotated);
+    p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
+    return;
+  }
+  const Program::Value q_rot = p.slice(q, -1, 0, rotated, "q_rot"), q_pass = p.slice(q, -1, rotated, -1, "q_pass");
+  const Program::Value k_rot = p.slice(k, -1, 0, rotated, "k_rot"), k_pass = p.slice(k, -1, rotated, -1, "k_pass");
+  const Program::Value q_embed = p.cat({rotate(p, q_rot, c, s, rotated), q_pass}, -1);
+  const Program::Value k_embed = p.cat({rotate(p, k_rot, c, s, rotated), k_pass}, -1);
   p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
 }
 

@@ -32,9 +32,10 @@ ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, co
                    const std::string& first, const std::string& second, std::int64_t hidden, std::int64_t ffn,
                    Activation activation);
 
-/// cos and sin of the rotary embedding, `width` wide, as a module without parameters.
+/// cos and sin of the rotary embedding, `width` wide, as a module without parameters; inputs: x, position_ids.
+/// `long_rope`: its frequencies are chosen anew in each call (longrope_frequency_update).
 ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
-                       std::int64_t width);
+                       std::int64_t width, bool long_rope = false);
 /// Values q and k rotated by cos and sin ([b, s, width]) and assigned again. `rotated` < `head_dim`, or `always_cat`: only
 /// the first `rotated` elements turn and the rest is concatenated, which makes the result contiguous per head.
 enum class RotaryCat : std::uint8_t { kNever, kSumThenCat };

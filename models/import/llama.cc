@@ -19,6 +19,7 @@ void read_qwen_windows(HfConfig& config, DecoderSpec& spec) {
   const std::int64_t effective = used ? window.value_or(0) : 0;
   spec.windows = read_windows(config, spec.layers, effective,
                               [&](std::int64_t layer) { return effective > 0 && layer >= first; });
+  spec.mask_calls = DecoderSpec::MaskCalls::kFullAlways;
 }
 
 }  // namespace
@@ -40,6 +41,7 @@ Model import_llama(HfConfig& config) {
 Model import_mistral(HfConfig& config) {
   DecoderDefaults defaults{32000, 4096, 14336, 32, 32, 8, false, {}, 1e-6, false};
   DecoderSpec spec = read_decoder(config, "Mistral", defaults);
+  spec.positions_before_table = true;
   const auto window = config.optional_size("sliding_window", 4096, INT32_MAX);
   if (window) spec.windows.assign(static_cast<std::size_t>(spec.layers), *window);
   return finish(config, spec, "MistralForCausalLM", read_tied(config, false));

@@ -21,7 +21,7 @@ ModuleId mixtral_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, do
   Program p(b, id, {"x"});
   if (jitter > 0) p.scalar(Function::kJitter, "x", jitter, "x");
   p.view("x", {-1, spec.hidden}, "hidden_states");
-  p.call_all(gate, {"hidden_states"}, {"top_k_weights", "top_k_index"});
+  p.call_all(gate, {"hidden_states"}, {"_", "top_k_weights", "top_k_index"});   // Held to the end, unused.
   p.call(experts, {"hidden_states", "top_k_index", "top_k_weights"}, "hidden_states");
   p.returns({p.op(Function::kViewLike, {"hidden_states", "x"})});
   return id;
@@ -53,10 +53,10 @@ ModuleId softmax_router(ModelBuilder& b, ModuleId parent, const std::string& nam
   p.softmax(logits, DType::kFloat32, "router_probs");
   p.ops(Function::kTopK, {"router_probs"}, {spec.top_k}, {"router_top_value", "router_indices"});
   if (options.normalise) {
-    p.op(Function::kDiv, {"router_top_value", p.op_ints(Function::kSumDim, {"router_top_value"}, {-1, 1})}, "router_top_value");
+    p.op(Function::kDivInPlace, {"router_top_value", p.op_ints(Function::kSumDim, {"router_top_value"}, {-1, 1})}, "router_top_value");
   }
   if (options.back_to_input_dtype) p.cast_like("router_top_value", "router_logits", "router_top_value");
-  p.returns({"router_top_value", "router_indices"});
+  p.returns({"router_logits", "router_top_value", "router_indices"});
   return id;
 }
 
@@ -69,7 +69,7 @@ ModuleId qwen_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, s
   Program p(b, id, {"hidden_states"});
   p.view("hidden_states", {-1, spec.hidden}, "reshaped");
   p.call(shared, {"reshaped"}, "shared_expert_output");
-  p.call_all(gate, {"reshaped"}, {"routing_weights", "selected_experts"});
+  p.call_all(gate, {"reshaped"}, {"_", "routing_weights", "selected_experts"});
   p.call(experts, {"reshaped", "selected_experts", "routing_weights"}, "expert_output");
   p.mul(p.op(Function::kSigmoid, {p.call(shared_gate, {"reshaped"})}), "shared_expert_output", "shared_expert_output");
   p.add("expert_output", "shared_expert_output", "expert_output");
@@ -83,6 +83,7 @@ Model import_mixtral(HfConfig& config) {
   if (const auto window = config.optional_size("sliding_window", std::nullopt, INT32_MAX)) {
     spec.windows.assign(static_cast<std::size_t>(spec.layers), *window);
   }
+  spec.positions_before_table = true;
   MoeSpec moe{"Mixtral", spec.hidden, spec.ffn, 0, 0, spec.activation};
   moe.experts = config.size_or("num_local_experts", "num_experts", 8, kLargestExperts);
   moe.top_k = config.size("num_experts_per_tok", 2, kLargestExperts);
@@ -105,6 +106,8 @@ Model import_qwen2_moe(HfConfig& config) {
   const std::int64_t last = config.size("max_window_layers", 28, kLargestLayers, 0);
   spec.windows = read_windows(config, spec.layers, used ? window.value_or(0) : 0,
                               [&](std::int64_t i) { return used && i % 2 == 0 && i < last; });
+  spec.mask_calls = DecoderSpec::MaskCalls::kBoth;
+  spec.positions_before_table = true;
   MoeSpec moe{"Qwen2Moe", spec.hidden, 0, 0, 0, spec.activation};
   moe.ffn = config.size("moe_intermediate_size", 1408);
   moe.experts = config.size("num_experts", 60, kLargestExperts, 0);

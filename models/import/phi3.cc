@@ -16,20 +16,15 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Phi3& phi) {
   const std::int64_t q_width = a.heads * a.head_dim, kv_width = a.kv_heads * a.head_dim;
   const ModuleId o = b.linear(id, "o_proj", q_width, phi.spec.hidden, false);
   const ModuleId qkv = b.linear(id, "qkv_proj", phi.spec.hidden, q_width + 2 * kv_width, false);
-  const bool mask = !phi.spec.windows.empty();
-  std::vector<std::string> inputs{"hidden_states", "cos", "sin"};
-  if (mask) inputs.push_back("attention_mask");
-  Program p(b, id, inputs);
+  Program p(b, id, {"hidden_states", "cos", "sin", "attention_mask"});
   p.call(qkv, {"hidden_states"}, "qkv");
-  const auto part = [&](std::int64_t from, std::int64_t to, const std::string& out) {
-    p.transpose(p.view(p.slice("qkv", -1, from, to), {0, 0, -1, a.head_dim}), 1, 2, out);
-  };
-  part(0, q_width, "query_states");
-  part(q_width, q_width + kv_width, "key_states");
-  part(q_width + kv_width, -1, "value_states");
+  p.slice("qkv", -1, 0, q_width, "query_states");
+  p.slice("qkv", -1, q_width, q_width + kv_width, "key_states");
+  p.slice("qkv", -1, q_width + kv_width, -1, "value_states");
+  for (const char* x : {"query_states", "key_states", "value_states"}) p.transpose(p.view(x, {0, 0, -1, a.head_dim}), 1, 2, x);
   apply_rotary(p, "query_states", "key_states", "cos", "sin", a.rotary, RotaryCat::kSumThenCat);
   AttentionCall call = a.call;
-  if (mask) call.mask = "attention_mask";
+  call.mask = "attention_mask";
   attend(p, call);
   p.reshape("attn_output", {0, 0, -1}, "attn_output");
   p.call(o, {"attn_output"}, "attn_output");
@@ -58,6 +53,10 @@ Model import_phi3(HfConfig& config) {
   phi.residual_dropout = config.probability("resid_pdrop", 0.0);
   config.probability("embd_pdrop", 0.0);   // Declared, never applied.
   config.ignore({"original_max_position_embeddings"});
+  HfConfig rope = config.nested(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  const std::string kind = rope.text(rope.has("rope_type") ? "rope_type" : "type", "default");
+  phi.spec.positions_before_table = true;
+  phi.spec.long_rope = kind == "longrope" || kind == "su" || kind == "yarn";
   const double factor = config.number("partial_rotary_factor", 1.0, 0.0, 1.0);
   phi.spec.attention.rotary = static_cast<std::int64_t>(static_cast<double>(phi.spec.attention.head_dim) * factor);
   if (phi.spec.attention.rotary < 2 || phi.spec.attention.rotary % 2 != 0) {

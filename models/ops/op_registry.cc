@@ -44,7 +44,7 @@ constexpr OpRow describe(OpKind k) {
     case OpKind::kIndexSelect: case OpKind::kIndexAdd: case OpKind::kTopK: case OpKind::kSort:
       return row(k, OpClass::kIndexing);
     case OpKind::kLogSoftmax: case OpKind::kLogSoftmaxBackward: case OpKind::kNllLoss: case OpKind::kNllLossBackward:
-    case OpKind::kMseLoss: case OpKind::kMseLossBackward:
+    case OpKind::kMseLoss: case OpKind::kMseLossBackward: case OpKind::kFusedCrossEntropy:
       return row(k, OpClass::kLoss);
     case OpKind::kForeachCopy: case OpKind::kSplitCopy: case OpKind::kChunkCat: case OpKind::kForeachAdd:
     case OpKind::kForeachMul: case OpKind::kForeachDiv: case OpKind::kForeachSqrt: case OpKind::kForeachLerp:

@@ -14,7 +14,8 @@ bool fusible(OpKind op) {
     case OpKind::kMulScalar: case OpKind::kAddInPlace: case OpKind::kMulInPlace: case OpKind::kFill: case OpKind::kCopy:
     case OpKind::kCat: case OpKind::kSilu: case OpKind::kSiluBackward: case OpKind::kGelu: case OpKind::kGeluBackward:
     case OpKind::kRelu: case OpKind::kReluBackward: case OpKind::kSigmoid: case OpKind::kSigmoidBackward: case OpKind::kTanh:
-    case OpKind::kTanhBackward: case OpKind::kPow: case OpKind::kSqrt: case OpKind::kRsqrt: case OpKind::kCos:
+    case OpKind::kTanhBackward: case OpKind::kExp: case OpKind::kClamp: case OpKind::kSoftplus:
+    case OpKind::kSoftplusBackward: case OpKind::kPow: case OpKind::kSqrt: case OpKind::kRsqrt: case OpKind::kCos:
     case OpKind::kSin: case OpKind::kWhere: case OpKind::kCompare: case OpKind::kDropout: case OpKind::kDropoutBackward:
     case OpKind::kSum: case OpKind::kMean: case OpKind::kLayerNorm: case OpKind::kLayerNormBackward:
     case OpKind::kLayerNormBackwardGamma: case OpKind::kRmsNorm: case OpKind::kRmsNormBackward:

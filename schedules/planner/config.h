@@ -13,14 +13,22 @@
 
 namespace foreshard {
 
-enum class FrameworkKind : std::uint8_t { kUnsharded, kDdp, kFsdp2, kFsdp1, kZero1, kZero2, kZero3 };
+enum class FrameworkKind : std::uint8_t { kUnsharded, kDdp, kFsdp2, kFsdp1, kZero1, kZero2, kZero3, kShardedOptimizer };
 enum class OptimizerKind : std::uint8_t { kAdamWFused, kAdamWForeach, kAdamWForLoop, kSgd, kNone };
-enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer };
+/// What lives in host memory between uses. FSDP2: parameters (the optimizer then steps on the CPU too); DeepSpeed: the
+/// optimizer, the parameters (stage 3), or both.
+enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer, kBoth };
 enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath };
 /// How the loss is computed from the logits: cast to fp32 then cross-entropy (PyTorch recipes), in the logits' own dtype,
 /// in chunks of tokens, or one fused kernel that never stores the logits' gradient apart.
 enum class LossKind : std::uint8_t { kCrossEntropyFloat, kCrossEntropy, kChunked, kFused, kMeanSquare, kMeanSquareOutput };
 enum class CheckpointKind : std::uint8_t { kNone, kFull, kEveryK, kSelectiveOp, kModules };
+
+/// 8-bit products in the linear layers of the blocks; head, attention and everything else stay in the compute dtype.
+/// Scales are found anew for each product from the largest element of the tensor (kTensorwise) or of each row along the
+/// summed dimension (kRowwise, torchao; ...HighPrecision: the weight gradient stays in 16 bits), or carried from earlier
+/// steps (kDelayed, Transformer Engine, whose casts write both layouts at once).
+enum class Float8Kind : std::uint8_t { kNone, kTensorwise, kRowwise, kRowwiseHighPrecision, kDelayed };
 
 /// Resharding after forward: never, always, or to a smaller group of `group` ranks (F2-F-3).
 struct Reshard {
@@ -59,12 +67,25 @@ struct WrapCall {
   bool as_list = false;
 };
 
+/// What a bucket goes through on its way: torch.distributed.algorithms.ddp_comm_hooks.
+enum class DdpCommHook : std::uint8_t { kNone, kAllReduce, kBf16Compress, kFp16Compress, kPowerSgd };
+
 struct DdpOptions {
   std::optional<double> bucket_cap_mib;     ///< Absent: 25 with a first bucket of 1 MiB (D-2, D-3).
+  std::vector<double> bucket_cap_mib_list;  ///< One for each bucket, the last repeats; overrides bucket_cap_mib (D-3).
+  bool last_bucket_small = false;           ///< DDP_SET_LAST_BUCKET_CAP=1 (D-5).
   bool gradient_as_bucket_view = false;
   bool static_graph = false;
   bool find_unused_parameters = false;
-  bool broadcast_buffers = true;
+  bool skip_all_reduce_unused = false;      ///< skip_all_reduce_unused_params: wholly unused buckets are not reduced.
+  bool batched_grad_copy = false;           ///< One list copy and one division for each bucket.
+  bool lazy_bucket_allocation = false;
+  bool broadcast_buffers = true;            ///< From rank 0, before every forward and at construction (D-1).
+  bool init_sync = true;                    ///< Construction verifies and broadcasts the parameters (D-1).
+  bool verify_parameters = true;            ///< Part of init_sync; some recordings leave it out.
+  DdpCommHook comm_hook = DdpCommHook::kNone;
+  std::optional<MixedPrecision> mixed_precision;   ///< DDP's own (D-10); autocast is ParallelConfig::autocast.
+  std::vector<std::string> ignored_parameters;     ///< _set_params_and_buffers_to_ignore_for_model.
 };
 
 /// FullyShardedDataParallel of PyTorch, flat parameters; names as its arguments (torch/distributed/fsdp/api.py, wrap.py).
@@ -97,12 +118,38 @@ struct Fsdp1Options {
 };
 
 struct ZeroOptions {
+  /// Whose ZeRO-1. DeepSpeed: stages 1 to 3. Others are public trainers' own stage 1: kTensorOwners (InternEvo): whole
+  /// tensors belong to ranks, which broadcast them after the step; kFlatShards (nanotron): every parameter is cut into a
+  /// flat shard for each rank, fp32 gradient accumulators in buckets are reduce-scattered, parameters gathered at once.
+  enum class Style : std::uint8_t { kDeepSpeed, kTensorOwners, kFlatShards } style = Style::kDeepSpeed;
   std::int64_t reduce_bucket_size = 500'000'000, allgather_bucket_size = 500'000'000;
   std::int64_t prefetch_bucket_size = 50'000'000, param_persistence_threshold = 100'000;
   std::int64_t model_persistence_threshold = INT64_MAX, max_live_parameters = 1'000'000'000, max_reuse_distance = 1'000'000'000;
   std::int64_t sub_group_size = 1'000'000'000;
   std::optional<bool> overlap_comm;
   bool contiguous_gradients = true, reduce_scatter = true, round_robin_gradients = false;
+  bool multi_rank_all_reduce = true;        ///< use_multi_rank_bucket_allreduce (Z2-G-2).
+  std::int64_t hpz_partition_size = 1;      ///< zero_hpz_partition_size: ranks of the secondary group (Z3-X).
+  std::int64_t module_granularity_threshold = 0;   ///< Modules this fine are fetched as a whole (Z3-P-3).
+  std::vector<std::string> leaf_classes;    ///< set_z3_leaf_modules: fetched as a whole (Z3-P-3).
+  bool pin_memory = false;                  ///< Page-locked memory of offloaded states (offload_*.pin_memory).
+  bool partitioned_construction = false;    ///< The model is built under deepspeed.zero.Init: never whole on a device.
+  std::optional<DType> communication_dtype, grad_accum_dtype;   ///< Absent: the compute dtype.
+};
+
+/// Data parallelism with the optimizer sharded over `shard` neighbours, as trainers write it themselves (nanotron,
+/// InternEvo): every rank keeps whole 16-bit parameters, each updates its part of every tensor and sends it to the others.
+struct ShardedOptimizerOptions {
+  /// Gradients of a bucket are reduced while backward goes on.
+  double bucket_mib = 25;
+  /// Gradients are added to an fp32 buffer after every micro-batch and reduced in fp32 (nanotron).
+  bool accumulate_in_float32 = false;
+  /// One collective for each tensor (coalesced calls of c10d share a launch, not a ring), or one for each flattened bucket.
+  bool one_collective_per_tensor = false;
+  /// Reduce-scatter each tensor to its owners; otherwise all-reduce. Needs replicate = 1.
+  bool reduce_scatter = false;
+  /// After the update each tensor is broadcast by the one rank that owns it as a whole (InternEvo); otherwise gathered.
+  bool owners_broadcast = false;
 };
 
 struct ParallelConfig {
@@ -137,6 +184,8 @@ struct ParallelConfig {
   double max_norm = 1.0;
   OffloadKind offload = OffloadKind::kNone;
   bool compile = false;
+  Float8Kind float8 = Float8Kind::kNone;
+  bool float8_all_gather = false;           ///< Weights are cast before they are gathered (torchao with FSDP2).
   AttentionKind attention = AttentionKind::kFlash;
   /// Rows hold several documents: Hugging Face models then pass a mask to attention instead of asking for a causal one,
   /// which takes the memory-efficient kernel with keys and values repeated to every query head.
@@ -150,6 +199,7 @@ struct ParallelConfig {
   DdpOptions ddp;
   Fsdp1Options fsdp1;
   ZeroOptions zero;
+  ShardedOptimizerOptions sharded_optimizer;
 
   std::int64_t world() const { return shard * replicate; }
 };

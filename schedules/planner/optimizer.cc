@@ -1,8 +1,10 @@
 #include "schedules/planner/optimizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "schedules/planner/foreach.h"
+#include "schedules/planner/host/host_time.h"
 
 namespace foreshard {
 namespace {
@@ -31,13 +33,13 @@ class AdamW final : public Optimizer {
  public:
   explicit AdamW(const ParallelConfig& c) : c_(c) {}
 
-  void step(Host& host, std::span<const LocalParameter> parameters) override {
-    if (state_.empty()) state_.resize(parameters.size());
+  void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first) override {
+    state_.resize(std::max(state_.size(), first + parameters.size()));
     Lists all;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const SymTensor& p = parameters[i].local;
       if (!p || !p->grad) continue;
-      State& s = state_[i];
+      State& s = state_[first + i];
       if (!s.first) make_state(host, p, s);
       all.params.push_back(p);
       all.grads.push_back(p->grad);
@@ -46,6 +48,9 @@ class AdamW final : public Optimizer {
       if (s.step) all.steps.push_back(s.step);
     }
     if (all.params.empty()) return;
+    if (c_.framework == FrameworkKind::kFsdp2) {
+      spend_host(host, dtensor_adamw_us(all.params.size(), c_.optimizer), "optimizer on DTensors");
+    }
     switch (c_.optimizer) {
       case OptimizerKind::kAdamWFused: fused(host, all); return;
       case OptimizerKind::kAdamWForLoop: for_loop(host, all); return;
@@ -60,7 +65,7 @@ class AdamW final : public Optimizer {
 
   /// Step counters are on the CPU unless fused; the moments have the parameter's dtype and unpadded shape (F2-P-4).
   void make_state(Host& host, const SymTensor& p, State& s) {
-    if (c_.optimizer == OptimizerKind::kAdamWFused) {
+    if (c_.optimizer == OptimizerKind::kAdamWFused && p->storage->space == MemorySpace::kDevice) {
       s.step = host.empty(Shape(), DType::kFloat32, BufferCategory::kOptimizerState, p->storage->unit);
       host.launch(OpKind::kFill, {}, {s.step}, {0.0});
     }
@@ -69,7 +74,7 @@ class AdamW final : public Optimizer {
   }
 
   void fused(Host& host, Lists& a) {
-    launch_lists(host, OpKind::kForeachAdd, {&a.steps}, {&a.steps}, {1.0});
+    if (!a.steps.empty()) launch_lists(host, OpKind::kForeachAdd, {&a.steps}, {&a.steps}, {1.0});
     launch_lists(host, OpKind::kFusedAdamW, {&a.params, &a.grads, &a.first, &a.second, &a.steps},
                  {&a.params, &a.first, &a.second, &a.steps},
                  {c_.learning_rate, c_.beta1, c_.beta2, c_.epsilon, c_.weight_decay});
@@ -129,8 +134,8 @@ class Sgd final : public Optimizer {
  public:
   explicit Sgd(const ParallelConfig& c) : c_(c) {}
 
-  void step(Host& host, std::span<const LocalParameter> parameters) override {
-    momentum_.resize(parameters.size());
+  void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first) override {
+    momentum_.resize(std::max(momentum_.size(), first + parameters.size()));
     TensorList params, grads, buffers;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const SymTensor& p = parameters[i].local;
@@ -138,8 +143,9 @@ class Sgd final : public Optimizer {
       params.push_back(p);
       grads.push_back(p->grad);
       if (c_.momentum == 0) continue;
-      if (!momentum_[i]) momentum_[i] = zeros_like(host, p, BufferCategory::kOptimizerState);
-      buffers.push_back(momentum_[i]);
+      SymTensor& momentum = momentum_[first + i];
+      if (!momentum) momentum = zeros_like(host, p, BufferCategory::kOptimizerState);
+      buffers.push_back(momentum);
     }
     launch_lists(host, OpKind::kSgdUpdate, {&params, &grads, &buffers}, {&params, &buffers},
                  {c_.learning_rate, c_.momentum, 0.0});
@@ -152,12 +158,26 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
+namespace {
+
+/// With an offloaded optimizer DeepSpeed takes DeepSpeedCPUAdam for any Adam: one pass over the states, as the fused form.
+bool takes_cpu_adam(const ParallelConfig& c) {
+  const bool zero = c.framework == FrameworkKind::kZero1 || c.framework == FrameworkKind::kZero2 ||
+                    c.framework == FrameworkKind::kZero3;
+  return zero && (c.offload == OffloadKind::kOptimizer || c.offload == OffloadKind::kBoth);
+}
+
+}  // namespace
+
 std::unique_ptr<Optimizer> make_optimizer(const ParallelConfig& config) {
   switch (config.optimizer) {
     case OptimizerKind::kNone: return nullptr;
     case OptimizerKind::kSgd: return std::make_unique<Sgd>(config);
-    default: return std::make_unique<AdamW>(config);
+    default: break;
   }
+  ParallelConfig c = config;
+  if (takes_cpu_adam(c)) c.optimizer = OptimizerKind::kAdamWFused;
+  return std::make_unique<AdamW>(c);
 }
 
 }  // namespace foreshard

@@ -13,7 +13,8 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   /// Parameters without a gradient are skipped; `step` counts from 1.
-  virtual void step(Host& host, std::span<const LocalParameter> parameters) = 0;
+  /// `first`: index of parameters[0] among all that the optimizer ever sees (its states are kept by index).
+  virtual void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first = 0) = 0;
 };
 
 /// The optimizer of a configuration; null for OptimizerKind::kNone.

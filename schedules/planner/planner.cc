@@ -73,12 +73,23 @@ std::int64_t model_flops(const RankProgram& p) {
 
 }  // namespace
 
+std::int64_t steady_steps(const ParallelConfig& config) {
+  switch (config.framework) {
+    // Stage 3 records its trace, then compares it over the ranks; the engine's timer waits for the device from the third step on.
+    case FrameworkKind::kZero1: case FrameworkKind::kZero2: case FrameworkKind::kZero3: return 3;
+    case FrameworkKind::kDdp: break;
+    default: return 2;
+  }
+  return config.ddp.static_graph ? 4 : 3;
+}
+
 Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options) {
   check(model, config);
   Schedule s;
   s.model = model.name;
   s.world = config.framework == FrameworkKind::kUnsharded ? 1 : config.world();
   s.not_modelled = model.not_modelled;
+  if (config.float8_all_gather) s.not_modelled.push_back("smaller all-gathers of float8 weights: they are counted in 16 bits");
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;

@@ -20,6 +20,10 @@ struct PlanOptions {
   bool executable = true;
 };
 
+/// Steps until the last one written repeats: optimizer states are made in the first; DDP rebuilds its buckets in the
+/// second, with a static graph in the third (D-4).
+std::int64_t steady_steps(const ParallelConfig& config);
+
 /// Plans a job. InputError, with every problem at once, if the configuration is impossible for the model.
 Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options = {});
 

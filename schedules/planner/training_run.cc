@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "schedules/planner/loss_head.h"
 #include "schedules/planner/optimizer.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/special.h"
@@ -64,7 +65,8 @@ TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config, const
 
 TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config, const HostOptions& options,
                          std::unique_ptr<Framework> framework)
-    : host_(model, config, options), framework_(std::move(framework)), optimizer_(make_optimizer(config)) {
+    : changed_model_(changes_head(config.loss) ? std::make_unique<const Model>(with_loss_head(model, config)) : nullptr),
+      host_(changed_model_ ? *changed_model_ : model, config, options), framework_(std::move(framework)), optimizer_(make_optimizer(config)) {
   host_.set_framework(framework_.get());
 }
 
@@ -118,12 +120,28 @@ std::vector<SymTensor> TrainingRun::forward() {
   host_.set_phase(Phase::kForward);
   const Module& root = host_.model().root();
   std::vector<SymTensor> in = inputs_, out(root.outputs.size());
+  if (host_.config().loss == LossKind::kFused) in.push_back(targets_);
   if (host_.config().autocast && !host_.impl().autocast) host_.impl().begin_autocast();
   framework_->before_model(host_, true);
   host_.call(ModuleId(0), in, out);
   framework_->after_model(host_, out);
   if (host_.config().checkpoint == CheckpointKind::kNone) host_.impl().packed_mask.reset();
   return out;
+}
+
+/// Sum over the chunks, each converted to fp32 on its own, divided by the number of targets.
+SymTensor TrainingRun::chunked_loss(std::span<const SymTensor> logits) {
+  std::int64_t from = 0;
+  SymTensor total;
+  for (const SymTensor& chunk : logits) {
+    const std::int64_t n = chunk->shape[1];
+    SymTensor targets = reshape(host_, slice(host_, targets_, 1, from, from + n), {chunk->shape[0] * n});
+    SymTensor rows = reshape(host_, chunk, {chunk->shape[0] * n, chunk->shape[2]});
+    SymTensor part = cross_entropy(host_, cast(host_, rows, DType::kFloat32), targets, LossReduction::kSum);
+    total = total ? add(host_, total, part) : part;
+    from += n;
+  }
+  return unary(host_, Function::kMulScalar, total, 1.0 / static_cast<double>(targets_->numel));
 }
 
 SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
@@ -138,6 +156,10 @@ SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
     }
   } else if (c.loss == LossKind::kMeanSquare) {
     result = mse_loss(host_, cast(host_, outputs[0], DType::kFloat32), targets_);
+  } else if (c.loss == LossKind::kFused) {
+    result = outputs[0];
+  } else if (c.loss == LossKind::kChunked) {
+    result = chunked_loss(outputs);
   } else {
     SymTensor logits = view(host_, outputs[0], {outputs[0]->numel / outputs[0]->shape[-1], outputs[0]->shape[-1]});
     SymTensor targets = view(host_, targets_, {targets_->numel});
@@ -148,9 +170,9 @@ SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
   if (host_.options().executable) {
     host_.launch(OpKind::kObserve, {result}, {}, {0.0, 1.0 / static_cast<double>(c.accumulate)});
   }
-  if (c.average_micro_batches && c.accumulate > 1) {
-    result = unary(host_, Function::kMulScalar, result, 1.0 / static_cast<double>(c.accumulate));
-  }
+  std::vector<double> factors = framework_->loss_factors();
+  if (factors.empty() && c.average_micro_batches && c.accumulate > 1) factors = {1.0 / static_cast<double>(c.accumulate)};
+  for (const double f : factors) result = unary(host_, Function::kMulScalar, result, f);
   outputs.clear();
   return result;
 }
@@ -173,7 +195,7 @@ void TrainingRun::optimizer_step() {
   if (optimizer_) host_.set_phase(Phase::kOptimizer);
   host_.decide({.kind = DecisionKind::kOptimizerStep});
   framework_->before_optimizer(host_);
-  if (optimizer_) optimizer_->step(host_, framework_->local_parameters());
+  framework_->update(host_, optimizer_.get());
   framework_->after_optimizer(host_);
   ++step_;
 }
@@ -188,6 +210,7 @@ void TrainingRun::evaluate() {
   host_.decide({.kind = DecisionKind::kEvaluationBegin});
   const NoGradGuard no_grad(host_);
   std::vector<SymTensor> in = inputs_, out(host_.model().root().outputs.size());
+  if (host_.config().loss == LossKind::kFused) in.push_back(targets_);
   framework_->before_model(host_, false);
   host_.call(ModuleId(0), in, out);
   framework_->after_model(host_, out);

@@ -49,6 +49,9 @@ class TrainingRun {
   RankProgram take();
 
  private:
+  SymTensor chunked_loss(std::span<const SymTensor> logits);
+
+  std::unique_ptr<const Model> changed_model_;   ///< With the loss in its head; null: the caller's model as it is.
   Host host_;
   std::unique_ptr<Framework> framework_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -257,8 +257,7 @@ void set_network(CollectiveSetting& s, const HardwareProfile& profile, const Gro
   const double nics = net.nics.value;
   const double gpus = profile.node.gpus.value;
   const double ranks = placement.fewest_per_node;
-  const double rate =
-      net.nic_rate.value * 1e-9 * net.efficiency.value / std::max(1.0, net.oversubscription.value_or(1));
+  const double rate = net.usable_rate() / nics * 1e-9 / std::max(1.0, net.oversubscription.value_or(1));
   s.nics = nics >= gpus ? std::max(1.0, ranks * nics / gpus) : std::min(ranks, nics);
   s.network = std::min(s.nics * rate, nics * rate / placement.concurrent);
   s.one_nic = s.network / ranks;

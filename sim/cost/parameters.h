@@ -31,6 +31,8 @@ struct MatmulParameters {
   double fp32_ceiling = 0.85;
   /// fp32 products on tensor cores (torch.backends.cuda.matmul.allow_tf32).
   bool tf32 = false;
+  /// 8-bit products with a scale for each row against one for the tensor: the epilogue multiplies by two vectors [T].
+  double fp8_rowwise = 0.8;
   /// Scales every rate; 1 leaves the profile's ceiling. For calibration.
   double scale = 1;
 };
@@ -83,6 +85,12 @@ struct HostParameters {
   std::int64_t launch_queue = 1024;    ///< Launches that the driver accepts ahead (unverified).
 };
 
+/// Kernels that the CPU runs on host memory (offloaded optimizers). They are bound by memory; the GPUs' processes share it.
+struct HostKernelParameters {
+  double memory_share = 0.6;           ///< Of the bandwidth as sold that vectorised loops of all cores reach [J].
+  double unknown_memory_bandwidth = 200e9;   ///< B/s of a node whose profile does not say [J].
+};
+
 /// Whole steps.
 struct StepParameters {
   /// Standard deviation of GPU speeds where the profile has no "speed_spread": kernels take 1 + sigma * (E[max of n] -
@@ -105,6 +113,7 @@ struct CostParameters {
   InterferenceParameters interference;
   LinkParameters links;
   HostParameters host;
+  HostKernelParameters host_kernels;
   StepParameters step;
   MemoryParameters memory;
 };

@@ -32,7 +32,7 @@ def test_welcome_and_help():
     text = run().stdout
     for question in ("Will it fit", "How should I wrap", "What should we buy"):
         check(question in text, f"welcome lacks {question}")
-    for command in ("simulate", "plan", "show", "run", "compare", "tune", "size", "calibrate", "import", "models", "hw"):
+    for command in ("simulate", "plan", "show", "run", "compare", "diff", "tune", "size", "calibrate", "import", "models", "hw"):
         text = run(command, "--help").stdout
         check(text.index("Examples") < text.index("Usage"), f"{command} --help must start with examples")
     check("complete -o filenames" in run("completion", "bash").stdout, "completion")
@@ -102,6 +102,50 @@ def test_plan_run_compare(folder):
         check(all(a[1] <= b[0] + 1e-3 for a, b in zip(spans, spans[1:])), f"spans overlap on track {track}")
 
 
+def test_numerics_without_a_reference(folder):
+    """A plan carries the same job on one rank; in fp32 nothing but the order of sums differs."""
+    model = str(folder / "config.json")
+    for options in (["--framework", "ddp"], ["--framework", "fsdp2"], ["--framework", "zero2"]):
+        plan = str(folder / "with-reference.json")
+        run("plan", model, "--seq", "16", "--param-dtype", "fp32", "--gpus", "4", *options, "-o", plan)
+        numerics = json.loads(run("run", plan, "--json").stdout)["numerics"]["max_relative_difference"]
+        check(numerics is not None and numerics < 1e-4, f"{options}: numerics {numerics}")
+    run("plan", model, "--seq", "16", "--gpus", "4", "--reference", "no", "-o", plan)
+    check(json.loads(run("run", plan, "--json").stdout)["numerics"]["max_relative_difference"] is None, "no reference, no number")
+
+
+def test_diff(folder):
+    model = str(folder / "config.json")
+    job = ["--model", model, "--seq", "16", "--gpus", "4", "--on", "dgx-h100"]
+    found = json.loads(run("diff", "--framework ddp", "--framework fsdp2 --reduce-dtype fp32", *job, "--json").stdout)
+    a, b = found["a"], found["b"]
+    check((a["title"], b["title"]) == ("DDP", "FSDP2"), f"titles {a['title']}, {b['title']}")
+    for side in (a, b):
+        near(sum(side["breakdown"].values()), side["step_time_s"], 1e-9, "the breakdown adds up to the step")
+        check(sum(side["memory"].values()) == side["device_peak_bytes"], "the parts add up to the peak")
+    rows = {(d["kind"], d["what"].split(" over ")[0]): d for d in found["differences"]}
+    # 64 * 32 * 2 (embedding, head) + 2 blocks of (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 32 parameters of
+    # fp32: DDP reduces each once, FSDP2 none with an all-reduce but the norm of clipping.
+    parameters = 2 * 64 * 32 + 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 32
+    reduced = rows[("collective", "all-reduce")]
+    check(reduced["a"]["bytes"] == 4 * parameters, f"DDP reduces {reduced['a']['bytes']} bytes, not {4 * parameters}")
+    check(rows[("collective", "reduce-scatter")]["a"]["count"] == 0, "DDP has no reduce-scatter")
+    check(rows[("collective", "all-gather")]["b"]["count"] > 0, "FSDP2 gathers")
+    text = run("diff", "--framework ddp", "--framework fsdp2", *job).stdout
+    check(text.startswith("DDP -> FSDP2: ") and len(text.splitlines()) <= 50, f"one screen: {len(text.splitlines())} lines")
+    same = json.loads(run("diff", "--framework ddp", "--framework ddp", *job, "--json").stdout)
+    check(same["differences"] == [] and same["a"]["step_time_s"] == same["b"]["step_time_s"], "a plan equals itself")
+    (folder / "one.yaml").write_text(f"model: {model}\nseq: 16\ngpus: 4\non: dgx-h100\nreshard: true\n")
+    (folder / "two.yaml").write_text(f"model: {model}\nseq: 16\ngpus: 4\non: dgx-h100\nreshard: false\n")
+    kept = json.loads(run("diff", str(folder / "one.yaml"), str(folder / "two.yaml"), "--json").stdout)
+    gathers = [d for d in kept["differences"] if d["kind"] == "collective" and "all-gather" in d["what"]]
+    check(gathers and gathers[0]["b"]["count"] < gathers[0]["a"]["count"], "kept parameters are not gathered again")
+    run("plan", model, "--seq", "16", "--gpus", "4", "-o", str(folder / "p.json"))
+    run("diff", str(folder / "p.json"), str(folder / "p.json"))
+    wrong = run("diff", "--framework fsdp9", "--gpus x", *job[:2], code=2).stderr
+    check("fsdp9" in wrong and "not a whole number" in wrong, f"all problems at once: {wrong}")
+
+
 def test_planted_bugs(folder):
     plan = json.loads((folder / "plan.json").read_text())
     program = plan["programs"][0]
@@ -147,6 +191,20 @@ def test_studies():
     run("size", "gpt2", "--on", "8x-l40s", "--gpus", "8", "--tokens", "1000T", "--deadline", "1d", "--seq", "512", code=4)
 
 
+def test_same_bytes_at_any_thread_count():
+    """Studies run on all cores; one core must give the same bytes."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = os.sched_getaffinity(0)
+    for words in (("tune", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--json"),
+                  ("size", "gpt2", "--on", "dgx-a100-80,dgx-h100", "--tokens", "1B", "--seq", "512", "--json")):
+        many = run(*words).stdout
+        os.sched_setaffinity(0, {min(cores)})
+        one = run(*words).stdout
+        os.sched_setaffinity(0, cores)
+        check(one == many, f"{words[0]}: one thread and {len(cores)} give different bytes")
+
+
 def test_html(folder):
     page = folder / "report.html"
     run("simulate", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--html", str(page))
@@ -168,12 +226,15 @@ def main():
     test_welcome_and_help()
     test_simulate()
     test_studies()
+    test_same_bytes_at_any_thread_count()
     test_models_and_hardware()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         test_config_file(folder)
         test_plan_run_compare(folder)
         test_planted_bugs(folder)
+        test_numerics_without_a_reference(folder)
+        test_diff(folder)
         test_html(folder)
     print("\n".join(FAILURES) or "all well")
     sys.exit(1 if FAILURES else 0)

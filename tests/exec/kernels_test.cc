@@ -140,6 +140,7 @@ TEST_P(ByType, ActivationsAndTheirGradients) {
       {OpKind::kRelu, OpKind::kReluBackward, {}, [](double x) { return x > 0 ? x : 0; }, true},
       {OpKind::kSigmoid, OpKind::kSigmoidBackward, {}, sigmoid, true},
       {OpKind::kTanh, OpKind::kTanhBackward, {}, [](double x) { return std::tanh(x); }, true},
+      {OpKind::kSoftplus, OpKind::kSoftplusBackward, {}, [](double x) { return std::log1p(std::exp(x)); }, false},
   };
   for (const Row& row : rows) {
     HostTensor x({4, 7}, type, {1, 0}), y({4, 7}, type), grad({4, 7}, type), gx({4, 7}, type);
@@ -174,6 +175,8 @@ TEST(Kernels, UnaryMath) {
   check(OpKind::kRsqrt, {}, [](double x) { return 1 / std::sqrt(x); });
   check(OpKind::kCos, {}, [](double x) { return std::cos(x); });
   check(OpKind::kSin, {}, [](double x) { return std::sin(x); });
+  check(OpKind::kExp, {}, [](double x) { return std::exp(x); });
+  check(OpKind::kClamp, {0.4, 3}, [](double x) { return std::min(std::max(x, 0.4), 3.0); });
   check(OpKind::kPow, {2}, [](double x) { return x * x; });
   check(OpKind::kPow, {-0.5}, [](double x) { return 1 / std::sqrt(x); });
   check(OpKind::kAddScalar, {1.5}, [](double x) { return x + 1.5; });
@@ -383,6 +386,21 @@ TEST(Kernels, CrossEntropyEqualsItsDefinition) {
   EXPECT_EQ(gp_aten.values(), gp.values());
   targets.set({0, 5, 1, 1});
   EXPECT_THROW((Call{OpKind::kNllLoss, {logp, targets}, {loss}, {}}.run()), RunError);
+}
+
+TEST(Kernels, FusedCrossEntropyIsLossAndGradientInOnePass) {
+  HostTensor x({4, 5}), targets({4}, DType::kInt64), losses({4}), gx({4, 5});
+  x.wave(0.3, 2);
+  targets.set({0, 4, -100, 2});
+  Call{OpKind::kFusedCrossEntropy, {x, targets}, {gx, losses}, {1.0 / 3}}.run();
+  const auto reference = [](const Values& v) {
+    const Values l = softmax_reference(v, 5, true);
+    return -(l[0] + l[5 + 4] + l[15 + 2]) / 3;
+  };
+  const Values each = losses.values();
+  EXPECT_NEAR(each[0] + each[1] + each[2] + each[3], reference(x.values()), 1e-6);
+  EXPECT_EQ(each[2], 0);
+  expect_near(gx.values(), gradient_of(reference, x.values()), 1e-5);
 }
 
 TEST(Kernels, MeanSquaredError) {

@@ -35,6 +35,15 @@ std::string error_of(const std::string& text, bool xml = false) {
   return "no error";
 }
 
+// NVLink hides the paths between sockets; the NUMA column shows them (shape of an 8-GPU box, cut down to four).
+TEST(SmiTopology, NumaColumnShowsTheSocketsBehindNvlink) {
+  const auto t = parse_smi_topology(
+      "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
+      "GPU0\t X \tNV12\tNV12\tNV12\t0-23\t0\nGPU1\tNV12\t X \tNV12\tNV12\t0-23\t0\n"
+      "GPU2\tNV12\tNV12\t X \tNV12\t24-47\t1\nGPU3\tNV12\tNV12\tNV12\t X \t24-47\t1\n", "topo");
+  EXPECT_EQ(t.sockets, 2);
+}
+
 TEST(SmiTopology, TwelveLinksToThreePeersMeanASwitch) {
   const auto t = parse_smi_topology(kA100, "topo.txt");
   EXPECT_EQ(t.gpus, 4);

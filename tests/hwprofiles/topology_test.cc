@@ -39,7 +39,9 @@ TEST(Rings, CubeMeshCountsDisjointCycles) {
 
 TEST(Rings, PcieBoxesFollowTheNarrowestHop) {
   EXPECT_DOUBLE_EQ(rings("8x-rtx4090-p2p", 4).bytes_per_second, 25e9);
-  EXPECT_EQ(rings("8x-rtx4090", 8).narrowest, LinkKind::kSocket);
+  EXPECT_EQ(rings("8x-l40s", 8).narrowest, LinkKind::kSocket);
+  // No peer access: through host memory, 15 GB/s on 8 cards (hw-facts: all-reduce with the stock driver).
+  EXPECT_NEAR(rings("8x-rtx4090", 8).bytes_per_second, 15e9, 1e6);
   EXPECT_EQ(rings("8x-a100-pcie", 2).narrowest, LinkKind::kNvLink);  // one bridge pair
   EXPECT_EQ(rings("8x-a100-pcie", 3).narrowest, LinkKind::kPcie);    // as soon as a third GPU joins
 }

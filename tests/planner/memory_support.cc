@@ -89,6 +89,7 @@ ParallelConfig config_of(const json& c) {
   if (!c.at("backward_prefetch").is_null()) p.prefetch_backward = c.at("backward_prefetch").get<std::int64_t>();
   p.precision.param = dtype_or_none(c.at("param_dtype"));
   p.precision.reduce = dtype_or_none(c.at("reduce_dtype"));
+  p.ddp.verify_parameters = false;          // Left out when they were recorded: the device computes nothing to compare.
   p.model_dtype = *parse_dtype(c.at("model_dtype").get<std::string>());
   p.autocast = c.at("autocast");
   const std::string ac = c.at("activation_checkpointing");

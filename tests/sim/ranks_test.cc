@@ -111,6 +111,21 @@ TEST(Variation, EveryoneWaitsForTheStraggler) {
   EXPECT_EQ(r.step_time, nanoseconds(250));
 }
 
+// Rank 2's link runs at half speed: the gather of all four takes 100 instead of 50, 100 + 100 = 200. Its own copy takes
+// 60 instead of 30; the other ranks' copies are hidden behind it.
+TEST(Variation, TheSlowestLinkSetsThePaceOfACollective) {
+  ToyProgram p;
+  p.launch(100).join(1, 0).gather(50);
+  SimulationOptions o;
+  o.variation.rank_link = {1, 1, 2, 1};
+  const SimulationResult r = simulate(toy::schedule_of(p), ToyCost{}, o);
+  EXPECT_EQ(r.ranks_simulated, 4);
+  EXPECT_EQ(r.step_time, nanoseconds(200));
+  ToyProgram copies;
+  copies.copy(CopyDirection::kHostToDevice, 30, 1, false);
+  EXPECT_EQ(simulate(toy::schedule_of(copies), ToyCost{}, o).step_time, nanoseconds(60));
+}
+
 TEST(Variation, SameSeedSameAnswerAndDifferentSeedsDiffer) {
   const Schedule s = random_schedule(5, 4, 2);
   SimulationOptions o;

@@ -22,6 +22,8 @@ struct LocalParameter {
   std::int64_t numel = 0;                  ///< Real elements held by this rank (unpadded).
 };
 
+class Optimizer;
+
 class Framework {
  public:
   virtual ~Framework() = default;
@@ -58,7 +60,11 @@ class Framework {
   /// torch.nn.utils.clip_grad_norm_ over local_parameters(); the default is the one-rank form (clip.h).
   virtual void clip_gradients(Host&, double max_norm);
   virtual void before_optimizer(Host&) {}
+  /// optimizer.step(); frameworks that own the step (ZeRO: sub-group by sub-group) do it piece by piece. May be null.
+  virtual void update(Host& host, Optimizer* optimizer);
   virtual void after_optimizer(Host&) {}
+  /// The loss is multiplied by these, one kernel each, before backward (DeepSpeed's engine.backward).
+  virtual std::vector<double> loss_factors() const { return {}; }
   /// model.zero_grad(set_to_none=True); the default drops local->grad in parameter order.
   virtual void zero_gradients(Host&);
 };
@@ -72,6 +78,7 @@ void materialize_whole(Host& host, std::vector<LocalParameter>& locals);
 std::unique_ptr<Framework> make_unsharded();
 std::unique_ptr<Framework> make_ddp(const ParallelConfig& config);
 std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config);
+std::unique_ptr<Framework> make_sharded_optimizer(const ParallelConfig& config);
 
 /// The framework of a configuration; InputError if it is not supported.
 std::unique_ptr<Framework> make_framework(const ParallelConfig& config);

@@ -4,24 +4,52 @@
 #include <utility>
 
 #include "core/error.h"
-#include "schedules/planner/clip.h"
+#include "schedules/planner/frameworks/zero1_styles.h"
 
 namespace foreshard::zero {
+namespace {
+
+/// Any power of two keeps values exact; DeepSpeed starts at 2^16 and settles where nothing overflows.
+constexpr double kLossScale = 1024;
+
+void check(const ParallelConfig& c) {
+  IssueList issues("configuration");
+  const ZeroOptions& z = c.zero;
+  const bool stage3 = c.framework == FrameworkKind::kZero3;
+  using Style = ZeroOptions::Style;
+  if (z.style != Style::kDeepSpeed && c.framework != FrameworkKind::kZero1) {
+    issues.add("zero.style", "is of stage 1", "zero1, or DeepSpeed's style");
+  }
+  if (z.style != Style::kDeepSpeed && c.offload != OffloadKind::kNone) issues.add("offload", "is DeepSpeed's alone", "none");
+  if (z.style != Style::kTensorOwners && c.replicate > 1 && c.shard > 1) issues.add("replicate", "ZeRO shards over all ranks", "shard alone");
+  if (!stage3 && (c.offload == OffloadKind::kParameters || c.offload == OffloadKind::kBoth)) {
+    issues.add("offload", "parameters can be offloaded in stage 3 only", "optimizer, or zero3");
+  }
+  if (z.hpz_partition_size < 1 || c.world() % z.hpz_partition_size != 0) {
+    issues.add("zero.hpz_partition_size", "is " + std::to_string(z.hpz_partition_size), "a divisor of the number of ranks");
+  }
+  if (!stage3 && z.allgather_bucket_size % 2 != 0) {
+    issues.add("zero.allgather_bucket_size", "is " + std::to_string(z.allgather_bucket_size), "an even number");
+  }
+  issues.throw_if_any();
+}
+
+}  // namespace
 
 std::unique_ptr<Framework> make_zero(const ParallelConfig& config, Extras extras) {
-  if (config.offload != OffloadKind::kNone) {
-    throw InputError(Issue{"", "offload", "offload cannot be planned with ZeRO", "none"});
-  }
-  if (config.replicate > 1 && config.shard > 1) {
-    throw InputError(Issue{"", "replicate", "ZeRO shards over all ranks", "shard alone"});
-  }
+  check(config);
+  if (config.zero.style == ZeroOptions::Style::kTensorOwners) return make_tensor_owners(config);
+  if (config.zero.style == ZeroOptions::Style::kFlatShards) return make_flat_shards(config);
   if (config.framework == FrameworkKind::kZero3) return make_zero3(config, std::move(extras));
   return make_zero12(config, std::move(extras));
 }
 
 Zero::Zero(const ParallelConfig& config, Extras extras)
     : config_(config), options_(config.zero), extras_(std::move(extras)), world_(config.world()),
-      dtype_(config.precision.param.value_or(config.model_dtype)) {}
+      offload_optimizer_(config.offload == OffloadKind::kOptimizer || config.offload == OffloadKind::kBoth),
+      offload_parameters_(config.offload == OffloadKind::kParameters || config.offload == OffloadKind::kBoth),
+      dtype_(config.precision.param.value_or(config.model_dtype)),
+      loss_scale_(dtype_ == DType::kFloat16 ? kLossScale : 1) {}
 
 void Zero::begin_micro_batch(Host&, std::int64_t index, bool) {
   micro_ = index;
@@ -36,29 +64,53 @@ void Zero::throughput_timer(Host& host) {
   if (step_ >= extras_.timer_from_step) sync_device(host, "throughput_timer");
 }
 
-void Zero::make_parameters(Host& host, int broadcasts) {
+void Zero::make_parameters(Host& host, const std::function<void(ParameterId)>& made) {
   group_ = host.add_group("shard", world_, 1);
   rank_ = host.options().rank;
   host.run_backward_on_one_stream();   // Gradient hooks are made on the compute stream, gathers or not.
-  std::vector<LocalParameter> whole;
-  materialize_whole(host, whole);
-  whole.clear();
-  ids_ = parameter_order(host.model());
-  for (const ParameterId id : ids_) {
-    const bool trainable = host.model().at(id).trainable;
-    SymTensor t = host.cast(host.parameter(id), dtype_, BufferCategory::kParameter);
-    host.set_requires_grad(t, trainable);
-    host.program().program().parameters[id.value].dtype = dtype_;
-    host.program().program().parameters[id.value].local = host.id_of(t);
+  const Model& model = host.model();
+  ids_ = parameter_order(model);
+  std::copy_if(ids_.begin(), ids_.end(), std::back_inserter(trainable_), [&](ParameterId id) { return model.at(id).trainable; });
+  RankProgram& program = host.program().program();
+  program.parameters.resize(model.parameters.size());
+  std::vector<bool> seen(model.modules.size());
+  const auto make = [&](ParameterId id) {
+    if (host.parameter(id)) return;
+    const ParameterDef& def = model.at(id);
+    const Shape shape(std::span<const std::int64_t>(def.shape));
+    SymTensor t = host.empty(shape, dtype_, BufferCategory::kParameter, {}, host.program().intern(def.name));
+    host.launch(OpKind::kInitialize, {}, {t}, {static_cast<double>(id.value)});
+    host.set_requires_grad(t, def.trainable);
+    ParameterView& view = program.parameters[id.value];
+    view.name = def.name;
+    view.shape = def.shape;
+    view.dtype = dtype_;
+    view.trainable = def.trainable;
+    view.local = host.id_of(t);
+    view.elements = def.numel();
+    view.shard_dim = -1;
     host.set_parameter(id, std::move(t));
-    if (trainable) trainable_.push_back(id);
-  }
-  for (int i = 0; i < broadcasts; ++i) {
-    for (const ParameterId id : ids_) {
-      const SymTensor bytes = host.view_as(host.parameter(id), {host.parameter(id)->numel});
-      collective(host, CollectiveKind::kBroadcast, bytes, bytes, 0);
-    }
-  }
+    if (made) made(id);
+  };
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (seen[m.value]) return;
+    seen[m.value] = true;
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+    for (const OwnedParameter& p : model.at(m).parameters) make(p.id);
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host.buffer(model.at(m), static_cast<std::int64_t>(b));
+  };
+  visit(visit, ModuleId(0));
+}
+
+void Zero::broadcast(Host& host, ParameterId id) {
+  const SymTensor bytes = flat_view(host, host.parameter(id), 0, host.parameter(id)->numel);
+  collective(host, CollectiveKind::kBroadcast, bytes, bytes, 0);
+}
+
+std::vector<double> Zero::loss_factors() const {
+  std::vector<double> factors{1.0 / static_cast<double>(config_.accumulate)};
+  if (loss_scale_ != 1) factors.push_back(loss_scale_);
+  return factors;
 }
 
 std::string Zero::stream_name(StreamIndex s) const {
@@ -86,15 +138,33 @@ void Zero::collective(Host& host, CollectiveKind kind, const SymTensor& input, c
         .stream = stream_name(host.stream())});
 }
 
+void Zero::collective_in(Host& host, GroupId group, CollectiveKind kind, const SymTensor& input, const SymTensor& output) {
+  const GroupId job = std::exchange(group_, group);
+  const std::int64_t ranks = std::exchange(world_, host.groups()[group.value].size);
+  collective(host, kind, input, output);
+  group_ = job;
+  world_ = ranks;
+}
+
 void Zero::wait(Host& host, StreamIndex stream, StreamIndex other) {
   if (stream == other) return;
   host.wait_stream(stream, other);
   emit({.kind = EventKind::kWait, .stream = stream_name(stream), .on = stream_name(other)});
 }
 
+void Zero::wait_event(Host& host, StreamIndex stream, EventId event) {
+  host.wait_event(stream, event);
+  emit({.kind = EventKind::kWait, .stream = stream_name(stream), .on = "event"});
+}
+
 void Zero::sync_device(Host& host, const std::string& cause) {
   host.program().sync_device();
   emit({.kind = EventKind::kHostSync, .cause = cause, .on = "device"});
+}
+
+void Zero::sync_event(Host& host, EventId event, const std::string& cause) {
+  host.program().sync_event(event);
+  emit({.kind = EventKind::kHostSync, .cause = cause, .on = "event"});
 }
 
 SymTensor Zero::flat_view(Host& host, const SymTensor& t, std::int64_t offset, std::int64_t numel) {
@@ -113,34 +183,6 @@ SymTensor Zero::flatten(Host& host, const TensorList& parts, BufferCategory cate
   const TensorList out{host.empty({numel}, dtype, category)};
   launch_lists(host, OpKind::kCat, {&all}, {&out}, {0.0});
   return out[0];
-}
-
-SymTensor Zero::global_norm(Host& host, const TensorList& gradients, DType dtype) {
-  SymTensor square = host.empty({1}, dtype, BufferCategory::kClipTemporary);
-  if (gradients.empty()) {
-    host.launch(OpKind::kFill, {}, {square}, {0.0});
-  } else {
-    SymTensor own;
-    {
-      TensorList norms = foreach_norms(host, gradients);
-      own = vector_norm(host, stack_scalars(host, norms));
-    }
-    own = host.cast(host.view_as(own, {1}, own->offset), dtype, BufferCategory::kClipTemporary);
-    host.launch(OpKind::kPow, {own}, {square}, {2.0});
-  }
-  const std::string before = std::exchange(cause_, "grad_norm");
-  collective(host, CollectiveKind::kAllReduce, square, square, -1, ReduceOp::kSum);
-  cause_ = before;
-  SymTensor norm = host.empty(Shape(), DType::kFloat32, BufferCategory::kClipTemporary);
-  const SymTensor wide = host.cast(square, DType::kFloat32, BufferCategory::kClipTemporary);
-  host.launch(OpKind::kSqrt, {host.view_as(wide, Shape(), wide->offset)}, {norm});
-  Copy down;
-  down.direction = CopyDirection::kDeviceToHost;
-  down.bytes = Bytes(norm->bytes());
-  down.source = host.id_of(norm);
-  down.blocks_host = true;
-  host.copy(down);
-  return norm;
 }
 
 }  // namespace foreshard::zero

@@ -3,9 +3,11 @@
 // DeepSpeed ZeRO on the symbolic host: what stages 1, 2 and 3 share. Source of the rules: DeepSpeed 0.19.8
 // runtime/{engine,zero/*}.py; rule ids Z12-*, Z1-*, Z2-*, Z3-*, DS-*.
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "schedules/planner/foreach.h"
 #include "schedules/planner/frameworks/framework.h"
 
@@ -37,20 +39,28 @@ class Observer {
   virtual void on_event(const Event& e) = 0;
 };
 
-/// What a DeepSpeed configuration says beyond ParallelConfig::zero.
+/// A job that DeepSpeed itself stops with this exception.
+class ZeroError : public InputError {
+ public:
+  ZeroError(std::string type, const std::string& message)
+      : InputError(Issue{"", "zero", "DeepSpeed stops here with " + type + ": " + message, "another configuration"}),
+        type_(std::move(type)), message_(message) {}
+  const std::string& type() const { return type_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  std::string type_, message_;
+};
+
+/// What a DeepSpeed job says beyond ParallelConfig.
 struct Extras {
   bool two_parameter_groups = false;       ///< Matrices in one optimizer group, vectors in another (weight decay).
-  bool multi_rank_all_reduce = true;       ///< use_multi_rank_bucket_allreduce (Z2-G-2).
-  bool has_communication_dtype = false;
-  DType communication_dtype = DType::kFloat32;
-  std::vector<std::string> leaf_classes;   ///< set_z3_leaf_modules: fetched as a whole (Z3-P-3).
-  /// First step in which the engine's throughput timer synchronises the device (DS-TIMER: 2). A plan writes two steps and
-  /// its last one stands for all later ones, hence 1.
-  std::int64_t timer_from_step = 1;
+  /// First step in which the engine's throughput timer synchronises the device (DS-TIMER).
+  std::int64_t timer_from_step = 2;
   Observer* observer = nullptr;
 };
 
-/// Helpers of the stages: communicator, events, norms, the engine's own synchronisation.
+/// Helpers of the stages: communicator, events, norms, copies to and from host memory, the engine's synchronisation.
 class Zero : public Framework {
  public:
   Zero(const ParallelConfig& config, Extras extras);
@@ -59,35 +69,71 @@ class Zero : public Framework {
   void begin_step(Host&, std::int64_t step) override { step_ = step; }
   void begin_micro_batch(Host& host, std::int64_t index, bool sync) override;
   void before_model(Host& host, bool training) override;
-  /// Part of step(): see before_optimizer of the stages.
+  /// engine.backward(): the loss over the number of micro-batches, times the loss scale (fp16).
+  std::vector<double> loss_factors() const override;
+  /// Part of the step: see update() of the stages.
   void clip_gradients(Host&, double) override {}
   void zero_gradients(Host&) override {}
 
  protected:
-  /// Whole parameters in the compute dtype, broadcast from rank 0 `times` times (DS-INIT). Fills `parameters_`.
-  void make_parameters(Host& host, int broadcasts);
+  /// Whole parameters in the compute dtype (the module is cast before it moves to the device), broadcast from rank 0 (DS-INIT).
+  /// `made` runs after each: a model built under zero.Init cuts a parameter as soon as it is there.
+  void make_parameters(Host& host, const std::function<void(ParameterId)>& made = {});
+  void broadcast(Host& host, ParameterId id);
   /// On the current stream, in place if `output` is `input`.
   void collective(Host& host, CollectiveKind kind, const SymTensor& input, const SymTensor& output, int root = -1,
                   ReduceOp op = ReduceOp::kNone);
+  void collective_in(Host& host, GroupId group, CollectiveKind kind, const SymTensor& input, const SymTensor& output);
   /// Stream `stream` waits for `other`; nothing if they are the same.
   void wait(Host& host, StreamIndex stream, StreamIndex other);
+  void wait_event(Host& host, StreamIndex stream, EventId event);
   void sync_device(Host& host, const std::string& cause);
+  void sync_event(Host& host, EventId event, const std::string& cause = {});
   void throughput_timer(Host& host);
   void emit(const Event& e) { if (extras_.observer != nullptr) extras_.observer->on_event(e); }
   std::string stream_name(StreamIndex s) const;
   /// torch.cat of flat tensors (and `padding` zeros at the end) into a new one.
   SymTensor flatten(Host& host, const TensorList& parts, BufferCategory category, std::int64_t padding = 0);
   SymTensor flat_view(Host& host, const SymTensor& t, std::int64_t offset, std::int64_t numel);
-  /// Norm over the job of `gradients` (each rank holds other elements), reduced in `dtype`, read by the host.
+  DType communication_dtype() const { return options_.communication_dtype.value_or(dtype_); }
+  DType grad_accum_dtype() const { return options_.grad_accum_dtype.value_or(dtype_); }
+
+  // ------------------------------------------------------------ zero_norm.cc
+  /// Norm over the job of `gradients` (each rank holds other elements): fp64 norms of each, their squares added up and
+  /// all-reduced in `dtype`; read by the host.
   SymTensor global_norm(Host& host, const TensorList& gradients, DType dtype);
-  DType communication_dtype(DType own) const { return extras_.has_communication_dtype ? extras_.communication_dtype : own; }
+  /// The norm of one tensor in fp64, a device scalar.
+  SymTensor wide_norm(Host& host, const SymTensor& gradient);
+  /// Sum over ranks and root of the squares of `norms` where the optimizer is offloaded; a scalar in host memory.
+  SymTensor offloaded_norm(Host& host, const TensorList& norms);
+  /// combine_grad_norm_groups.
+  SymTensor combined_norm(Host& host, const TensorList& norms);
+  /// Overflow flag of one rank, reduced over the job and read by the host.
+  void reduce_overflow(Host& host, const SymTensor& flag);
+  /// has_inf_or_nan(gradient), read by the host if `read`.
+  void check_finite(Host& host, const TensorList& gradients, const SymTensor& flag, bool read);
+  /// In place: over the loss scale, and clipped.
+  void unscale_and_clip(Host& host, const SymTensor& gradient, const SymTensor& norm, bool always);
+
+  // ------------------------------------------------------------ zero_offload.cc
+  SymTensor host_tensor(Host& host, std::int64_t numel, DType dtype, BufferCategory category, bool pinned);
+  /// Copies over PCIe on the current stream. Pageable memory, and `blocks`, make the host wait for it.
+  void copy_across(Host& host, const SymTensor& from, const SymTensor& to, bool blocks);
+  /// tensor.to(device) of a host tensor.
+  SymTensor to_device(Host& host, const SymTensor& t, BufferCategory category, bool blocks);
+  /// The host reads a device value (item(), float()).
+  void read_back(Host& host, const SymTensor& scalar);
+  /// Kernels that test gradients or fill buffers in host memory run on the CPU (Host::launch).
+  bool in_host_memory(const SymTensor& t) const { return t->storage->space != MemorySpace::kDevice; }
 
   ParallelConfig config_;
   ZeroOptions options_;
   Extras extras_;
   std::int64_t world_, rank_ = 0, step_ = 0, micro_ = 0;
   bool boundary_ = true;                   ///< Last micro-batch of the step.
+  bool offload_optimizer_, offload_parameters_;
   DType dtype_;
+  double loss_scale_;                      ///< fp16: some power of two; its value changes no instruction.
   GroupId group_;
   StreamIndex gather_stream_ = 0, reduce_stream_ = 0;
   std::string cause_;                      ///< What running collectives are for.

@@ -2,24 +2,40 @@
 
 #include <algorithm>
 
-#include "schedules/planner/clip.h"
-
 namespace foreshard::zero {
 
 Zero12::Zero12(const ParallelConfig& config, Extras extras)
     : Zero(config, std::move(extras)), stage2_(config.framework == FrameworkKind::kZero2),
-      overlap_(config.zero.overlap_comm.value_or(false)) {}
+      overlap_(config.zero.overlap_comm.value_or(false)) {
+  if (offload_optimizer_) options_.contiguous_gradients = true;   // DeepSpeed insists.
+}
 
 // ---------------------------------------------------------------------------------------------- construction
 
 void Zero12::initialize(Host& host) {
   if (overlap_) reduce_stream_ = host.program().add_stream("reduce", 0);
-  make_parameters(host, 1);
+  make_parameters(host);
+  for (const ParameterId id : ids_) broadcast(host, id);
   make_groups(host);
   for (FlatGroup& g : groups_) make_flat(host, g);
+  if (offload_optimizer_) {
+    std::int64_t largest = 0;
+    for (const ParameterId id : trainable_) largest = std::max(largest, host.model().at(id).numel());
+    host_staging_ = host_tensor(host, largest, dtype_, BufferCategory::kShardedGradient, options_.pin_memory);
+    device_staging_ = host.empty({largest}, dtype_, BufferCategory::kBucket);
+    host.launch(OpKind::kFill, {}, {device_staging_}, {0.0});
+  }
   for (const ParameterId id : trainable_) {
     accumulators_.push_back(host.grad_accumulator(host.parameter(id)));
     host.register_accumulate_hook(accumulators_.back(), id.value);
+  }
+  for (FlatGroup& g : groups_) {             // initialize_optimizer_states
+    if (offload_optimizer_) {
+      g.host_gradient = host_tensor(host, g.partition, DType::kFloat32, BufferCategory::kShardedGradient, options_.pin_memory);
+      host.launch(OpKind::kFill, {}, {g.host_gradient}, {0.0});
+    } else {
+      host.launch(OpKind::kFill, {}, {host.empty({g.partition}, DType::kFloat32, BufferCategory::kShardedGradient)}, {0.0});
+    }
   }
 }
 
@@ -72,8 +88,18 @@ void Zero12::make_flat(Host& host, FlatGroup& g) {
     host.launch(OpKind::kFill, {}, {flat_view(host, g.flat, g.numel, g.flat->numel - g.numel)}, {0.0});
   }
   const SymTensor own = flat_view(host, g.flat, rank_ * g.partition, g.partition);
-  SymTensor master = host.empty({g.partition}, DType::kFloat32, BufferCategory::kShardedParameter);
-  host.launch(OpKind::kCopy, {own}, {master});
+  SymTensor clone = host.empty({g.partition}, dtype_, BufferCategory::kShardedParameter);
+  host.launch(OpKind::kCopy, {own}, {clone});
+  SymTensor master;
+  if (offload_optimizer_) {                  // .to("cpu", fp32): the cast is the device's, then pageable memory is filled.
+    const SymTensor wide = host.cast(clone, DType::kFloat32, BufferCategory::kShardedParameter);
+    master = host_tensor(host, g.partition, DType::kFloat32, BufferCategory::kShardedParameter, options_.pin_memory);
+    copy_across(host, wide, master, true);
+    g.host_half = host_tensor(host, g.partition, dtype_, BufferCategory::kShardedParameter, options_.pin_memory);
+    host.launch(OpKind::kFill, {}, {g.host_half}, {0.0});
+  } else {
+    master = host.cast(clone, DType::kFloat32, BufferCategory::kShardedParameter);
+  }
   masters_.push_back({g.order.empty() ? ParameterId() : g.order[0], std::move(master), g.partition});
 }
 
@@ -85,85 +111,19 @@ std::vector<int> Zero12::owners(ParameterId id) const {
   return ranks;
 }
 
+Zero12::Overlap Zero12::overlap_of(ParameterId id) const {
+  const Place& p = places_.at(id);
+  const std::int64_t size = groups_[p.group].partition, begin = rank_ * size;
+  const std::int64_t from = std::max(begin, p.first), to = std::min(begin + size, p.first + p.numel);
+  return {from - p.first, from - begin, to - from};
+}
+
 std::int64_t Zero12::own_first_offset(std::size_t group) const {
   const FlatGroup& g = groups_[group];
   for (std::size_t i = 0; i < g.order.size(); ++i) {
     if (places_.at(g.order[i]).mine) return std::max<std::int64_t>(0, rank_ * g.partition - g.first[i]);
   }
   return 0;
-}
-
-// ---------------------------------------------------------------------------------------------- step
-
-TensorList Zero12::own_slices(Host& host, std::size_t group, std::int64_t& covered) {
-  const FlatGroup& g = groups_[group];
-  const std::int64_t begin = rank_ * g.partition, end = begin + g.partition;
-  TensorList slices;
-  covered = 0;
-  for (std::size_t i = 0; i < g.order.size(); ++i) {
-    const Place& p = places_.at(g.order[i]);
-    if (!p.mine) continue;
-    const std::int64_t from = std::max(begin, p.first), to = std::min(end, p.first + p.numel);
-    const auto found = averaged_.find(g.order[i]);
-    covered += to - from;
-    if (found != averaged_.end()) {
-      slices.push_back(flat_view(host, found->second, from - p.first, to - from));
-    } else {
-      slices.push_back(host.empty({to - from}, dtype_, BufferCategory::kShardedGradient));
-      host.launch(OpKind::kFill, {}, {slices.back()}, {0.0});
-    }
-  }
-  return slices;
-}
-
-/// Z12-O-1: overflow check, one norm per group, then an fp32 gradient of the own partition for each group.
-void Zero12::before_optimizer(Host& host) {
-  if (dtype_ != DType::kFloat32) {
-    cause_ = "overflow";
-    const SymTensor flag = host.empty({1}, DType::kUInt8, BufferCategory::kWorkspace);
-    host.launch(OpKind::kFill, {}, {flag}, {0.0});
-    collective(host, CollectiveKind::kAllReduce, flag, flag, -1, ReduceOp::kMax);
-    cause_.clear();
-  }
-  TensorList norms;
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    std::int64_t covered = 0;
-    norms.push_back(global_norm(host, own_slices(host, i, covered), DType::kFloat32));
-  }
-  SymTensor norm = norms[0];
-  if (norms.size() > 1) norm = vector_norm(host, stack_scalars(host, norms));
-  observe_norm(host, norm);
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    std::int64_t covered = 0;
-    SymTensor flat;
-    {
-      const TensorList slices = own_slices(host, i, covered);
-      flat = flatten(host, slices, BufferCategory::kShardedGradient, groups_[i].partition - covered);
-    }
-    SymTensor gradient = host.cast(flat, DType::kFloat32, BufferCategory::kShardedGradient);
-    flat.reset();
-    std::erase_if(averaged_, [&](const auto& entry) { return places_.at(entry.first).group == i; });
-    const TensorList scaled{gradient};
-    if (config_.clip) scale_gradients(host, scaled, norm, config_.max_norm);
-    masters_[i].local->grad = std::move(gradient);
-    emit({.kind = EventKind::kSubGroupStep, .number = static_cast<int>(i)});
-  }
-  partition_gradients_.reset();
-}
-
-void Zero12::after_optimizer(Host& host) {
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    masters_[i].local->grad.reset();
-    const FlatGroup& g = groups_[i];
-    host.launch(OpKind::kCopy, {masters_[i].local}, {flat_view(host, g.flat, rank_ * g.partition, g.partition)});
-  }
-  cause_ = "updated_params";
-  for (const FlatGroup& g : groups_) {
-    if (world_ == 1) break;
-    collective(host, CollectiveKind::kAllGather, flat_view(host, g.flat, rank_ * g.partition, g.partition), g.flat);
-  }
-  cause_.clear();
-  throughput_timer(host);
 }
 
 std::unique_ptr<Framework> make_zero12(const ParallelConfig& config, Extras extras) {

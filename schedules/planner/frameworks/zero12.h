@@ -4,6 +4,7 @@
 // one rank each, gradients reduced in buckets (rules Z12-*, Z1-*, Z2-*). Source: DeepSpeed 0.19.8 zero/stage_1_and_2.py.
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "schedules/planner/frameworks/zero.h"
@@ -17,6 +18,8 @@ struct FlatGroup {
   std::vector<std::int64_t> first;         ///< First element of each of `order`.
   std::int64_t numel = 0, partition = 0;   ///< Real elements; elements of one rank's partition.
   SymTensor flat;
+  SymTensor compact;                       ///< fp32 gradients of the own partition (grad_accum_dtype fp32, stage 2).
+  SymTensor host_gradient, host_half;      ///< Offloaded: fp32 gradients and the 16-bit copy on its way up.
 };
 
 /// Where a parameter is.
@@ -31,9 +34,11 @@ class Zero12 final : public Zero {
   Zero12(const ParallelConfig& config, Extras extras);
 
   void initialize(Host& host) override;
+  void begin_micro_batch(Host& host, std::int64_t index, bool sync) override;
   void on_accumulated(Host& host, std::uint32_t parameter) override;
   void end_micro_batch(Host& host) override;
   void before_optimizer(Host& host) override;
+  void update(Host& host, Optimizer* optimizer) override;
   void after_optimizer(Host& host) override;
 
   const std::vector<FlatGroup>& groups() const { return groups_; }
@@ -46,22 +51,47 @@ class Zero12 final : public Zero {
   struct Slice {
     int owner;
     std::int64_t offset, numel;            ///< In the bucket.
+    SymTensor output;                      ///< Where the reduced slice is added in fp32, if it is kept that way.
+  };
+  /// What of a parameter lies in the own partition: first element of the parameter, place in the partition, elements.
+  struct Overlap {
+    std::int64_t source = 0, destination = 0, numel = 0;
   };
 
+  // ------------------------------------------------------------ zero12.cc
   void make_groups(Host& host);
   void make_flat(Host& host, FlatGroup& group);
+  Overlap overlap_of(ParameterId id) const;
+  /// Gradients in fp32 while those of the model are narrower: in the own partition (stage 2), or of the whole model (stage 1).
+  bool wide() const { return grad_accum_dtype() != dtype_; }
+  bool compact() const { return wide() && grad_accum_dtype() == DType::kFloat32; }
+
+  // ------------------------------------------------------------ zero12_reduce.cc
   void setup_buckets(Host& host);
   void add_to_bucket(Host& host, ParameterId id);
   void reduce_bucket(Host& host);
   void average(Host& host, const SymTensor& tensor);
-  std::vector<Slice> slices() const;
+  std::vector<Slice> slices(Host& host);
   void reduce_slices(Host& host, const SymTensor& tensor, const std::vector<Slice>& slices, int root);
   void reduce_pieces(Host& host, const SymTensor& tensor, const std::vector<Slice>& pieces, int root);
+  void average_whole(Host& host, const SymTensor& tensor);
   void average_apart(Host& host);
   void copy_to_partition(Host& host, ParameterId id);
   void keep_gradients(Host& host);
+  SymTensor& gradient(Host& host, ParameterId id);
+  SymTensor compact_slice(Host& host, ParameterId id);
+  void accumulate_wide(Host& host, ParameterId id);
+
+  // ------------------------------------------------------------ zero12_step.cc
   /// This rank's slices of a group's gradients, in flat order.
   TensorList own_slices(Host& host, std::size_t group, std::int64_t& covered);
+  SymTensor flat_gradient(Host& host, std::size_t group);
+
+  // ------------------------------------------------------------ zero12_offload.cc
+  void offload_gradient(Host& host, ParameterId id);
+  void accumulate_on_host(Host& host, ParameterId id);
+  void record_copy(Host& host);
+  void wait_for_copies(Host& host);
 
   bool stage2_, overlap_;
   std::vector<FlatGroup> groups_;
@@ -71,12 +101,21 @@ class Zero12 final : public Zero {
   bool ready_ = false;                     ///< Bucket buffers exist.
   SymTensor buffers_[2];
   int index_ = 0;
-  std::vector<ParameterId> bucket_;
+  std::vector<ParameterId> bucket_, previous_;
   std::int64_t elements_ = 0;
   bool oversized_ = false;
   SymTensor partition_gradients_;
   std::int64_t partition_offset_ = 0;
   std::map<ParameterId, SymTensor> averaged_;   ///< Of own parameters, over micro-batches.
+  std::map<ParameterId, SymTensor> wide_gradients_;   ///< grad_accum of stage 1.
+  TensorList norms_;                       ///< Of the groups, on the device or (offloaded) the host.
+
+  // Offloaded optimizer.
+  std::map<ParameterId, SymTensor> host_sums_;   ///< Gradients over micro-batches, in host memory.
+  std::map<ParameterId, SymTensor> parameter_norms_;
+  SymTensor device_staging_, host_staging_;      ///< Of the largest parameter.
+  std::optional<EventId> pending_copy_, ready_event_;
+  std::optional<EventId> reuse_events_[2];
 };
 
 }  // namespace foreshard::zero

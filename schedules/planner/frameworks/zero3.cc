@@ -1,50 +1,52 @@
 #include "schedules/planner/frameworks/zero3.h"
 
 #include <algorithm>
-
-#include "schedules/planner/clip.h"
+#include <utility>
 
 namespace foreshard::zero {
+namespace {
+
+/// A module of more elements is never taken for fine-grained (Z3_MAX_LEAF_SIZE).
+constexpr std::int64_t kLargestLeaf = 1'000'000'000;
+
+}  // namespace
 
 Zero3::Zero3(const ParallelConfig& config, Extras extras)
     : Zero(config, std::move(extras)), overlap_(config.zero.overlap_comm.value_or(true)) {}
-
-// ---------------------------------------------------------------------------------------------- construction
 
 void Zero3::initialize(Host& host) {
   if (overlap_) {
     gather_stream_ = host.program().add_stream("all_gather", 0);
     reduce_stream_ = host.program().add_stream("reduce", 0);
   }
-  make_parameters(host, 2);
-  partition(host);
-  make_sub_groups();
+  host.set_function_linear(true);            // torch.nn.functional.linear is replaced (memory_efficient_linear).
+  if (options_.partitioned_construction) {
+    make_parameters(host, [&](ParameterId id) {
+      if (parameters_.empty()) describe_parameters(host);
+      partition(host, id);
+    });
+  } else {
+    make_parameters(host);
+    describe_parameters(host);
+    for (const ParameterId id : ids_) broadcast(host, id);
+    for (const ParameterId id : ids_) partition(host, id);
+  }
+  if (options_.hpz_partition_size > 1) secondary_group_ = host.add_group("secondary", options_.hpz_partition_size, 1);
+  find_leaves(host.model());
   watch_modules(host, ModuleId(0));
-  for (const std::vector<ParameterId>& g : sub_groups_) {
-    TensorList shards;
-    for (const ParameterId id : g) shards.push_back(parameters_.at(id).shard);
-    const SymTensor flat = flatten(host, shards, BufferCategory::kShardedParameter);
-    SymTensor master = host.cast(flat, DType::kFloat32, BufferCategory::kShardedParameter);
-    if (master == flat) master = host.detach(flat);
-    masters_.push_back({g.empty() ? ParameterId() : g[0], std::move(master), flat->numel});
-  }
-  if (options_.contiguous_gradients) {
-    const DType sent = communication_dtype(dtype_);
-    bucket_buffer_ = host.empty({options_.reduce_bucket_size}, sent, BufferCategory::kBucket);
-  }
-  for (const std::vector<ParameterId>& g : sub_groups_) {
-    for (const ParameterId id : g) {        // DS-INIT: the optimizer gathers each parameter once and drops it.
-      const PartitionedParameter& p = parameters_.at(id);
-      const SymTensor whole = host.empty({world_ * p.partition}, dtype_, BufferCategory::kGatherOutput);
-      collective(host, CollectiveKind::kAllGather, p.shard, whole);
-      sync_device(host, "");
-    }
-  }
+  make_sub_groups();
+  move_parts(host);
+  make_masters(host);
+  make_gradients(host);
+  publish(host);
+  gather_once(host);
 }
 
-/// Z3-P-1, Z3-P-2: this rank's parts in one buffer, the last rank's padded with zeros; a static buffer of gradients.
-void Zero3::partition(Host& host) {
-  std::int64_t total = 0, trainable = 0, persistent = 0;
+// ---------------------------------------------------------------------------------------------- parameters
+
+/// Z3-P-1, Z3-P-2.
+void Zero3::describe_parameters(Host& host) {
+  std::int64_t persistent = 0;
   for (std::size_t i = 0; i < ids_.size(); ++i) {
     PartitionedParameter p;
     p.numel = host.model().at(ids_[i]).numel();
@@ -54,41 +56,34 @@ void Zero3::partition(Host& host) {
       p.persistent = true;
       persistent += p.numel;
     }
-    total += p.partition;
-    trainable += p.trainable ? p.partition : 0;
     position_[ids_[i]] = i;
     parameters_.emplace(ids_[i], std::move(p));
   }
-  const SymTensor parts = host.empty({total}, dtype_, BufferCategory::kShardedParameter);
-  const SymTensor gradients = host.empty({trainable}, dtype_, BufferCategory::kShardedGradient);
-  std::int64_t offset = 0, gradient_offset = 0;
-  for (const ParameterId id : ids_) {
-    PartitionedParameter& p = parameters_.at(id);
-    const SymTensor whole = host.parameter(id);
-    p.shard = flat_view(host, parts, offset, p.partition);
-    const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
-    if (n > 0) host.launch(OpKind::kCopy, {flat_view(host, whole, begin, n)}, {flat_view(host, parts, offset, n)});
-    if (n < p.partition) {
-      host.launch(OpKind::kFill, {}, {flat_view(host, parts, offset + n, p.partition - n)}, {0.0});
-    }
-    offset += p.partition;
-    if (p.trainable) {
-      p.gradient = flat_view(host, gradients, gradient_offset, p.partition);
-      gradient_offset += p.partition;
-    }
-    const StreamGuard guard(host, gather_stream_);
-    p.full = host.unallocated(whole->shape, dtype_, world_ * p.partition * size_of(dtype_), BufferCategory::kUnshardedParameter);
-    host.set_requires_grad(p.full, p.trainable);
-    ParameterView& view = host.program().program().parameters[id.value];
-    view.local = n > 0 ? host.id_of(flat_view(host, p.shard, 0, n)) : TensorId();
-    view.first_element = begin;
-    view.elements = n;
-    view.shard_dim = 0;
-    host.set_parameter(id, p.full);
-    if (!p.trainable) continue;
-    accumulators_.push_back(host.grad_accumulator(p.full));
-    host.register_accumulate_hook(accumulators_.back(), id.value);
+}
+
+/// zero.Init of one parameter: broadcast, cut and dropped.
+void Zero3::partition(Host& host, ParameterId id) {
+  PartitionedParameter& p = parameters_.at(id);
+  broadcast(host, id);
+  const SymTensor whole = host.parameter(id);
+  p.full = whole;
+  p.nothing = host.unallocated(whole->shape, dtype_, 0, BufferCategory::kUnshardedParameter);
+  if (options_.hpz_partition_size > 1) make_secondary(host, p);
+  p.shard = offload_parameters_ ? host_tensor(host, p.partition, dtype_, BufferCategory::kShardedParameter, options_.pin_memory)
+                                : host.empty({p.partition}, dtype_, BufferCategory::kShardedParameter);
+  const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
+  if (n < p.partition) {                   // torch.empty in DeepSpeed: any values.
+    host.launch(OpKind::kFill, {}, {flat_view(host, p.shard, n, p.partition - n)}, {0.0});
   }
+  if (n > 0) {
+    const SymTensor from = flat_view(host, whole, begin, n), to = flat_view(host, p.shard, 0, n);
+    if (offload_parameters_) {
+      copy_across(host, from, to, true);
+    } else {
+      host.launch(OpKind::kCopy, {from}, {to});
+    }
+  }
+  host.set_data(p.full, p.nothing);
 }
 
 void Zero3::make_sub_groups() {
@@ -109,105 +104,192 @@ void Zero3::make_sub_groups() {
       numel = 0;
     }
   }
-}
-
-/// Every module that runs has hooks, below a leaf module none (Z3-P-3).
-void Zero3::watch_modules(Host& host, ModuleId m) {
-  const Module& module = host.model().at(m);
-  if (module.has_forward) host.watch(m);
-  const auto& classes = extras_.leaf_classes;
-  if (std::find(classes.begin(), classes.end(), module.class_name) != classes.end()) {
-    leaves_.insert(m);
-    return;
-  }
-  for (const ChildModule& c : module.children) watch_modules(host, c.id);
-}
-
-/// Z3-P-2: one all-gather each, then the host waits for the device.
-void Zero3::gather_persistent(Host& host) {
-  bool any = false;
-  for (const ParameterId id : ids_) {
-    PartitionedParameter& p = parameters_.at(id);
-    if (!p.persistent) continue;
-    any = true;
-    {
-      const StreamGuard guard(host, gather_stream_);
-      host.allocate_storage(p.full);
-    }
-    const SymTensor whole = flat_view(host, p.full, 0, world_ * p.partition);
-    if (world_ > 1) {
-      collective(host, CollectiveKind::kAllGather, p.shard, whole);
-    } else {
-      host.launch(OpKind::kCopy, {p.shard}, {whole});
-    }
-    p.status = Status::kAvailable;
-  }
-  if (any) sync_device(host, cause_);
-}
-
-// ---------------------------------------------------------------------------------------------- step
-
-void Zero3::before_model(Host& host, bool training) {
-  Zero::before_model(host, training);
-  reset_step(host);
-}
-
-/// Z3-O-1: everything is released, one fp64 norm per sub-group, then an fp32 gradient for each sub-group.
-void Zero3::before_optimizer(Host& host) {
-  std::vector<Carry>& carries = host.program().program().carries;
-  carries.clear();                         // Persistent parameters live across the end of a step.
-  for (const ParameterId id : ids_) {
-    const PartitionedParameter& p = parameters_.at(id);
-    if (p.persistent) carries.push_back({p.full->storage->buffer, BufferId()});
-  }
-  release_all(host);
-  if (dtype_ == DType::kFloat16) {
-    wait(host, host.stream(), reduce_stream_);
-    cause_ = "overflow";
-    const SymTensor flag = host.empty({1}, DType::kUInt8, BufferCategory::kWorkspace);
-    host.launch(OpKind::kFill, {}, {flag}, {0.0});
-    collective(host, CollectiveKind::kAllReduce, flag, flag, -1, ReduceOp::kMax);
-    cause_.clear();
-  }
-  TensorList norms;
-  std::vector<TensorList> parts(sub_groups_.size());
   for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
-    for (const ParameterId id : sub_groups_[i]) parts[i].push_back(parameters_.at(id).gradient);
-    norms.push_back(global_norm(host, parts[i], DType::kFloat64));
-  }
-  const SymTensor norm = norms.size() == 1 ? norms[0] : vector_norm(host, stack_scalars(host, norms));
-  observe_norm(host, norm);
-  for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
-    SymTensor flat = flatten(host, parts[i], BufferCategory::kShardedGradient);
-    SymTensor gradient = host.cast(flat, DType::kFloat32, BufferCategory::kShardedGradient);
-    flat.reset();
-    const TensorList scaled{gradient};
-    if (config_.clip) scale_gradients(host, scaled, norm, config_.max_norm);
-    masters_[i].local->grad = std::move(gradient);
-    emit({.kind = EventKind::kSubGroupStep, .number = static_cast<int>(i)});
-  }
-}
-
-void Zero3::after_optimizer(Host& host) {
-  for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
-    masters_[i].local->grad.reset();
-    std::int64_t offset = 0;
+    std::int64_t position = 0;
     for (const ParameterId id : sub_groups_[i]) {
+      parameters_.at(id).sub_group = i;
+      parameters_.at(id).position = position;
+      position += parameters_.at(id).partition;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- modules
+
+/// Z3-P-3: modules named by class, or whose parameters per module are few (stage3_module_granularity_threshold).
+void Zero3::find_leaves(const Model& model) {
+  const auto is_named = [&](ModuleId m) {
+    const auto& classes = options_.leaf_classes;
+    return std::find(classes.begin(), classes.end(), model.at(m).class_name) != classes.end();
+  };
+  std::map<ModuleId, std::int64_t> granularity, size;
+  const auto measure = [&](const auto& self, ModuleId m) -> std::pair<std::int64_t, std::int64_t> {
+    const Module& module = model.at(m);
+    const std::int64_t total = [&] {
+      std::int64_t n = 0;
+      for (const ParameterId id : parameters_of(model, m, true)) n += parameters_.at(id).numel;
+      return n;
+    }();
+    granularity[m] = INT64_MAX;
+    size[m] = total;
+    if (total == 0) return {0, 0};
+    std::int64_t layers = 0, numel = 0;
+    for (const OwnedParameter& p : module.parameters) numel += parameters_.at(p.id).numel;
+    if (module.children.empty()) return {1, numel};
+    for (const ChildModule& c : module.children) {
+      const auto [l, n] = self(self, c.id);
+      layers += l;
+      numel += n;
+    }
+    if (!module.has_forward) return {layers, numel};   // ModuleList and the like.
+    ++layers;
+    if (numel <= kLargestLeaf) granularity[m] = numel / layers;
+    return {layers, numel};
+  };
+  const std::int64_t threshold = options_.module_granularity_threshold;
+  if (threshold > 0) {
+    measure(measure, ModuleId(0));
+    fast_leaves_ = true;
+  }
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (is_named(m) || (threshold > 0 && size[m] > 0 && granularity[m] <= threshold)) {
+      leaves_.insert(m);
+      for (const ParameterId id : parameters_of(model, m, true)) {
+        if (parameters_.at(id).trainable) leaf_of_[id] = m;
+      }
+      return;
+    }
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+  };
+  visit(visit, ModuleId(0));
+}
+
+/// Every module that runs has hooks, below a leaf module none.
+void Zero3::watch_modules(Host& host, ModuleId m) {
+  if (host.model().at(m).has_forward) host.watch(m);
+  if (is_leaf(m)) return;
+  for (const ChildModule& c : host.model().at(m).children) watch_modules(host, c.id);
+}
+
+// ---------------------------------------------------------------------------------------------- optimizer
+
+/// The parts of trainable parameters side by side: on the device through host memory (defragment), or in page-locked memory.
+void Zero3::move_parts(Host& host) {
+  std::int64_t total = 0;
+  for (const ParameterId id : trainable_) total += parameters_.at(id).partition;
+  const SymTensor staging = host_tensor(host, total, dtype_, BufferCategory::kShardedParameter, offload_parameters_);
+  std::int64_t offset = 0;
+  for (const auto& group : sub_groups_) {
+    for (const ParameterId id : group) {
       PartitionedParameter& p = parameters_.at(id);
-      host.launch(OpKind::kCopy, {flat_view(host, masters_[i].local, offset, p.partition)}, {p.shard});
+      const SymTensor place = flat_view(host, staging, offset, p.partition);
+      if (offload_parameters_) {
+        host.launch(OpKind::kCopy, {p.shard}, {place});
+        p.shard = place;
+      } else {
+        copy_across(host, p.shard, place, true);
+        p.shard.reset();
+      }
       offset += p.partition;
     }
   }
-  cause_ = "persistent";
-  gather_persistent(host);
-  cause_.clear();
-  auto carry = host.program().program().carries.begin();
+  SymTensor flat = staging;
+  if (!offload_parameters_) {
+    flat = host.empty({total}, dtype_, BufferCategory::kShardedParameter);
+    copy_across(host, staging, flat, true);
+  }
+  offset = 0;
+  for (const auto& group : sub_groups_) {
+    std::int64_t numel = 0;
+    for (const ParameterId id : group) {
+      PartitionedParameter& p = parameters_.at(id);
+      p.shard = flat_view(host, flat, offset + numel, p.partition);
+      numel += p.partition;
+    }
+    sub_group_parts_.push_back(flat_view(host, flat, offset, numel));
+    offset += numel;
+  }
+}
+
+/// _create_fp32_partitions, initialize_optimizer_states: a conversion, then a clone of it.
+void Zero3::make_masters(Host& host) {
+  std::int64_t largest = 0;
+  for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
+    const SymTensor& parts = sub_group_parts_[i];
+    largest = std::max(largest, parts->numel);
+    SymTensor master;
+    if (offload_optimizer_) {
+      master = host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedParameter, false);
+      if (in_host_memory(parts)) {
+        host.launch(OpKind::kCopy, {parts}, {master});
+      } else {
+        const SymTensor wide = host.cast(parts, DType::kFloat32, BufferCategory::kShardedParameter);
+        copy_across(host, wide, master, true);
+      }
+    } else {
+      const SymTensor here = to_device(host, parts, BufferCategory::kShardedParameter, true);
+      const SymTensor wide = host.cast(here, DType::kFloat32, BufferCategory::kShardedParameter);
+      master = host.empty({parts->numel}, DType::kFloat32, BufferCategory::kShardedParameter);
+      host.launch(OpKind::kCopy, {wide}, {master});
+    }
+    masters_.push_back({sub_groups_[i].empty() ? ParameterId() : sub_groups_[i][0], std::move(master), parts->numel});
+  }
+  if (!offload_optimizer_) {
+    host.launch(OpKind::kFill, {}, {host.empty({largest}, DType::kFloat32, BufferCategory::kShardedGradient)}, {0.0});
+    return;
+  }
+  for (const SymTensor& parts : sub_group_parts_) {
+    host_gradients_.push_back(host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedGradient, options_.pin_memory));
+    host.launch(OpKind::kFill, {}, {host_gradients_.back()}, {0.0});
+  }
+}
+
+void Zero3::make_gradients(Host& host) {
+  if (options_.contiguous_gradients) {
+    bucket_buffer_ = host.empty({options_.reduce_bucket_size}, communication_dtype(), BufferCategory::kBucket);
+  }
+  std::int64_t total = 0, offset = 0;
+  for (const ParameterId id : trainable_) total += parameters_.at(id).partition;
+  gradients_ = offload_optimizer_
+                   ? host_tensor(host, total, grad_accum_dtype(), BufferCategory::kShardedGradient, options_.pin_memory)
+                   : host.empty({total}, grad_accum_dtype(), BufferCategory::kShardedGradient);
+  host.launch(OpKind::kFill, {}, {gradients_}, {0.0});
+  for (const auto& group : sub_groups_) {
+    for (const ParameterId id : group) {
+      PartitionedParameter& p = parameters_.at(id);
+      p.gradient = flat_view(host, gradients_, offset, p.partition);
+      offset += p.partition;
+    }
+  }
+}
+
+void Zero3::publish(Host& host) {
   for (const ParameterId id : ids_) {
     const PartitionedParameter& p = parameters_.at(id);
-    if (p.persistent) (carry++)->now = p.full->storage->buffer;
+    const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
+    ParameterView& view = host.program().program().parameters[id.value];
+    view.local = n > 0 ? host.id_of(flat_view(host, p.shard, 0, n)) : TensorId();
+    view.first_element = begin;
+    view.elements = n;
+    view.shard_dim = 0;
   }
-  if (step_ == 0) host.program().program().carries.clear();   // Nothing was gathered before the first step.
-  throughput_timer(host);
+}
+
+/// DS-INIT: the optimizer gathers each trainable parameter for its hook and drops it.
+void Zero3::gather_once(Host& host) {
+  for (const auto& group : sub_groups_) {
+    for (const ParameterId id : group) {
+      PartitionedParameter& p = parameters_.at(id);
+      {
+        const SymTensor whole = host.empty({world_ * p.partition}, dtype_, BufferCategory::kGatherOutput);
+        collective(host, CollectiveKind::kAllGather, to_device(host, p.shard, BufferCategory::kGatherInput, true), whole);
+        sync_device(host, "");
+      }
+      if (leaf_of_.count(id) != 0) continue;
+      accumulators_.push_back(host.grad_accumulator(p.full));
+      host.register_accumulate_hook(accumulators_.back(), id.value);
+    }
+  }
 }
 
 std::unique_ptr<Framework> make_zero3(const ParallelConfig& config, Extras extras) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -18,6 +19,8 @@ enum class Status : std::uint8_t { kPartitioned, kInFlight, kAvailable };
 /// One all-gather under way.
 struct GatherHandle {
   std::vector<ParameterId> parameters;
+  std::int64_t ranks = 1;                  ///< Of the group that gathers: the job, or a secondary group (Z3-X).
+  std::vector<std::int64_t> parts;         ///< Elements of one rank's part of each parameter.
   SymTensor flat;                          ///< Null if the parameter is gathered in place.
   bool complete = false;
 };
@@ -25,9 +28,13 @@ struct GatherHandle {
 struct PartitionedParameter {
   std::int64_t numel = 0, partition = 0;   ///< Elements; elements of one rank's part, padded.
   bool persistent = false, trainable = true;
-  SymTensor full;                          ///< The parameter; its storage exists while it is gathered.
-  SymTensor shard;
+  SymTensor full;                          ///< The parameter; its data comes with each gather and goes with the release.
+  SymTensor nothing;                       ///< The data of a released parameter.
+  SymTensor shard;                         ///< On the device, or in host memory.
+  SymTensor secondary;                     ///< Part of the secondary group (hpZ), from a release until the next step.
   SymTensor gradient;                      ///< This rank's part, in the static gradient buffer.
+  std::size_t sub_group = 0;
+  std::int64_t position = 0;               ///< Of the part in its sub-group.
   Status status = Status::kPartitioned;
   std::set<ModuleId> active;               ///< Modules that use it now.
   std::shared_ptr<GatherHandle> handle;
@@ -45,6 +52,7 @@ class Zero3 final : public Zero {
   void on_accumulated(Host& host, std::uint32_t parameter) override;
   void end_micro_batch(Host& host) override;
   void before_optimizer(Host& host) override;
+  void update(Host& host, Optimizer* optimizer) override;
   void after_optimizer(Host& host) override;
 
   const PartitionedParameter& parameter(ParameterId id) const { return parameters_.at(id); }
@@ -59,10 +67,16 @@ class Zero3 final : public Zero {
   };
 
   // ------------------------------------------------------------ zero3.cc
-  void partition(Host& host);
+  void describe_parameters(Host& host);
+  void partition(Host& host, ParameterId id);
   void make_sub_groups();
+  void find_leaves(const Model& model);
   void watch_modules(Host& host, ModuleId m);
-  void gather_persistent(Host& host);
+  void move_parts(Host& host);
+  void make_masters(Host& host);
+  void make_gradients(Host& host);
+  void publish(Host& host);
+  void gather_once(Host& host);
 
   // ------------------------------------------------------------ zero3_coordinator.cc
   bool is_leaf(ModuleId m) const { return leaves_.count(m) != 0; }
@@ -71,30 +85,47 @@ class Zero3 final : public Zero {
   void reset_step(Host& host);
   void compare_integers(Host& host, std::int64_t count);
   void check_trace(Host& host, ModuleId m);
+  void clean_in_flight(Host& host);
   void fetch(Host& host, ModuleId m, bool forward);
   void prefetch(Host& host, const std::vector<ParameterId>& fetched);
-  void start_gather(Host& host, std::vector<ParameterId> ids, const char* cause);
-  void finish_gather(Host& host, GatherHandle& handle);
-  void wait_for(Host& host, ParameterId id);
-  bool release(Host& host, ParameterId id);
+  bool release(Host& host, ParameterId id, bool record = true);
   void release_module(Host& host, ModuleId m, bool forward);
   const std::set<ParameterId>& releasable(Host& host, ModuleId m);
   void release_leftovers(Host& host);
   void release_all(Host& host);
   void emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId m = {}, bool forward = true);
 
+  // ------------------------------------------------------------ zero3_gather.cc
+  void start_gather(Host& host, std::vector<ParameterId> ids, const char* cause);
+  void start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary);
+  void finish_gather(Host& host, GatherHandle& handle);
+  void wait_for(Host& host, ParameterId id, bool fast);
+  /// parameter.data = a new tensor on the current stream; returns it flat, padded.
+  SymTensor new_data(Host& host, PartitionedParameter& p);
+  void make_secondary(Host& host, PartitionedParameter& p);
+  void gather_persistent(Host& host);
+
   // ------------------------------------------------------------ zero3_reduce.cc
+  void add_to_bucket(Host& host, ParameterId id);
+  void reduce_leaf(Host& host, ModuleId m);
   void reduce_bucket(Host& host);
   void reduce_scatter(Host& host, std::vector<ParameterId> ids);
   void all_reduce_bucket(Host& host);
   void keep_partition(Host& host, ParameterId id, const SymTensor& part);
+  void offload_partition(Host& host, ParameterId id, const SymTensor& part, const SymTensor& kept);
+
+  // ------------------------------------------------------------ zero3_step.cc
+  void copy_back(Host& host, const SymTensor& master, const SymTensor& parts);
 
   bool overlap_;
   std::map<ParameterId, PartitionedParameter> parameters_;
   std::map<ParameterId, std::size_t> position_;       ///< In model.parameters(): DeepSpeed's ds_id.
   std::set<ModuleId> leaves_;
+  bool fast_leaves_ = false;                          ///< Leaves by granularity: no events, no record_stream (Z3-P-3).
+  std::map<ParameterId, ModuleId> leaf_of_;           ///< Parameters reduced with their leaf module.
   std::vector<std::vector<ParameterId>> sub_groups_;
   std::vector<Ref<AutogradNode>> accumulators_;
+  GroupId secondary_group_;
 
   Trace trace_ = Trace::kInvalid;
   std::vector<ModuleId> module_order_;
@@ -105,10 +136,17 @@ class Zero3 final : public Zero {
   std::int64_t trace_step_ = 0, available_ = 0;
   std::deque<EventId> fetch_events_, reduce_events_;
   std::vector<ModuleId> active_backward_;
+  std::map<ModuleId, int> grads_remaining_;           ///< Inputs of a module whose gradients are to come.
+  std::map<ModuleId, std::set<ParameterId>> recompute_;   ///< Frozen parameters that a recomputation fetched for it.
 
   SymTensor bucket_buffer_;
   std::vector<ParameterId> bucket_;
   std::int64_t elements_ = 0;
+  SymTensor gradients_;                               ///< Static buffer of this rank's parts.
+  std::vector<SymTensor> sub_group_parts_, host_gradients_;   ///< Of each sub-group: 16-bit parts; offloaded fp32 gradients.
+  std::map<ParameterId, SymTensor> parameter_norms_;
+  TensorList norms_;
+  std::vector<std::pair<ParameterId, BufferId>> carried_;   ///< Persistent parameters whole at the start of this step.
 };
 
 }  // namespace foreshard::zero

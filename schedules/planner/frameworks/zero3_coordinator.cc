@@ -6,12 +6,6 @@
 #include "schedules/planner/frameworks/zero3.h"
 
 namespace foreshard::zero {
-namespace {
-
-constexpr std::size_t kMostFetchEvents = 2;
-
-}  // namespace
-
 std::vector<ParameterId> Zero3::parameters_of(const Model& model, ModuleId m, bool recurse) const {
   std::set<ParameterId> found;
   const auto visit = [&](const auto& self, ModuleId at) -> void {
@@ -44,17 +38,12 @@ void Zero3::compare_integers(Host& host, std::int64_t count) {
     const SymTensor t = host.empty({n}, DType::kInt64, BufferCategory::kWorkspace);
     host.launch(OpKind::kFill, {}, {t}, {0.0});
     collective(host, CollectiveKind::kBroadcast, t, t, 0);
-    Copy down;
-    down.direction = CopyDirection::kDeviceToHost;
-    down.bytes = Bytes(t->bytes());
-    down.source = host.id_of(t);
-    down.blocks_host = true;
-    host.copy(down);
+    read_back(host, t);
   }
 }
 
-/// At each forward of the model: the first one records, later ones follow the record.
-void Zero3::reset_step(Host& host) {
+/// What is in flight arrives and is dropped.
+void Zero3::clean_in_flight(Host& host) {
   std::vector<ParameterId> released;
   for (auto& [id, p] : parameters_) {
     if (p.status != Status::kInFlight) continue;
@@ -62,6 +51,11 @@ void Zero3::reset_step(Host& host) {
     if (release(host, id)) released.push_back(id);
   }
   emit_released(EventKind::kReleaseAll, std::move(released));
+}
+
+/// At each forward of the model: the first one records, later ones follow the record.
+void Zero3::reset_step(Host& host) {
+  clean_in_flight(host);
   if (trace_ != Trace::kComplete) {
     compare_integers(host, static_cast<std::int64_t>(module_order_.size()));
     if (trace_ == Trace::kRecord) {
@@ -85,51 +79,74 @@ void Zero3::reset_step(Host& host) {
 }
 
 void Zero3::check_trace(Host& host, ModuleId m) {
-  if (trace_ == Trace::kRecord) module_order_.push_back(m);
-  if (trace_ != Trace::kComplete) return;
-  const auto step = static_cast<std::size_t>(trace_step_);
-  if (step < module_order_.size() && module_order_[step] == m) return;
-  emit({.kind = EventKind::kTraceInvalidated});
-  trace_ = Trace::kInvalid;
-  module_order_.clear();
-  parameter_order_.clear();
-  queue_.clear();
-  fetched_for_.clear();
-  std::vector<ParameterId> released;
-  for (auto& [id, p] : parameters_) {
-    if (p.status != Status::kInFlight) continue;
-    finish_gather(host, *p.handle);
-    if (release(host, id)) released.push_back(id);
+  if (trace_ == Trace::kComplete) {
+    const auto step = static_cast<std::size_t>(trace_step_);
+    if (step < module_order_.size() && module_order_[step] == m) return;
+    emit({.kind = EventKind::kTraceInvalidated});
+    trace_ = Trace::kInvalid;
+    module_order_.clear();
+    parameter_order_.clear();
+    queue_.clear();
+    fetched_for_.clear();
+    clean_in_flight(host);
   }
-  emit_released(EventKind::kReleaseAll, std::move(released));
+  if (trace_ == Trace::kRecord) module_order_.push_back(m);
 }
 
 // ---------------------------------------------------------------------------------------------- module hooks
 
+namespace {
+
+/// What a pass-through function of a module is for.
+enum Hook : std::uint32_t { kPostBackward, kPreBackward, kLeafGradients, kHooks };
+
+}  // namespace
+
 void Zero3::pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) {
   check_trace(host, m);
   fetch(host, m, true);
+  int& remaining = grads_remaining_[m];
+  remaining = 0;
+  std::vector<SymTensor> with_gradient;
   for (SymTensor& t : inputs) {
-    if (t && host.requires_grad(t) && host.grad_enabled()) host.apply_function({&t, 1}, m.value * 2);
+    if (!host.requires_grad(t)) continue;
+    ++remaining;
+    if (host.grad_enabled()) host.apply_function({&t, 1}, m.value * kHooks + kPostBackward);
+    with_gradient.push_back(t);
   }
+  // register_full_backward_hook of a leaf: one function over all inputs.
+  if (!is_leaf(m) || !host.grad_enabled() || with_gradient.empty()) return;
+  host.apply_function(with_gradient, m.value * kHooks + kLeafGradients);
+  std::size_t k = 0;
+  for (SymTensor& t : inputs) if (host.requires_grad(t)) t = with_gradient[k++];
 }
 
-void Zero3::post_forward(Host& host, ModuleId m, std::span<SymTensor>, std::span<SymTensor> outputs) {
+void Zero3::post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
   release_module(host, m, true);
+  const bool any = std::any_of(inputs.begin(), inputs.end(), [&](const SymTensor& t) { return host.requires_grad(t); });
   for (SymTensor& t : outputs) {
-    if (t && host.requires_grad(t) && host.grad_enabled()) host.apply_function({&t, 1}, m.value * 2 + 1);
+    if (!host.requires_grad(t) || !host.grad_enabled()) continue;
+    host.apply_function({&t, 1}, m.value * kHooks + kPreBackward);
+    // Without an input that takes a gradient the hook fires when the output's gradient comes.
+    if (is_leaf(m) && !any) host.apply_function({&t, 1}, m.value * kHooks + kLeafGradients);
   }
 }
 
 void Zero3::on_function_backward(Host& host, std::uint32_t payload) {
-  const ModuleId m(payload / 2);
-  if (payload % 2 == 0) return release_module(host, m, false);
+  const ModuleId m(payload / kHooks);
+  switch (payload % kHooks) {
+    case kPostBackward:
+      if (--grads_remaining_[m] == 0) release_module(host, m, false);
+      return;
+    case kLeafGradients: return reduce_leaf(host, m);
+    default: break;
+  }
   check_trace(host, m);
   if (std::find(active_backward_.begin(), active_backward_.end(), m) == active_backward_.end()) active_backward_.push_back(m);
   fetch(host, m, false);
 }
 
-// ---------------------------------------------------------------------------------------------- gathering
+// ---------------------------------------------------------------------------------------------- fetching
 
 /// Z3-AG-1: what the module needs, then (along a complete trace) what comes next.
 void Zero3::fetch(Host& host, ModuleId m, bool forward) {
@@ -137,9 +154,15 @@ void Zero3::fetch(Host& host, ModuleId m, bool forward) {
   const std::vector<ParameterId> ids = parameters_of(host.model(), m, is_leaf(m));
   if (!ids.empty()) emit({.kind = EventKind::kFetch, .module = m, .forward = forward});
   start_gather(host, ids, "fetch");
+  const bool recomputing = forward && host.in_backward() && !active_backward_.empty();
   for (const ParameterId id : ids) {
-    parameters_.at(id).active.insert(m);
-    wait_for(host, id);
+    PartitionedParameter& p = parameters_.at(id);
+    p.active.insert(m);
+    if (recomputing && !p.trainable) {       // No hook of its own will release it.
+      recompute_[active_backward_.back()].insert(id);
+      p.active.insert(active_backward_.back());
+    }
+    wait_for(host, id, fast_leaves_ && is_leaf(m));
   }
   wait(host, host.stream(), gather_stream_);
   if (trace_ == Trace::kComplete) prefetch(host, ids);
@@ -172,109 +195,39 @@ void Zero3::prefetch(Host& host, const std::vector<ParameterId>& fetched) {
   start_gather(host, std::move(next), "prefetch");
 }
 
-/// Z3-AG-2: one parameter straight into its own memory, several through one flat buffer.
-void Zero3::start_gather(Host& host, std::vector<ParameterId> ids, const char* cause) {
-  std::erase_if(ids, [&](ParameterId id) { return parameters_.at(id).status != Status::kPartitioned; });
-  if (ids.empty()) return;
-  std::sort(ids.begin(), ids.end(), [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
-  std::int64_t numel = 0, parts = 0;
-  for (const ParameterId id : ids) {
-    numel += parameters_.at(id).numel;
-    parts += parameters_.at(id).partition;
-  }
-  available_ += numel;
-  emit({.kind = EventKind::kGather, .parameters = ids, .numel = numel, .cause = cause});
-  const StreamGuard guard(host, gather_stream_);
-  cause_ = cause;
-  auto handle = std::make_shared<GatherHandle>();
-  handle->parameters = ids;
-  for (const ParameterId id : ids) {
-    parameters_.at(id).status = Status::kInFlight;
-    parameters_.at(id).handle = handle;
-  }
-  if (ids.size() == 1 || world_ == 1) {
-    for (const ParameterId id : ids) {
-      PartitionedParameter& p = parameters_.at(id);
-      host.allocate_storage(p.full);
-      const SymTensor whole = flat_view(host, p.full, 0, world_ * p.partition);
-      if (world_ == 1) {
-        host.launch(OpKind::kCopy, {p.shard}, {whole});
-      } else {
-        collective(host, CollectiveKind::kAllGather, p.shard, whole);
-      }
-    }
-  } else {
-    handle->flat = host.empty({world_ * parts}, dtype_, BufferCategory::kGatherOutput);
-    const SymTensor own = flat_view(host, handle->flat, rank_ * parts, parts);
-    TensorList shards;
-    for (const ParameterId id : ids) shards.push_back(parameters_.at(id).shard);
-    const TensorList out{own};
-    launch_lists(host, OpKind::kCat, {&shards}, {&out}, {0.0});
-    collective(host, CollectiveKind::kAllGather, own, handle->flat);
-  }
-  cause_.clear();
-}
-
-/// On the all-gather stream: the pieces of every parameter are put together in new memory.
-void Zero3::finish_gather(Host& host, GatherHandle& handle) {
-  if (std::exchange(handle.complete, true)) return;
-  const StreamGuard guard(host, gather_stream_);
-  const std::int64_t parts = handle.flat ? handle.flat->numel / world_ : 0;
-  std::int64_t offset = 0;
-  for (const ParameterId id : handle.parameters) {
-    PartitionedParameter& p = parameters_.at(id);
-    p.status = Status::kAvailable;
-    if (!handle.flat) continue;
-    host.allocate_storage(p.full);
-    const std::array<std::int64_t, 2> strides{parts, 1};
-    const SymTensor pieces = host.view_as(handle.flat, {world_, p.partition}, strides, offset);
-    host.launch(OpKind::kCopy, {pieces}, {host.view_as(p.full, {world_, p.partition})});
-    offset += p.partition;
-  }
-  handle.flat.reset();
-}
-
-/// Z3-AG-3: one event per parameter; with three outstanding the host waits for the oldest.
-void Zero3::wait_for(Host& host, ParameterId id) {
-  PartitionedParameter& p = parameters_.at(id);
-  if (!p.handle) return;
-  if (fetch_events_.size() > kMostFetchEvents) {
-    host.program().sync_event(fetch_events_.front());
-    fetch_events_.pop_front();
-    emit({.kind = EventKind::kHostSync, .on = "event"});
-  }
-  if (world_ == 1 && !p.handle->complete) {   // Nothing to gather: the host waits for the copy.
-    host.program().sync_stream(gather_stream_);
-    emit({.kind = EventKind::kHostSync, .on = stream_name(gather_stream_)});
-  }
-  finish_gather(host, *p.handle);
-  p.handle.reset();
-  fetch_events_.push_back(host.record_event(gather_stream_));
-}
-
 // ---------------------------------------------------------------------------------------------- releasing
 
-/// Z3-R-2.
-bool Zero3::release(Host& host, ParameterId id) {
+/// Z3-R-2: the parameter forgets its data; `record`: the device may still read it.
+bool Zero3::release(Host& host, ParameterId id, bool record) {
   PartitionedParameter& p = parameters_.at(id);
   if (p.status != Status::kAvailable || !p.active.empty()) return false;
   p.handle.reset();
-  if (host.stream() != p.full->storage->pool) host.program().record_stream(p.full->storage->buffer, host.stream());
-  host.free_storage(p.full);
+  if (options_.hpz_partition_size > 1 && !p.secondary) make_secondary(host, p);
+  const SymStorage& s = *p.full->storage;
+  if (record && s.buffer.valid() && host.stream() != s.pool) host.program().record_stream(s.buffer, host.stream());
+  host.set_data(p.full, p.nothing);
   p.status = Status::kPartitioned;
   available_ -= p.numel;
   return true;
 }
 
 void Zero3::release_module(Host& host, ModuleId m, bool forward) {
-  const std::vector<ParameterId> ids = parameters_of(host.model(), m, is_leaf(m));
-  const std::set<ParameterId> all(ids.begin(), ids.end());
-  const std::set<ParameterId>& may = trace_ == Trace::kComplete ? releasable(host, m) : all;
-  if (!forward) std::erase(active_backward_, m);
+  const std::vector<ParameterId> own = parameters_of(host.model(), m, is_leaf(m));
+  std::set<ParameterId> ids(own.begin(), own.end());
+  std::set<ParameterId> may = trace_ == Trace::kComplete ? releasable(host, m) : ids;
+  if (!forward) {
+    for (const ParameterId id : recompute_[m]) {
+      ids.insert(id);
+      if (!parameters_.at(id).persistent) may.insert(id);
+    }
+    recompute_.erase(m);
+    std::erase(active_backward_, m);
+  }
   std::vector<ParameterId> released;
+  const bool record = !fast_leaves_ || !is_leaf(m);
   for (const ParameterId id : ids) {
     parameters_.at(id).active.erase(m);
-    if (may.count(id) != 0 && release(host, id)) released.push_back(id);
+    if (may.count(id) != 0 && release(host, id, record)) released.push_back(id);
   }
   emit_released(EventKind::kRelease, std::move(released), m, forward);
 }
@@ -307,7 +260,11 @@ void Zero3::release_leftovers(Host& host) {
   while (!active_backward_.empty()) {
     const ModuleId m = active_backward_.back();
     active_backward_.pop_back();
-    for (const ParameterId id : parameters_of(host.model(), m, is_leaf(m))) {
+    const std::vector<ParameterId> own = parameters_of(host.model(), m, is_leaf(m));
+    std::set<ParameterId> ids(own.begin(), own.end());
+    ids.merge(recompute_[m]);
+    recompute_.erase(m);
+    for (const ParameterId id : ids) {
       PartitionedParameter& p = parameters_.at(id);
       p.active.erase(m);
       if (!p.persistent && release(host, id)) released.push_back(id);

@@ -12,32 +12,56 @@ constexpr std::size_t kMostReduceEvents = 2;
 
 }  // namespace
 
-void Zero3::on_accumulated(Host& host, std::uint32_t parameter) {
-  const ParameterId id(parameter);
-  SymTensor& grad = parameters_.at(id).full->grad;
-  if (elements_ + grad->numel > options_.reduce_bucket_size && elements_ > 0) reduce_bucket(host);
-  emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = grad->numel});
+void Zero3::on_accumulated(Host& host, std::uint32_t parameter) { add_to_bucket(host, ParameterId(parameter)); }
+
+/// The gradients of a leaf module, when those of its inputs are there.
+void Zero3::reduce_leaf(Host& host, ModuleId m) {
+  for (const auto& group : sub_groups_) {
+    for (const ParameterId id : group) {
+      const auto leaf = leaf_of_.find(id);
+      if (leaf == leaf_of_.end() || leaf->second != m) continue;
+      PartitionedParameter& p = parameters_.at(id);
+      if (!p.full->grad) {                   // torch.zeros_like(parameter), or of what stands for a released one.
+        const bool here = p.status == Status::kAvailable;
+        p.full->grad = host.empty(here ? p.full->shape : Shape{fast_leaves_ ? 1 : 0}, dtype_, BufferCategory::kUnshardedGradient);
+        host.launch(OpKind::kFill, {}, {p.full->grad}, {0.0});
+      }
+      add_to_bucket(host, id);
+    }
+  }
+}
+
+/// reduce_independent_p_g_buckets_and_remove_grads, __add_grad_to_ipg_bucket.
+void Zero3::add_to_bucket(Host& host, ParameterId id) {
+  PartitionedParameter& p = parameters_.at(id);
+  SymTensor& grad = p.full->grad;
+  if (elements_ + p.numel > options_.reduce_bucket_size && elements_ > 0) reduce_bucket(host);
+  emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = p.numel});
   wait(host, reduce_stream_, host.stream());
-  if (options_.contiguous_gradients && elements_ + grad->numel <= options_.reduce_bucket_size) {
+  const std::int64_t numel = grad->numel;
+  if (options_.contiguous_gradients && elements_ + numel <= options_.reduce_bucket_size) {
     const StreamGuard guard(host, reduce_stream_);
     SymTensor view = host.view_as(bucket_buffer_, grad->shape, elements_);
-    host.launch(OpKind::kCopy, {grad}, {view});
+    if (numel > 0) host.launch(OpKind::kCopy, {grad}, {view});
     if (overlap_) host.program().record_stream(grad->storage->buffer, reduce_stream_);
-    elements_ += grad->numel;
     grad = std::move(view);
-  } else {
-    elements_ += grad->numel;
   }
+  elements_ += numel;
   bucket_.push_back(id);
 }
 
 void Zero3::reduce_bucket(Host& host) {
   if (bucket_.empty()) return;
   emit({.kind = EventKind::kReduceBucket, .parameters = bucket_, .numel = elements_});
+  for (const ParameterId id : bucket_) {
+    const PartitionedParameter& p = parameters_.at(id);
+    if (p.full->grad->numel == p.numel) continue;
+    throw ZeroError("RuntimeError", std::to_string(p.full->grad->numel) + " != " + std::to_string(p.numel) +
+                                        " Cannot reduce scatter gradients whose size is not same as the params");
+  }
   if (reduce_events_.size() > kMostReduceEvents) {
-    host.program().sync_event(reduce_events_.front());
+    sync_event(host, reduce_events_.front(), "reduce");
     reduce_events_.pop_front();
-    emit({.kind = EventKind::kHostSync, .cause = "reduce", .on = "event"});
   }
   const StreamGuard guard(host, reduce_stream_);
   cause_ = "reduce";
@@ -49,11 +73,7 @@ void Zero3::reduce_bucket(Host& host) {
     reduce_scatter(host, std::move(sorted));
   }
   cause_.clear();
-  for (const ParameterId id : bucket_) {
-    SymTensor& grad = parameters_.at(id).full->grad;
-    if (overlap_) host.program().record_stream(grad->storage->buffer, reduce_stream_);
-    grad.reset();
-  }
+  for (const ParameterId id : bucket_) parameters_.at(id).full->grad.reset();
   bucket_.clear();
   elements_ = 0;
   reduce_events_.push_back(host.record_event(reduce_stream_));
@@ -61,7 +81,7 @@ void Zero3::reduce_bucket(Host& host) {
 
 /// Z3-G-2: gradients in W rows, padded, side by side in one tensor.
 void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
-  const DType sent = communication_dtype(dtype_);
+  const DType sent = communication_dtype();
   TensorList rows;
   std::int64_t parts = 0;
   for (const ParameterId id : ids) {
@@ -90,8 +110,10 @@ void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
   collective(host, CollectiveKind::kReduceScatter, flat, own, -1, ReduceOp::kSum);
   std::int64_t offset = 0;
   for (const ParameterId id : ids) {
-    keep_partition(host, id, flat_view(host, own, offset, parameters_.at(id).partition));
-    offset += parameters_.at(id).partition;
+    const PartitionedParameter& p = parameters_.at(id);
+    const std::int64_t n = std::clamp<std::int64_t>(p.numel - rank_ * p.partition, 0, p.partition);
+    if (n > 0) keep_partition(host, id, flat_view(host, own, offset, n));
+    offset += p.partition;
   }
 }
 
@@ -100,11 +122,19 @@ void Zero3::all_reduce_bucket(Host& host) {
   const SymTensor bucket = flat_view(host, bucket_buffer_, 0, elements_);
   host.launch(OpKind::kMulInPlace, {bucket}, {bucket}, {1.0 / static_cast<double>(world_)});
   collective(host, CollectiveKind::kAllReduce, bucket, bucket, -1, ReduceOp::kSum);
+  SymTensor reduced = bucket;
+  if (world_ != 1) {                         // A product with the predivide factor (1), out of place.
+    reduced = host.empty({elements_}, bucket->dtype, BufferCategory::kReduceTemporary);
+    host.launch(OpKind::kMulScalar, {bucket}, {reduced}, {1.0});
+  }
+  if (communication_dtype() != grad_accum_dtype()) {
+    reduced = host.cast(reduced, grad_accum_dtype(), BufferCategory::kReduceTemporary);
+  }
   std::int64_t offset = 0;
   for (const ParameterId id : bucket_) {
     const PartitionedParameter& p = parameters_.at(id);
     const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
-    if (n > 0) keep_partition(host, id, flat_view(host, bucket, offset + begin, n));
+    if (n > 0) keep_partition(host, id, flat_view(host, reduced, offset + begin, n));
     offset += p.numel;
   }
 }
@@ -112,11 +142,31 @@ void Zero3::all_reduce_bucket(Host& host) {
 /// The first micro-batch fills the static buffer of gradients, later ones add to it.
 void Zero3::keep_partition(Host& host, ParameterId id, const SymTensor& part) {
   const SymTensor kept = flat_view(host, parameters_.at(id).gradient, 0, part->numel);
+  const SymTensor wide = host.cast(part, grad_accum_dtype(), BufferCategory::kReduceTemporary);
+  if (offload_optimizer_) return offload_partition(host, id, wide, kept);
   if (micro_ == 0) {
-    host.launch(OpKind::kCopy, {part}, {kept});
+    host.launch(OpKind::kCopy, {wide}, {kept});
   } else {
-    host.launch(OpKind::kAddInPlace, {kept, part}, {kept});
+    host.launch(OpKind::kAddInPlace, {kept, wide}, {kept});
   }
+}
+
+/// The buffer is in host memory: sums are made on the device and go down; at the boundary the norm and an fp32 copy.
+void Zero3::offload_partition(Host& host, ParameterId id, const SymTensor& part, const SymTensor& kept) {
+  SymTensor sum = part;
+  if (micro_ == 0) {
+    copy_across(host, part, kept, false);
+    sum = to_device(host, kept, BufferCategory::kReduceTemporary, false);   // Up again at once, used or not.
+  } else {
+    sum = to_device(host, kept, BufferCategory::kReduceTemporary, false);
+    host.launch(OpKind::kAddInPlace, {sum, part}, {sum});
+    copy_across(host, sum, kept, false);
+  }
+  if (!boundary_) return;
+  parameter_norms_[id] = wide_norm(host, sum);
+  const PartitionedParameter& p = parameters_.at(id);
+  const SymTensor wide = host.cast(sum, DType::kFloat32, BufferCategory::kReduceTemporary);
+  copy_across(host, wide, flat_view(host, host_gradients_[p.sub_group], p.position, part->numel), false);
 }
 
 /// Z3-G-3.

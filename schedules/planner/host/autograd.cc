@@ -150,6 +150,11 @@ Ref<AutogradNode> Host::gradient_node(const SymTensor& t) { return impl_->gradie
 
 void Host::run_backward_on_one_stream() { impl_->node_streams = false; }
 
+bool Host::will_run(const SymTensor& t) const {
+  const AutogradNode* const n = t->grad_fn ? t->grad_fn.get() : t->grad_accumulator;
+  return n != nullptr && impl_->running_backward != 0 && n->visit == impl_->running_backward;
+}
+
 bool Host::will_run(const Ref<AutogradNode>& node) const {
   return impl_->running_backward != 0 && node->visit == impl_->running_backward;
 }
@@ -197,6 +202,7 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
   const Ref<AutogradNode> node = new_node(next_sequence++, backward);
   AutogradNode* const n = node.get();
   n->payload = payload;
+  n->scope = host.scope_;
   n->gradients_in = static_cast<std::uint16_t>(passed.size());
   n->dtype = passed[0]->dtype;
   n->runs_without_gradients = true;

@@ -86,7 +86,7 @@ class BackwardContext {
  public:
   BackwardContext(Host& h, AutogradNode& n, std::span<SymTensor> gradients, std::span<SymTensor> results)
       : host(h), node(n), gradients_(gradients), results_(results) {}
-  ~BackwardContext() { while (count_ > 0) unpacked_[static_cast<std::size_t>(--count_)].reset(); }
+  ~BackwardContext() { drop_saved(); }
 
   Host& host;
   AutogradNode& node;
@@ -101,6 +101,8 @@ class BackwardContext {
   /// Saved tensor i; call once each, in the order in which PyTorch's code unpacks. Inside a checkpointed region the first
   /// call runs the forward again.
   const SymTensor& saved(int i);
+  /// Drops the unpacked tensors now: what follows (reducing gradients of broadcast inputs) happens after the function.
+  void drop_saved() { while (count_ > 0) unpacked_[static_cast<std::size_t>(--count_)].reset(); }
 
  private:
   std::span<SymTensor> gradients_, results_;

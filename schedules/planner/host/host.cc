@@ -234,10 +234,23 @@ TensorId Host::id_of(const SymTensor& t) {
 
 // ---------------------------------------------------------------------------------------------- device work
 
+namespace {
+
+bool in_host_memory(const SymTensor& t) { return t && t->storage->space != MemorySpace::kDevice; }
+
+}  // namespace
+
+StreamIndex Host::cpu_stream() {
+  if (!cpu_stream_) cpu_stream_ = program_.add_stream("cpu", 0, true);
+  return *cpu_stream_;
+}
+
 void Host::launch(const LaunchRequest& r) {
+  const auto any = [](std::span<const SymTensor> list) { return !list.empty() && in_host_memory(list[0]); };
+  const bool on_cpu = any(r.outputs) || any(r.inputs);
   Launch l;
   l.op = r.op;
-  l.stream = stream_;
+  l.stream = on_cpu ? cpu_stream() : stream_;
   l.phase = phase_;
   l.kernels = r.kernels;
   l.scope = scope_;
@@ -278,6 +291,7 @@ void Host::launch(const LaunchRequest& r) {
     p.attributes.insert(p.attributes.end(), r.attributes.begin(), r.attributes.end());
   }
   program_.launch(l);
+  if (on_cpu) program_.sync_stream(l.stream);
 }
 
 void Host::launch(OpKind op, std::initializer_list<SymTensor> inputs, std::initializer_list<SymTensor> outputs,
@@ -307,6 +321,11 @@ void Host::copy(const Copy& c) {
 SymTensor Host::cast(const SymTensor& t, DType dtype, BufferCategory category, UnitId unit) {
   if (t->dtype == dtype) return t;
   SymTensor y = empty(t->shape, dtype, category, unit);
+  if (!is_contiguous(*t)) {                 // to() preserves the strides of a dense tensor.
+    std::int64_t extent = 1;
+    for (int d = 0; d < t->shape.rank; ++d) extent += (t->shape[d] - 1) * t->stride[static_cast<std::size_t>(d)];
+    if (extent == t->numel) y->stride = t->stride;
+  }
   launch(OpKind::kCopy, {t}, {y});
   return y;
 }

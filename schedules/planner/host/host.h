@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,6 +62,8 @@ class Host {
 
   // ------------------------------------------------------------------ where we are
   StreamIndex stream() const { return stream_; }
+  /// The stream of kernels that the host's CPU runs; made on first use.
+  StreamIndex cpu_stream();
   void set_stream(StreamIndex s) { stream_ = s; }
   Phase phase() const { return phase_; }
   /// Emits the phase's marks; launches carry the phase.
@@ -102,6 +105,7 @@ class Host {
   TensorId id_of(const SymTensor& t);
 
   // ------------------------------------------------------------------ device work, on the current stream
+  /// Operands in host memory make it a CPU kernel: it runs on the stream "cpu" and the host thread waits for it.
   void launch(const LaunchRequest& request);
   void launch(OpKind op, std::initializer_list<SymTensor> inputs, std::initializer_list<SymTensor> outputs,
               std::initializer_list<double> attributes = {});
@@ -138,6 +142,10 @@ class Host {
   void call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   /// This module's forward is checkpointed, as the configuration says: inside or around the framework's hooks.
   void set_checkpointed(ModuleId m);
+  /// torch.nn.functional.linear is replaced by an autograd.Function that saves input, weight and bias themselves
+  /// (DeepSpeed's LinearFunctionForZeroStage3).
+  void set_function_linear(bool on) { function_linear_ = on; }
+  bool function_linear() const { return function_linear_; }
   /// Reports begin and end of this module's own forward and backward to the sink (kModule...). The reports are identity
   /// functions in the autograd graph, inside the framework's hooks.
   void trace_module(ModuleId m);
@@ -165,6 +173,7 @@ class Host {
   Ref<AutogradNode> gradient_node(const SymTensor& t);
   /// The running backward reaches this node (or has done so).
   bool will_run(const Ref<AutogradNode>& node) const;
+  bool will_run(const SymTensor& t) const;
   /// Leaves whose gradients a backward from `roots` would accumulate.
   std::vector<const SymTensorImpl*> leaves_of(std::span<const SymTensor> roots);
   /// Engine callback at the end of the running backward: Framework::on_backward_callback(payload).
@@ -194,6 +203,8 @@ class Host {
   std::vector<Group> groups_;
   Framework* framework_ = nullptr;
   StreamIndex stream_ = 0;
+  std::optional<StreamIndex> cpu_stream_;
+  bool function_linear_ = false;
   Phase phase_ = Phase::kInit;
   ScopeId scope_;
   bool grad_enabled_ = true;

@@ -3,6 +3,7 @@
 // Inner state of the symbolic host; include in host/ and recipes/ only.
 
 #include <cstdint>
+#include <map>
 #include <queue>
 #include <span>
 #include <vector>
@@ -50,6 +51,7 @@ struct CompiledModule {
   bool ready = false;
   std::int32_t slots = 0;
   std::vector<std::uint32_t> release_end;  ///< For each statement: end of its range in `release`.
+  std::vector<std::uint32_t> inputs_end;   ///< ... and end of the inputs in that range; unused outputs follow.
   std::vector<ValueSlot> release;
 };
 
@@ -132,6 +134,8 @@ class HostImpl {
   void run_module(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void run_program(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
 
+  /// Frequencies for long contexts, kept by a rotary embedding (by module) from its first call on.
+  std::map<std::uint32_t, SymTensor> long_frequencies;
   SymTensor packed_mask;                   ///< Of the running forward, see ParallelConfig::packed_sequences.
 
   // ---------------------------------------------------------------- autocast (torch.autocast, bf16)

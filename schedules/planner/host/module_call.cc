@@ -37,6 +37,7 @@ const CompiledModule& HostImpl::compile(ModuleId m) {
     } else {
       for (const ValueSlot v : s.inputs) if (dies(v)) c.release.push_back(v);
     }
+    c.inputs_end.push_back(static_cast<std::uint32_t>(c.release.size()));
     for (const ValueSlot v : s.outputs) if (dies(v)) c.release.push_back(v);
     c.release_end.push_back(static_cast<std::uint32_t>(c.release.size()));
   }
@@ -97,6 +98,8 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
     if (report) report_backward({m, s.parameters[0]}, out_span);
     host.grad_enabled_ = grad_before;
     for (std::size_t k = 0; k < s.inputs.size(); ++k) in[k].reset();
+    // Temporaries that were arguments go when the call returns, before its results are stored over old values.
+    for (; released < c.inputs_end[i]; ++released) values[c.release[released]].reset();
     for (std::size_t k = 0; k < s.outputs.size(); ++k) values[s.outputs[k]] = std::move(out[k]);
     for (; released < c.release_end[i]; ++released) values[c.release[released]].reset();
   }

@@ -9,8 +9,8 @@ ProgramBuilder::ProgramBuilder() {
   names_.emplace(std::string(), 0);
 }
 
-StreamIndex ProgramBuilder::add_stream(std::string name, int priority) {
-  program_.streams.push_back({std::move(name), priority});
+StreamIndex ProgramBuilder::add_stream(std::string name, int priority, bool on_host) {
+  program_.streams.push_back({std::move(name), priority, on_host});
   return static_cast<StreamIndex>(program_.streams.size() - 1);
 }
 

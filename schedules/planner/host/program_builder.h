@@ -20,7 +20,7 @@ class ProgramBuilder {
   const RankProgram& program() const { return program_; }
   std::uint32_t position() const { return static_cast<std::uint32_t>(program_.instructions.size()); }
 
-  StreamIndex add_stream(std::string name, int priority);
+  StreamIndex add_stream(std::string name, int priority, bool on_host = false);
   UnitId add_unit(ShardUnit unit);
   /// Index of `text` in RankProgram::names. Not for hot paths: keep the result.
   std::uint32_t intern(std::string_view text);

@@ -1,8 +1,10 @@
 // Scaled dot product attention: FlashAttention-2 for 16-bit inputs without a mask, else the memory-efficient kernel.
 
+#include <algorithm>
 #include <cmath>
 
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/scratch.h"
 
 namespace foreshard {
 namespace {
@@ -121,7 +123,8 @@ void efficient_backward(BackwardContext& ctx) {
   int i = 0;
   SymTensor mask = has_mask ? ctx.saved(i++) : SymTensor();
   SymTensor k = ctx.saved(i++), q = ctx.saved(i++), v = ctx.saved(i++), lse = ctx.saved(i++), o = ctx.saved(i++);
-  SymTensor offset = ctx.saved(i++), seed = ctx.saved(i++);
+  const bool random_state = ctx.node.ints[2] == 0;   // With dropout it lives on the host.
+  SymTensor offset = random_state ? ctx.saved(i++) : SymTensor(), seed = random_state ? ctx.saved(i++) : SymTensor();
   const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3], kv = k->shape[1];
   SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape);
   const bool causal = ctx.node.ints[0] != 0;
@@ -131,22 +134,18 @@ void efficient_backward(BackwardContext& ctx) {
       wide_k = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
       wide_v = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
     }
+    const bool half = size_of(q->dtype) == 2;
     SymTensor delta;
-    {
-      // (grad.float() * out.float()).sum(-1), then made contiguous.
-      SymTensor g32, o32;
-      if (q->dtype != DType::kFloat32) {
-        o32 = empty_temporary(h, o->numel * 4);
-        g32 = empty_temporary(h, o->numel * 4);
-      }
+    if (half) {                             // The kernel itself computes it.
+      delta = empty_temporary(h, b * heads * s * 4);
+    } else {                                // (grad * out).sum(-1), then made contiguous.
       SymTensor product = empty_temporary(h, o->numel * 4);
       SymTensor sum = empty_temporary(h, b * heads * s * 4);
       delta = empty_temporary(h, b * heads * s * 4);
       sum.reset();
       product.reset();
     }
-    const std::int64_t blocks = (s + 63) / 64;
-    SymTensor workspace = empty_temporary(h, b * heads * blocks * (64 * d * 4 + 16));
+    SymTensor workspace = empty_temporary(h, efficient_attention_workspace_bytes({b * heads, s, k->shape[2], d, v->shape[3], half}));
     const std::array<SymTensor, 7> in{ctx.grad(), q, k, v, o, lse, mask};
     const std::array<SymTensor, 3> out{gq, gk, gv};
     launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6), out,
@@ -162,20 +161,23 @@ void efficient_backward(BackwardContext& ctx) {
 }
 
 SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
-                    double scale) {
+                    double dropout_p, double scale) {
   Record r(h, efficient_backward, {&q, &k, &v});
   if (r) {
-    r->ints = {causal ? 1 : 0, mask ? 1 : 0};
+    r->ints = {causal ? 1 : 0, mask ? 1 : 0, dropout_p > 0 ? 1 : 0};
     r->floats[0] = scale;
     if (mask) r.save(mask);
     r.save(k);
     r.save(q);
     r.save(v);
   }
-  SymTensor seed = empty_result(h, {1}, DType::kInt64);
-  SymTensor offset = empty_result(h, {1}, DType::kInt64);
-  h.launch(OpKind::kFill, {}, {seed}, {0.0});
-  h.launch(OpKind::kFill, {}, {offset}, {0.0});
+  SymTensor seed, offset;
+  if (dropout_p <= 0) {
+    seed = empty_result(h, {1}, DType::kInt64);
+    offset = empty_result(h, {1}, DType::kInt64);
+    h.launch(OpKind::kFill, {}, {seed}, {0.0});
+    h.launch(OpKind::kFill, {}, {offset}, {0.0});
+  }
   SymTensor o = empty_result(h, {q->shape[0], q->shape[1], q->shape[2], v->shape[3]}, q->dtype);
   const Shape& n = o->shape;
   o->stride = {n[1] * n[2] * n[3], n[3], n[1] * n[3], 1};
@@ -183,6 +185,8 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   SymTensor lse = h.view_as(lse_all, {n[0], n[1], n[2]});
   lse->stride = lse_all->stride;
   {
+    const bool wide = std::max(q->shape[3], v->shape[3]) > 128 && o->dtype != DType::kFloat32;
+    SymTensor accumulator = wide ? empty_temporary(h, o->numel * 4) : SymTensor();
     const std::array<SymTensor, 4> operands{q, k, v, mask};
     const std::array<SymTensor, 2> results{o, lse};
     launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3), results,
@@ -192,8 +196,10 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   if (r) {
     r.save_output(lse);
     r.save_output(o);
-    r.save_output(offset);
-    r.save_output(seed);
+    if (seed) {
+      r.save_output(offset);
+      r.save_output(seed);
+    }
   }
   lse.reset();
   lse_all.reset();
@@ -202,15 +208,25 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   return o;
 }
 
-/// A boolean mask becomes an additive one in q's dtype, its last dimension padded to a multiple of 8.
+/// A boolean mask becomes an additive one in q's dtype; a copy pads its last dimension to a multiple of 8.
 SymTensor additive_mask(Host& h, const SymTensor& mask, DType dtype) {
   if (mask->dtype != DType::kBool) return mask;
+  SymTensor added;
+  {
+    // torch.where(mask, 0, -inf): both scalars become tensors on the device first.
+    SymTensor zero = empty_result(h, Shape(), dtype), lowest = empty_result(h, Shape(), dtype);
+    added = empty_result(h, mask->shape, dtype);
+    h.launch(OpKind::kWhere, {mask}, {added}, {-1e30});
+    lowest.reset();
+    zero.reset();
+  }
+  if (mask->shape[-1] % 8 == 0) return added;
   Shape padded = mask->shape;
   padded[-1] = round_up(padded[-1], 8);
   SymTensor y = empty_result(h, padded, dtype);
   SymTensor inside = h.view_as(y, mask->shape);
   inside->stride = y->stride;
-  h.launch(OpKind::kWhere, {mask}, {inside}, {-1e30});
+  h.launch(OpKind::kCopy, {added}, {inside});
   return inside;
 }
 
@@ -274,10 +290,14 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
     return slice(h, o, -1, 0, q->shape[3]);
   }
-  if (!mask && !packed) return efficient(h, q, k, v, mask, causal, scale);
+  if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
   SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);
   SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q->dtype);
-  return efficient(h, q, wide_k, wide_v, added, false, scale);
+  SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
+  added.reset();
+  wide_k.reset();                           // The frame's locals, in their order.
+  wide_v.reset();
+  return o;
 }
 
 }  // namespace foreshard

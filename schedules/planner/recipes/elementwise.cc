@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
@@ -73,8 +73,15 @@ Shape second_shape(const AutogradNode& n) {
 
 /// What validate_outputs does to gradients of broadcast inputs.
 void reduce_results(BackwardContext& ctx) {
-  if (ctx.result(0)) ctx.set(0, sum_to(ctx.host, ctx.result(0), ctx.node.shape));
-  if (ctx.result(1)) ctx.set(1, sum_to(ctx.host, ctx.result(1), second_shape(ctx.node)));
+  ctx.drop_saved();
+  const Shape shapes[] = {ctx.node.shape, second_shape(ctx.node)};
+  for (int i = 0; i < 2; ++i) {             // One input after the other: sum, then dtype.
+    if (!ctx.result(i)) continue;
+    ctx.set(i, sum_to(ctx.host, ctx.result(i), shapes[i]));
+    const AutogradNode* const next = ctx.node.edge(i).node.get();
+    if (!next || !next->backward || next->mixed_dtypes || next->dtype == ctx.result(i)->dtype) continue;
+    ctx.set(i, ctx.host.cast(ctx.result(i), next->dtype, BufferCategory::kBackwardTemporary));
+  }
 }
 
 void add_backward(BackwardContext& ctx) {
@@ -96,6 +103,8 @@ void mul_backward(BackwardContext& ctx) {
   SymTensor self = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   if (ctx.needs(1)) ctx.set(1, launch_binary(ctx.host, OpKind::kMul, ctx.grad(), self));
   if (ctx.needs(0)) ctx.set(0, launch_binary(ctx.host, OpKind::kMul, ctx.grad(), other));
+  self.reset();
+  other.reset();
   reduce_results(ctx);
 }
 
@@ -109,10 +118,11 @@ void div_backward(BackwardContext& ctx) {
     SymTensor minus = launch_unary(h, OpKind::kNeg, ctx.grad());
     SymTensor once = launch_binary(h, OpKind::kDiv, self, other);
     SymTensor twice = launch_binary(h, OpKind::kDiv, once, other);
-    once.reset();
     ctx.set(1, launch_binary(h, OpKind::kMul, minus, twice));
   }
   if (ctx.needs(0)) ctx.set(0, launch_binary(h, OpKind::kDiv, ctx.grad(), other));
+  self.reset();
+  other.reset();
   reduce_results(ctx);
 }
 
@@ -158,6 +168,22 @@ SymTensor div(Host& h, const SymTensor& a, const SymTensor& b) {
   return y;
 }
 
+SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y) {
+  Record r(h, div_backward, {&x, &y});
+  if (r) {
+    remember_shapes(r, x, y);
+    r.save(y);
+    if (r.needs(1)) {
+      SymTensor before = empty_result(h, x->shape, x->dtype);
+      h.launch(OpKind::kCopy, {x}, {before});
+      r.save(before);
+    }
+  }
+  h.launch(OpKind::kDiv, {x, y}, {x});
+  r.attach(x);
+  return x;
+}
+
 // ---------------------------------------------------------------------------------------------- one operand
 
 namespace {
@@ -180,9 +206,8 @@ constexpr UnaryRow kUnaryRows[] = {
     {Function::kRelu, OpKind::kRelu, OpKind::kReluBackward, UnaryRow::Saves::kResult},
     {Function::kSigmoid, OpKind::kSigmoid, OpKind::kSigmoidBackward, UnaryRow::Saves::kResult},
     {Function::kTanh, OpKind::kTanh, OpKind::kTanhBackward, UnaryRow::Saves::kResult},
-    {Function::kExp, OpKind::kPow, OpKind::kMul, UnaryRow::Saves::kResult},
-    {Function::kClamp, OpKind::kWhere, OpKind::kReluBackward, UnaryRow::Saves::kInput},
-    {Function::kSoftplus, OpKind::kSilu, OpKind::kSiluBackward, UnaryRow::Saves::kInput},
+    {Function::kExp, OpKind::kExp, OpKind::kMul, UnaryRow::Saves::kResult},
+    {Function::kSoftplus, OpKind::kSoftplus, OpKind::kSoftplusBackward, UnaryRow::Saves::kInput},
 };
 
 const UnaryRow& unary_row(Function f) {
@@ -203,7 +228,6 @@ void unary_backward(BackwardContext& ctx) {
     case Function::kPowScalar: {            // grad * (exponent * x^(exponent - 1))
       SymTensor p = launch_unary(h, OpKind::kPow, kept, value - 1);
       SymTensor scaled = launch_unary(h, OpKind::kMulScalar, p, value);
-      p.reset();
       ctx.set(0, launch_binary(h, OpKind::kMul, g, scaled));
       return;
     }
@@ -244,6 +268,22 @@ SymTensor unary(Host& h, Function f, const SymTensor& x, double value) {
 
 namespace {
 
+/// where((self >= low) & (self <= high), grad, 0), the number made a tensor first. Saved: self.
+void clamp_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  const SymTensor& x = ctx.saved(0);
+  SymTensor zero = empty_result(h, Shape(), ctx.grad()->dtype);
+  h.launch(OpKind::kFill, {}, {zero}, {0.0});
+  SymTensor above = empty_result(h, x->shape, DType::kBool), below = empty_result(h, x->shape, DType::kBool);
+  h.launch(OpKind::kCompare, {x}, {above}, {3.0, ctx.node.floats[0]});
+  h.launch(OpKind::kCompare, {x}, {below}, {1.0, ctx.node.floats[1]});
+  SymTensor inside = empty_result(h, x->shape, DType::kBool);
+  h.launch(OpKind::kMul, {above, below}, {inside});
+  SymTensor y = result_like(h, ctx.grad()->shape, ctx.grad()->dtype, ctx.grad());
+  h.launch(OpKind::kWhere, {inside, ctx.grad(), zero}, {y});
+  ctx.set(0, std::move(y));
+}
+
 void dropout_backward(BackwardContext& ctx) {
   SymTensor mask = ctx.saved(0);
   SymTensor y = empty_result(ctx.host, ctx.grad()->shape, ctx.grad()->dtype);
@@ -257,7 +297,7 @@ void mean_backward(BackwardContext& ctx) {
   std::array<std::int64_t, kMaxRank> stride = ctx.grad()->stride;
   stride[static_cast<std::size_t>(s.rank - 1)] = 0;
   SymTensor wide = raw_view(ctx.host, ctx.grad(), s, stride, ctx.grad()->offset);
-  SymTensor y = empty_result(ctx.host, s, ctx.grad()->dtype);
+  SymTensor y = result_like(ctx.host, s, ctx.grad()->dtype, wide);
   ctx.host.launch(OpKind::kMulScalar, {wide}, {y}, {1.0 / static_cast<double>(s[-1])});
   ctx.set(0, std::move(y));
 }
@@ -281,6 +321,8 @@ void sum_backward(BackwardContext& ctx) {
 void softmax_backward(BackwardContext& ctx) {
   SymTensor y = ctx.saved(0);
   SymTensor gx = empty_result(ctx.host, ctx.grad()->shape, static_cast<DType>(ctx.node.ints[0]));
+  // The kernel takes grad * y (softmax_backward_cuda_out); ours computes both at once.
+  SymTensor product = empty_temporary(ctx.host, ctx.grad()->bytes());
   ctx.host.launch(OpKind::kSoftmaxBackward, {ctx.grad(), y}, {gx});
   ctx.set(0, std::move(gx));
 }
@@ -299,6 +341,18 @@ SymTensor dropout(Host& h, const SymTensor& x, double p) {
     r.attach(y);
     r.save_output(mask);
   }
+  return y;
+}
+
+SymTensor clamp(Host& h, const SymTensor& x, double low, double high) {
+  Record r(h, clamp_backward, {&x});
+  if (r) {
+    r->floats = {low, high};
+    r.save(x);
+  }
+  SymTensor y = result_like(h, x->shape, x->dtype, x);
+  h.launch(OpKind::kClamp, {x}, {y}, {low, high});
+  r.attach(y);
   return y;
 }
 
@@ -332,7 +386,10 @@ SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
   return y;
 }
 
-SymTensor softmax(Host& h, const SymTensor& x, DType dtype) {
+SymTensor softmax(Host& h, const SymTensor& x_in, DType dtype) {
+  // softmax(x, dtype): converted first; only fp16 to fp32 is done inside the kernel.
+  const bool inside = x_in->dtype == DType::kFloat16 && dtype == DType::kFloat32;
+  const SymTensor x = inside ? x_in : cast(h, x_in, dtype);
   Record r(h, softmax_backward, {&x});
   if (r) r->ints[0] = static_cast<std::int64_t>(x->dtype);
   SymTensor y = empty_result(h, x->shape, dtype);

@@ -4,6 +4,7 @@
 
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/recipes.h"
 #include "schedules/planner/recipes/special.h"
 
@@ -144,8 +145,10 @@ SymTensor single(const Call& c) {
     case Function::kDiv: return div(h, in[0], in[1]);
     case Function::kNeg: case Function::kAddScalar: case Function::kMulScalar: case Function::kPowScalar:
     case Function::kRsqrt: case Function::kSilu: case Function::kRelu: case Function::kSigmoid: case Function::kTanh:
-    case Function::kExp: case Function::kClamp: case Function::kSoftplus:
+    case Function::kExp: case Function::kSoftplus:
       return unary(h, c.s.function, in[0], c.f(0));
+    case Function::kClamp: return clamp(h, in[0], c.f(0), c.f(1));
+    case Function::kFusedLinearCrossEntropy: return fused_linear_cross_entropy(h, in[0], in[1], c.parameter(0));
     case Function::kGelu: return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
     case Function::kMeanLast: return mean_last(h, in[0]);
     case Function::kSumDim: return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
@@ -171,6 +174,7 @@ SymTensor single(const Call& c) {
     case Function::kBuffer: return buffer(c, c.i(0));
     case Function::kAddBuffer: return add(h, in[0], buffer(c, c.i(0)));
     case Function::kArange: return arange(c);
+    case Function::kPositionIds: return position_ids(h, in[0]->shape[1]);
     case Function::kRepeatKv: return repeat_kv(c);
     case Function::kExperts: return dense_experts(h, in[0], c.parameter(0), c.parameter(1), c.parameter(2));
     default:

@@ -1,8 +1,9 @@
 // Embedding and its dense gradient.
 
-#include <bit>
+#include <algorithm>
 
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/scratch.h"
 
 namespace foreshard {
 namespace {
@@ -10,23 +11,13 @@ namespace {
 /// embedding_dense_backward sorts the indices above this many (aten/src/ATen/native/cuda/Embedding.cu).
 constexpr std::int64_t kMostUnsorted = 3072;
 
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-/// Temporary storage of CUB's onesweep radix sort of n pairs of int64 on Hopper: both arrays again, 256 bins of 8 bytes a
-/// pass of 8 bits, 1 KiB of look-back a tile, counters, alignment. Agrees with the recorded requests (n 4,096 to 16,384).
-std::int64_t radix_sort_bytes(std::int64_t n, std::int64_t keys) {
-  const auto bits = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(keys > 1 ? keys - 1 : 1)));
-  const std::int64_t passes = (bits + 7) / 8;
-  return 2 * round_up(8 * n, 256) + passes * 2048 + (n + 4095) / 4096 * 1024 + 511;
-}
-
 /// Gradient rows by sorting: segments of equal indices, each split in parts of ten rows (embedding_backward_cuda_kernel).
 SymTensor sorted_embedding_gradient(Host& h, const SymTensor& g, const SymTensor& indices, std::int64_t rows, std::int64_t width) {
   const std::int64_t n = indices->numel;
   SymTensor sorted = empty_temporary(h, 8 * n), original = empty_temporary(h, 8 * n);
   {
     SymTensor range = empty_temporary(h, 8 * n);
-    SymTensor scratch = empty_temporary(h, radix_sort_bytes(n, rows));
+    SymTensor scratch = empty_temporary(h, radix_sort_scratch_bytes(n, rows));
     scratch.reset();
   }
   SymTensor gw = empty_result(h, {rows, width}, g->dtype);
@@ -37,10 +28,11 @@ SymTensor sorted_embedding_gradient(Host& h, const SymTensor& g, const SymTensor
     SymTensor scratch = empty_temporary(h, 1279);
     scratch.reset();
   }
-  SymTensor partial_sizes = empty_temporary(h, 8 * n), partial_offsets = empty_temporary(h, 8 * n);
-  empty_temporary(h, n <= 8192 ? 1279 : 1535);
+  const std::int64_t most_segments = std::min(n, rows);
+  SymTensor partial_sizes = empty_temporary(h, 8 * most_segments), partial_offsets = empty_temporary(h, 8 * most_segments);
+  empty_temporary(h, scan_scratch_bytes(most_segments, 8));
   SymTensor partial_count = empty_temporary(h, 8);
-  const std::int64_t parts = n / 10 + std::min(n, rows);
+  const std::int64_t parts = n / 10 + most_segments;
   SymTensor part_offset = empty_temporary(h, 8 * parts);
   SymTensor part_rows = empty_temporary(h, parts * width * 4);
   LaunchRequest q;

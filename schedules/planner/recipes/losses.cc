@@ -18,7 +18,7 @@ void nll_backward(BackwardContext& ctx) {
   SymTensor self = ctx.saved(0), target = ctx.saved(1), total = ctx.saved(2);
   SymTensor gx = empty_result(h, self->shape, self->dtype);
   h.launch(OpKind::kFill, {}, {gx}, {0.0});
-  h.launch(OpKind::kNllLossBackward, {ctx.grad(), target, total}, {gx});
+  h.launch(OpKind::kNllLossBackward, {ctx.grad(), target, total}, {gx}, {static_cast<double>(ctx.node.ints[0])});
   ctx.set(0, std::move(gx));
 }
 
@@ -54,7 +54,7 @@ SymTensor mean_square(Host& h, const SymTensor& x) {
   return y;
 }
 
-SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets) {
+SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets, LossReduction reduction) {
   SymTensor log_probabilities;
   {
     Record r(h, log_softmax_backward, {&logits});
@@ -65,12 +65,13 @@ SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targe
   }
   Record r(h, nll_backward, {&log_probabilities});
   if (r) {
+    r->ints[0] = static_cast<std::int64_t>(reduction);
     r.save(log_probabilities);
     r.save(targets);
   }
   SymTensor loss = empty_result(h, Shape(), logits->dtype);
   SymTensor total = empty_result(h, Shape(), logits->dtype);
-  h.launch(OpKind::kNllLoss, {log_probabilities, targets}, {loss, total});
+  h.launch(OpKind::kNllLoss, {log_probabilities, targets}, {loss, total}, {static_cast<double>(reduction)});
   r.attach(loss);
   if (r) r.save_output(total);
   return loss;

@@ -84,7 +84,20 @@ void addmm_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, w));
   if (ctx.needs(2)) ctx.set(2, weight_gradient(h, g, x));
+  w.reset();
+  x.reset();
+  ctx.drop_saved();
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+}
+
+/// A bias added in place to the last dimension; edges: x, bias.
+void add_bias_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  if (ctx.needs(1)) {
+    const SymTensor g = contiguous(h, fold(h, ctx.grad()));
+    ctx.set(1, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+  }
+  if (ctx.needs(0)) ctx.set(0, ctx.grad());
 }
 
 /// Can be seen as rows of its last dimension without a copy.
@@ -101,15 +114,62 @@ Shape with_last(const Shape& s, std::int64_t last) {
 
 }  // namespace
 
+namespace {
+
+/// LinearFunctionForZeroStage3.backward; edges: input, weight, bias.
+void function_linear_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  const SymTensor x = ctx.saved(0), w = ctx.saved(1);
+  if (ctx.node.saved_count() > 2) ctx.saved(2);
+  const SymTensor& grad = ctx.grad();
+  const SymTensor g = contiguous(h, fold(h, grad));
+  if (ctx.needs(0)) {
+    SymTensor gx = product(h, g, w);
+    ctx.set(0, grad->shape.rank == 2 ? std::move(gx) : h.view_as(gx, with_last(grad->shape, w->shape[1])));
+  }
+  if (ctx.needs(1)) ctx.set(1, product(h, swapped(h, g), fold(h, x)));
+  if (ctx.node.edges() > 2 && ctx.needs(2)) ctx.set(2, sum_rows(h, g, g->shape[0], {g->shape[1]}));
+}
+
+/// LinearFunctionForZeroStage3.forward: matmul(x, weight.t()), then the bias in place; addmm for matrices.
+SymTensor function_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias) {
+  Record r = bias ? Record(h, function_linear_backward, {&x, &weight, &bias})
+                  : Record(h, function_linear_backward, {&x, &weight});
+  SymTensor y;
+  {
+    const NoGradGuard no_grad(h);
+    const SymTensor w = swapped(h, weight);
+    if (bias && x->shape.rank == 2) {
+      y = product(h, x, w, bias);
+    } else {
+      y = forward_product(h, fold(h, x), w);
+      if (bias) h.launch(OpKind::kAddInPlace, {y, bias}, {y});
+    }
+    if (x->shape.rank != 2) y = h.view_as(y, with_last(x->shape, weight->shape[0]));
+  }
+  if (!r) return y;
+  r.save(x);
+  r.save(weight);
+  if (bias) r.save(bias);
+  r.attach(y);
+  return y;
+}
+
+}  // namespace
+
 SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
+  if (h.function_linear()) return function_linear(h, x_in, weight, bias);
   if (x_in->dtype != weight->dtype) {
     throw HostRefusal(h.program().program().scopes[h.scope().value],
                       "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
                           std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
   }
+  if (float8_applies(h, weight)) return float8_linear(h, x_in, weight, bias);
   const std::int64_t out = weight->shape[0];
+  // at::linear flattens a batch of contiguous matrices; of others it takes the product and adds the bias after it.
+  const bool adds_bias = bias && x_in->shape.rank == 3 && !is_contiguous(*x_in);
   SymTensor y;
-  if (bias) {
+  if (bias && !adds_bias) {
     // addmm(bias, x.reshape(rows), weight.t()): the view of x is recorded before the transpose, so it goes back after it.
     SymTensor x = x_in;
     if (x->shape.rank != 2) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
@@ -136,6 +196,11 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
   SymTensor z = h.view_as(y, with_last(x_in->shape, out), y->offset);
   z->requires_grad = y->requires_grad;
   z->grad_fn = y->grad_fn;
+  if (adds_bias) {
+    Record r(h, add_bias_backward, {&z, &bias});
+    h.launch(OpKind::kAddInPlace, {z, bias}, {z});
+    r.attach(z);
+  }
   return z;
 }
 
@@ -150,6 +215,9 @@ void conv1d_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, swapped(h, w)));
   if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g, {}, ProductOf::kWeightGradient));
+  w.reset();
+  x.reset();
+  ctx.drop_saved();
   if (ctx.needs(0)) ctx.set(0, sum_rows(h, g, g->shape[0], {g->shape[1]}));
 }
 

@@ -67,12 +67,17 @@ SymTensor sub(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor mul(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor div(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor unary(Host& h, Function f, const SymTensor& x, double value = 0);
+SymTensor clamp(Host& h, const SymTensor& x, double low, double high);
 SymTensor dropout(Host& h, const SymTensor& x, double p);
 SymTensor mean_last(Host& h, const SymTensor& x);
 SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep);
 SymTensor softmax(Host& h, const SymTensor& x, DType dtype);
 
 SymTensor linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
+/// Float8Kind applies to the linear layer whose forward runs now.
+bool float8_applies(Host& h, const SymTensor& weight);
+/// The same as linear() with 8-bit products. Saved: x and weight as they came, or with delayed scaling their 8-bit columns.
+SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
 SymTensor conv1d_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
 SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b);
 
@@ -81,8 +86,12 @@ SymTensor layer_norm(Host& h, const SymTensor& x, const SymTensor& weight, const
 SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
                     double dropout_p, double scale);
 SymTensor embedding(Host& h, const SymTensor& indices, const SymTensor& weight);
-/// torch.nn.functional.cross_entropy, mean over rows of [n, classes].
-SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets);
+/// torch.nn.functional.cross_entropy over rows of [n, classes].
+enum class LossReduction : std::uint8_t { kMean = 1, kSum = 2 };
+SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets, LossReduction reduction = LossReduction::kMean);
+/// Mean cross entropy of linear(x, weight) without storing the logits: their gradient is computed chunk by chunk in forward
+/// (Liger-Kernel, ops/fused_linear_cross_entropy.py). x [.., h], targets [tokens], weight [classes, h].
+SymTensor fused_linear_cross_entropy(Host& h, const SymTensor& x, const SymTensor& targets, const SymTensor& weight);
 SymTensor mse_loss(Host& h, const SymTensor& x, const SymTensor& y);
 /// (x * x).mean(), a scalar.
 SymTensor mean_square(Host& h, const SymTensor& x);

@@ -13,6 +13,8 @@ SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, co
                              bool causal, double dropout_p, double scale);
 SymTensor autocast_float(Host& h, const SymTensor& x);
 
+/// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
+SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);
 /// Sum of all elements, a scalar.
 SymTensor sum_all(Host& h, const SymTensor& x);
 /// Every expert on every token, results summed: w1 and w3 [E, H, D], w2 [E, D, H].

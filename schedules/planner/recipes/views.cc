@@ -183,11 +183,20 @@ void slice_backward(BackwardContext& ctx) {
 
 }  // namespace
 
+namespace {
+
+void alias_backward(BackwardContext& ctx) { ctx.set(0, ctx.grad()); }
+
+}  // namespace
+
 SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::int64_t end, std::int64_t step) {
   if (dim < 0) dim += x->shape.rank;
   const std::int64_t size = x->shape[dim];
   if (end == -1 || end > size) end = size;
   if (start < 0) start += size;
+  if (start == 0 && end == size && step == 1) {   // Indexing hands on an alias.
+    return recorded_view(h, alias_backward, x, x->shape, x->stride, x->offset, {0, 0, 0, 0});
+  }
   Shape shape = x->shape;
   shape[dim] = std::max<std::int64_t>(0, (end - start + step - 1) / step);
   std::array<std::int64_t, kMaxRank> stride = x->stride;

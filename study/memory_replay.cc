@@ -1,4 +1,4 @@
-#include "conformance/memory_replay.h"
+#include "study/memory_replay.h"
 
 #include <algorithm>
 #include <memory>
@@ -164,7 +164,7 @@ class Replay {
   CachingAllocator allocator_;
   std::vector<BlockHandle> blocks_;
   MemoryReplay result_;
-  StepMemory step_;
+  StepPeaks step_;
   std::string phase_;
   int steps_begun_ = 0, micro_ = 0;
   bool failed_ = false;

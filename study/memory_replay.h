@@ -13,13 +13,13 @@
 
 namespace foreshard {
 
-struct PhaseMemory {
+struct PhasePeaks {
   std::string phase;                      ///< "forward", "backward mb1", ...
   std::int64_t peak_allocated = 0, peak_reserved = 0, peak_active = 0;
 };
 
-struct StepMemory {
-  std::vector<PhaseMemory> phases;
+struct StepPeaks {
+  std::vector<PhasePeaks> phases;
   std::int64_t peak_allocated = 0, peak_reserved = 0, peak_active = 0;
   std::int64_t allocated_end = 0, reserved_end = 0;
   std::int64_t retries = 0;               ///< Since the start.
@@ -27,7 +27,7 @@ struct StepMemory {
 
 struct MemoryReplay {
   std::int64_t init_allocated = 0, init_reserved = 0;
-  std::vector<StepMemory> steps;          ///< Completed ones.
+  std::vector<StepPeaks> steps;          ///< Completed ones.
   std::int64_t retries = 0, ooms = 0;
   std::optional<std::string> oom;         ///< Phase in which memory ran out ("init" before the first step).
 };

@@ -1,0 +1,40 @@
+// ZeRO: states in host memory and the copies between there and the device.
+
+#include "schedules/planner/frameworks/zero.h"
+
+namespace foreshard::zero {
+
+SymTensor Zero::host_tensor(Host& host, std::int64_t numel, DType dtype, BufferCategory category, bool pinned) {
+  return host.empty_on_host({numel}, dtype, pinned ? MemorySpace::kHostPinned : MemorySpace::kHostPageable, category);
+}
+
+/// Pageable memory goes through the driver's staging buffer: the call returns when the data is there.
+void Zero::copy_across(Host& host, const SymTensor& from, const SymTensor& to, bool blocks) {
+  const bool down = in_host_memory(to);
+  const SymTensor& on_host = down ? to : from;
+  Copy c;
+  c.direction = down ? CopyDirection::kDeviceToHost : CopyDirection::kHostToDevice;
+  c.bytes = Bytes(from->bytes());
+  c.source = host.id_of(from);
+  c.destination = host.id_of(to);
+  c.blocks_host = blocks || on_host->storage->space == MemorySpace::kHostPageable;
+  host.copy(c);
+}
+
+SymTensor Zero::to_device(Host& host, const SymTensor& t, BufferCategory category, bool blocks) {
+  if (!in_host_memory(t)) return t;
+  SymTensor d = host.empty(t->shape, t->dtype, category);
+  copy_across(host, t, d, blocks);
+  return d;
+}
+
+void Zero::read_back(Host& host, const SymTensor& scalar) {
+  Copy c;
+  c.direction = CopyDirection::kDeviceToHost;
+  c.bytes = Bytes(scalar->bytes());
+  c.source = host.id_of(scalar);
+  c.blocks_host = true;
+  host.copy(c);
+}
+
+}  // namespace foreshard::zero

@@ -1,0 +1,97 @@
+"""Commands about communication, checked against published figures and rules."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
+FAILURES = []
+
+
+def run(*words, code=0):
+    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=600, env={**os.environ, "NO_COLOR": "1"})
+    check(done.returncode == code, f"{words}: exit {done.returncode}, expected {code}\n{done.stderr}")
+    return done
+
+
+def check(good, message):
+    if not good:
+        FAILURES.append(message)
+
+
+def test_published_ratios():
+    """Llama-2B on GCP and Polaris, and LoRA-free fine-tuning on 8 to 64 A100: direction right, within 20 %."""
+    for series, least in (("oumi", 4), ("atorch", 0)):
+        answer = json.loads(run("score", "ratios", str(SOURCE / f"studies/communication_bound/{series}.yaml"), "--json").stdout)
+        for row in answer["rows"]:
+            if row["skipped"] is not None:
+                continue
+            check(row["sign_right"], f"{row['id']}: the direction is wrong: {row['predicted']}")
+            check(abs(row["error"]) < 0.2, f"{row['id']}: {row['predicted']:.3f}, measured {row['measured']}")
+        check(answer["stated"]["scored"] >= least, f"{series}: too few pairs predicted")
+
+
+def test_wrong_series(folder):
+    """All problems of a file at once, with the nearest names."""
+    bad = folder / "bad.yaml"
+    bad.write_text("series: s\nsource: x\ngiven: {model: gpt2, gpsu: 8}\n"
+                   "cases:\n  - {id: a, what: w, ratio: 2, a: {}, b: {measure: speed}}\n  - {id: a, what: w, a: {}, b: {}}\n")
+    text = run("score", "ratios", str(bad), code=2).stderr
+    for word in ("gpsu", "gpus", "measure", "ratio", "twice"):
+        check(word in text, f"the message lacks {word}: {text}")
+
+
+def test_collective():
+    """8 H200, 16 GiB: all-gather 361.4, all-reduce 480 GB/s of bus bandwidth (stas00/ml-engineering, network)."""
+    for kind, measured in (("all_gather", 361.4e9), ("all_reduce", 480e9)):
+        row = json.loads(run("collective", kind, "--gpus", "8", "--on", "hgx-h200", "--bytes", str(1 << 34), "--json").stdout)[0]
+        check(abs(row["bus_bytes_per_s"] / measured - 1) < 0.02, f"{kind}: {row['bus_bytes_per_s']}")
+        check(row["limited_by"] == "NVLink", f"{kind} is limited by {row['limited_by']}")
+    run("collective", "all_gather", "--gpus", "7", "--nodes", "2", "--on", "dgx-h100", code=2)
+
+
+def test_import_topology(folder):
+    matrix = folder / "topo.txt"
+    matrix.write_text("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV2\t0-11\tN/A\nGPU1\tNV2\t X \t0-11\tN/A\n")
+    found = json.loads(run("import", "topo-m", str(matrix), "--json").stdout)
+    check(found["gpus"] == 2 and found["links_per_gpu"] == 2, f"topo -m: {found}")
+    profile = folder / "box.json"
+    run("import", "topo-m", str(matrix), "--on", "2x-titan-rtx", "-o", str(profile))
+    check("2" in run("hw", "describe", str(profile)).stdout, "the profile reads back")
+    run("import", "topo-m", str(matrix), "-o", str(profile), code=2)
+
+
+def test_spread():
+    """One rank of two that computes half as fast: everyone waits, the step grows; equal seeds give equal answers."""
+    job = ["gpt2", "--gpus", "2", "--on", "dgx-a100-80", "--seq", "1024", "--micro-batch", "8", "--samples", "3", "--json"]
+    slow = json.loads(run("spread", *job, "--slow-ranks", "1:2").stdout)
+    check(slow["p10_s"] == slow["p90_s"] > slow["equal_ranks_s"] and slow["cost"] > 0.2, f"spread: {slow}")
+    a, b = (run("spread", *job, "--jitter", "0.1", "--threads", t).stdout for t in ("1", "3"))
+    check(a == b, "the number of threads changes the answer")
+    run("spread", *job, code=2)
+    run("spread", *job, "--slow-ranks", "2:2", code=2)
+
+
+def test_groupings():
+    found = json.loads(run("tune", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--all-groupings", "--json").stdout)
+    check(found["blocks"] == 12 and all(sum(g["sizes"]) == 12 for g in found["front"]), "groupings cover the blocks")
+    steps = [g["model_step_s"] for g in found["front"]]
+    check(steps == sorted(steps), "the front starts with the fastest")
+
+
+def main():
+    test_published_ratios()
+    test_collective()
+    test_spread()
+    test_groupings()
+    with tempfile.TemporaryDirectory() as folder:
+        test_wrong_series(pathlib.Path(folder))
+        test_import_topology(pathlib.Path(folder))
+    for failure in FAILURES:
+        print("FAILED", failure)
+    sys.exit(1 if FAILURES else 0)
+
+
+main()

@@ -1,0 +1,53 @@
+"""Options of one framework given to another: exit 2 and a message that names the option, the framework and the owner."""
+import os
+import subprocess
+import sys
+
+PROGRAM = sys.argv[1]
+JOB = ["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--seq", "256"]
+FAILURES = []
+
+
+def run(*words):
+    done = subprocess.run([PROGRAM, *JOB, *words], capture_output=True, env={**os.environ, "NO_COLOR": "1"})
+    return done.returncode, done.stderr.decode(errors="replace")
+
+
+def refused(framework, option, value, owner):
+    code, message = run("--framework", framework, "--" + option, value)
+    for text in ("--" + option, framework, owner):
+        if text not in message:
+            FAILURES.append(f"{framework} --{option}: the message lacks {text!r}: {message[:300]}")
+    if code != 2:
+        FAILURES.append(f"{framework} --{option} {value}: exit {code}, expected 2")
+
+
+def main():
+    for option, value in (("shard", "8"), ("reshard", "false"), ("offload", "params"), ("wrap", "root"), ("prefetch-forward", "2"),
+                          ("prefetch-backward", "2"), ("zero-reduce-bucket-size", "1e6")):
+        refused("ddp", option, value, "zero3" if option.startswith("zero") else "fsdp2")
+    for option, value in (("wrap", "root"), ("reshard", "2"), ("sync-each-micro-batch", "no"), ("model-dtype", "bf16"),
+                          ("ddp-static-graph", "yes"), ("fsdp1-strategy", "no_shard")):
+        owner = {"ddp-static-graph": "ddp", "fsdp1-strategy": "fsdp1"}.get(option, "fsdp2")
+        refused("zero2", option, value, owner)
+    refused("zero1", "zero-prefetch-bucket-size", "5", "zero3")
+    refused("zero3", "zero-allgather-bucket-size", "6", "zero1, zero2")
+    refused("fsdp2", "zero-sub-group-size", "5", "zero3")
+    refused("fsdp2", "fsdp1-use-orig-params", "yes", "fsdp1")
+    # An offload that the framework does not have, by its name.
+    for framework, what in (("fsdp2", "optimizer"), ("fsdp2", "both"), ("zero1", "params"), ("zero2", "both")):
+        code, message = run("--framework", framework, "--offload", what)
+        if code != 2 or "offload" not in message:
+            FAILURES.append(f"{framework} --offload {what}: exit {code}: {message[:300]}")
+    # What belongs is taken.
+    for words in (("--framework", "ddp", "--ddp-static-graph", "yes"), ("--framework", "zero3", "--zero-sub-group-size", "1e8"),
+                  ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer")):
+        code, message = run(*words)
+        if code != 0:
+            FAILURES.append(f"{words}: exit {code}: {message[:300]}")
+    for f in FAILURES:
+        print(f)
+    sys.exit(1 if FAILURES else 0)
+
+
+main()

@@ -1,0 +1,86 @@
+// The same training with the loss computed from all logits, chunk by chunk, and fused with the head: equal losses, less
+// memory.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+#include "exec/run.h"
+#include "models/load_model.h"
+#include "models/plain/plain_models.h"
+#include "schedules/planner/planner.h"
+#include "schedules/validate.h"
+
+namespace foreshard {
+namespace {
+
+PlainModelOptions small() {
+  PlainModelOptions o;
+  o.layers = 2;
+  o.hidden = 32;
+  o.heads = 2;
+  o.ffn = 48;
+  o.vocabulary = 211;
+  o.max_sequence = 32;
+  return o;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::int64_t peak = 0;
+};
+
+Outcome trained(const Model& model, LossKind loss, std::int64_t ranks) {
+  ParallelConfig c;
+  c.shard = ranks;
+  c.sequence = 20;
+  c.micro_batch = 2;
+  c.loss = loss;
+  c.loss_chunks = 3;                        // 20 tokens in chunks of 7, 7 and 6.
+  c.accumulate = 2;
+  c.average_micro_batches = true;
+  c.precision = {std::nullopt, std::nullopt, std::nullopt, std::nullopt, true};
+  PlanOptions o;
+  o.steps = 3;
+  const Schedule s = plan(model, c, o);
+  EXPECT_TRUE(validate(s).empty());
+  Outcome out;
+  const RunResult r = run(s, {});
+  out.losses = r.trace.losses;
+  for (const StepMemory& m : r.trace.step_memory) out.peak = std::max(out.peak, m.allocated_peak.value);
+  return out;
+}
+
+void expect_equal_training(const Model& model) {
+  for (const std::int64_t ranks : {1, 2}) {
+    const Outcome whole = trained(model, LossKind::kCrossEntropyFloat, ranks);
+    ASSERT_FALSE(whole.losses.empty());
+    EXPECT_NE(whole.losses.front(), whole.losses.back());
+    for (const LossKind loss : {LossKind::kChunked, LossKind::kFused}) {
+      const Outcome other = trained(model, loss, ranks);
+      ASSERT_EQ(other.losses.size(), whole.losses.size());
+      for (std::size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(other.losses[i], whole.losses[i], 2e-5);
+      EXPECT_LT(other.peak, whole.peak);
+    }
+  }
+}
+
+TEST(LossVariants, TrainAlike) { expect_equal_training(plain_llama(small())); }
+
+TEST(LossVariants, TrainAlikeWithATiedHead) {
+  PlainModelOptions o = small();
+  o.tied = true;
+  expect_equal_training(plain_gpt2(o));
+}
+
+TEST(LossVariants, AreRefusedWhereTheHeadIsNotTheModelsOutput) {
+  ParallelConfig c;
+  c.loss = LossKind::kFused;
+  EXPECT_THROW(plan(load_model("gemma2-2b"), c), InputError);   // A soft cap follows the head.
+  EXPECT_THROW(plan(load_model("bert-large"), c), InputError);
+}
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,148 @@
+// ZeRO with offloaded states: what crosses PCIe in a step, where the optimizer runs, what is refused. Bytes by hand.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "models/plain/plain_models.h"
+#include "schedules/planner/planner.h"
+
+namespace foreshard {
+namespace {
+
+Model tiny() {
+  PlainModelOptions o;
+  o.layers = 2;
+  o.hidden = 64;
+  o.heads = 4;
+  o.kv_heads = 4;
+  o.ffn = 128;
+  o.vocabulary = 96;
+  o.max_sequence = 16;
+  return plain_llama(o);
+}
+
+ParallelConfig job(FrameworkKind framework, OffloadKind offload) {
+  ParallelConfig c;
+  c.framework = framework;
+  c.shard = 4;
+  c.sequence = 8;
+  c.offload = offload;
+  c.zero.pin_memory = true;
+  c.zero.reduce_bucket_size = 20'000;
+  c.zero.param_persistence_threshold = 0;
+  return c;
+}
+
+struct Traffic {
+  std::int64_t up = 0, down = 0;
+};
+
+/// Of the last of three steps (the first records the trace, the second compares it), without model inputs, what the host
+/// reads, and norms.
+Traffic traffic(const RankProgram& p) {
+  Traffic t;
+  for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
+    if (p.instructions[i].kind != InstructionKind::kCopy) continue;
+    const Copy& c = p.copies[p.instructions[i].id];
+    if (c.input >= 0 || !c.source.valid() || !c.destination.valid() || c.bytes.value <= 8) continue;
+    (c.direction == CopyDirection::kHostToDevice ? t.up : t.down) += c.bytes.value;
+  }
+  return t;
+}
+
+RankProgram planned(const Model& m, const ParallelConfig& c) {
+  PlanOptions options;
+  options.steps = 3;
+  return plan(m, c, options).programs[0];
+}
+
+std::int64_t cpu_kernels(const RankProgram& p, OpKind op) {
+  return std::count_if(p.launches.begin(), p.launches.end(),
+                       [&](const Launch& l) { return l.op == op && p.streams[l.stream].on_host; });
+}
+
+/// All sizes divide by four ranks, so a partition is N / 4 without padding.
+TEST(ZeroOffload, StageTwoSendsWideGradientsDownAndHalvesUp) {
+  const Model m = tiny();
+  const std::int64_t part = m.parameter_count().value / 4;
+  ASSERT_EQ(part * 4, m.parameter_count().value);
+  const RankProgram p = planned(m, job(FrameworkKind::kZero2, OffloadKind::kOptimizer));
+  const Traffic t = traffic(p);
+  EXPECT_EQ(t.down, 4 * part);               // The own gradients in fp32.
+  EXPECT_EQ(t.up, 2 * part);                 // The updated partition in bf16.
+  EXPECT_EQ(cpu_kernels(p, OpKind::kFusedAdamW), 3);          // One in each step: DeepSpeedCPUAdam.
+}
+
+/// Stage 3 writes the 16-bit part into its host buffer, takes it up again and sends it down in fp32 (partition_grads).
+TEST(ZeroOffload, StageThreeMovesGradientsThreeTimes) {
+  const Model m = tiny();
+  const std::int64_t part = m.parameter_count().value / 4;
+  const Traffic t = traffic(planned(m, job(FrameworkKind::kZero3, OffloadKind::kOptimizer)));
+  EXPECT_EQ(t.down, 2 * part + 4 * part);
+  EXPECT_EQ(t.up, 2 * part + 2 * part);
+}
+
+/// With parameters in host memory every gather takes this rank's part up first; the update stays in host memory.
+TEST(ZeroOffload, ParametersComeUpWithEachGather) {
+  const Model m = tiny();
+  const std::int64_t part = m.parameter_count().value / 4;
+  ParallelConfig c = job(FrameworkKind::kZero3, OffloadKind::kBoth);
+  c.zero.max_reuse_distance = 0;
+  c.zero.prefetch_bucket_size = 0;
+  const Traffic t = traffic(planned(m, c));
+  EXPECT_EQ(t.down, 2 * part + 4 * part);
+  EXPECT_EQ(t.up, 2 * part + 2 * 2 * part);  // Gradients once; every parameter for forward and for backward.
+}
+
+/// Masters, gradients, both moments (16 B), and the 16-bit buffers: host bytes of a rank.
+TEST(ZeroOffload, HostMemoryHoldsSixteenBytesForEachOwnElement) {
+  const Model m = tiny();
+  const std::int64_t part = m.parameter_count().value / 4;
+  const RankProgram p = planned(m, job(FrameworkKind::kZero2, OffloadKind::kOptimizer));
+  std::int64_t live = 0;
+  for (const Instruction& i : p.instructions) {
+    if (i.kind != InstructionKind::kAlloc && i.kind != InstructionKind::kFree) continue;
+    if (p.buffers[i.id].space == MemorySpace::kDevice) continue;
+    live += (i.kind == InstructionKind::kAlloc ? 1 : -1) * p.buffers[i.id].bytes.value;
+  }
+  std::int64_t largest = 0;
+  for (const ParameterDef& d : m.parameters) largest = std::max(largest, d.numel());
+  EXPECT_EQ(live, 16 * part + 2 * part + 2 * largest);
+}
+
+TEST(ZeroOffload, CpuKernelsBlockTheHost) {
+  const RankProgram p = planned(tiny(), job(FrameworkKind::kZero1, OffloadKind::kOptimizer));
+  for (std::uint32_t i = 0; i + 1 < p.instructions.size(); ++i) {
+    const Instruction& n = p.instructions[i];
+    if (n.kind != InstructionKind::kLaunch || !p.streams[p.launches[n.id].stream].on_host) continue;
+    EXPECT_EQ(p.instructions[i + 1].kind, InstructionKind::kSyncStream);
+    EXPECT_EQ(p.instructions[i + 1].stream, p.launches[n.id].stream);
+  }
+}
+
+/// FSDP2's CPU offload steps the optimizer on the CPU; it has no offload of the optimizer alone.
+TEST(ZeroOffload, Fsdp2StepsOnTheCpuAndRefusesTheRest) {
+  ParallelConfig c = job(FrameworkKind::kFsdp2, OffloadKind::kParameters);
+  c.optimizer = OptimizerKind::kAdamWFused;
+  const RankProgram p = planned(tiny(), c);
+  EXPECT_EQ(cpu_kernels(p, OpKind::kFusedAdamW), 3);
+  for (const Launch& l : p.launches) {
+    if (l.op == OpKind::kFusedAdamW) {
+      EXPECT_TRUE(p.streams[l.stream].on_host);
+    }
+  }
+  for (const OffloadKind kind : {OffloadKind::kOptimizer, OffloadKind::kBoth}) {
+    c.offload = kind;
+    EXPECT_THROW(plan(tiny(), c, {}), InputError);
+  }
+  EXPECT_THROW(plan(tiny(), job(FrameworkKind::kZero2, OffloadKind::kParameters), {}), InputError);
+  c = job(FrameworkKind::kDdp, OffloadKind::kOptimizer);
+  c.replicate = c.shard;
+  c.shard = 1;
+  EXPECT_THROW(plan(tiny(), c, {}), InputError);
+}
+
+}  // namespace
+}  // namespace foreshard

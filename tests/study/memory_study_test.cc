@@ -1,0 +1,71 @@
+#include "study/memory_study.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "models/load_model.h"
+
+namespace foreshard {
+namespace {
+
+Job small_job() {
+  Job job;
+  job.model = std::make_shared<const Model>(load_model("gpt2"));
+  job.hardware = load_hardware("dgx-h100");
+  job.gpus = 8;
+  job.config.shard = 8;
+  job.config.sequence = 512;
+  job.config.micro_batch = 4;
+  job.config.optimizer = OptimizerKind::kAdamWForeach;
+  return job;
+}
+
+const MemoryChange* find(const MemoryStudy& s, const std::string& change) {
+  const auto at = std::find_if(s.changes.begin(), s.changes.end(), [&](const MemoryChange& c) { return c.change == change; });
+  return at == s.changes.end() ? nullptr : &*at;
+}
+
+TEST(MemoryStudy, EachChangeIsWhatTheChangedJobNeeds) {
+  const Job job = small_job();
+  const Evaluation base = evaluate(job);
+  const MemoryStudy study = study_memory(job, base);
+  Job changed = job;
+  changed.config.checkpoint = CheckpointKind::kFull;
+  const MemoryResult full = evaluate(changed).result.memory;
+  const MemoryChange* c = find(study, "--checkpoint full");
+  ASSERT_NE(c, nullptr);
+  EXPECT_EQ(c->device, full.device_peak);
+  EXPECT_EQ(c->device_change, full.device_peak - base.result.memory.device_peak);
+  EXPECT_LT(c->device_change.value, 0);
+  for (const char* change : {"--micro-batch 2", "--loss fused", "--loss chunked", "--optimizer adamw",
+                             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}) {
+    EXPECT_NE(find(study, change), nullptr) << change;
+  }
+  EXPECT_TRUE(std::is_sorted(study.changes.begin(), study.changes.end(),
+                             [](const MemoryChange& a, const MemoryChange& b) { return a.device_change < b.device_change; }));
+}
+
+TEST(MemoryStudy, OptimizerStatesAppearInTheFirstStep) {
+  const Job job = small_job();
+  const MemoryStudy study = study_memory(job, evaluate(job));
+  std::int64_t first_forward = 0, later_forward = 0;
+  for (const PhaseRow& row : study.phases) {
+    if (row.phase == "forward") (row.step == 0 ? first_forward : later_forward) = row.allocated.value;
+  }
+  const std::int64_t states = 8 * job.model->parameter_count().value / 8;   // Two moments of 4 bytes over 8 ranks.
+  EXPECT_NEAR(static_cast<double>(later_forward - first_forward), static_cast<double>(states), 0.01 * static_cast<double>(states));
+}
+
+TEST(MemoryStudy, LiveSetAddsUpToThePeakInBothViews) {
+  const MemoryResult m = evaluate(small_job()).result.memory;
+  std::int64_t by_unit = 0, by_module = 0;
+  for (const Owner& o : m.owners) by_unit += o.bytes.value;
+  for (const Owner& o : m.owners_by_module) by_module += o.bytes.value;
+  EXPECT_EQ(by_unit, m.allocated_peak.value);
+  EXPECT_EQ(by_module, m.allocated_peak.value);
+  EXPECT_FALSE(m.peak_at.module.empty() && m.peak_at.unit.empty());
+}
+
+}  // namespace
+}  // namespace foreshard
