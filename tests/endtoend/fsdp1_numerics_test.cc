@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <string>
@@ -134,6 +135,71 @@ class Dice {
  private:
   std::mt19937 engine_;
 };
+
+// ------------------------------------------------------------------------------------------------
+// frozen parameters beside trained ones
+
+/// Parameters frozen at random; one block called twice, or not.
+Model partly_frozen(Dice& dice) {
+  Model model = tiny();
+  for (ParameterDef& p : model.parameters) p.trainable = !dice.one_in(4);
+  model.parameters.back().trainable = true;
+  if (dice.one_in(3)) return model;
+  std::vector<Statement>& program = model.modules[0].program;
+  const ModuleId block = model.roles.blocks[dice.of({0u, 1u, 2u})];
+  const auto at = std::find_if(program.begin(), program.end(), [block](const Statement& s) {
+    return s.function == Function::kCall && s.child == block;
+  });
+  program.insert(at, Statement(*at));
+  return model;
+}
+
+Trace trained(const Model& model, const ParallelConfig& c) {
+  PlanOptions options;
+  options.steps = 3;
+  const Schedule s = plan(model, c, options);
+  RunOptions run_options;
+  run_options.mode = StreamMode::kInline;
+  return run(s, run_options).trace;
+}
+
+class Fsdp1Frozen : public testing::TestWithParam<int> {};
+
+/// Losses and gradient norms stay those of one rank.
+TEST_P(Fsdp1Frozen, TrainsAsOneRank) {
+  Dice dice(static_cast<std::uint32_t>(GetParam()));
+  const Model model = partly_frozen(dice);
+  ParallelConfig c;
+  c.framework = FrameworkKind::kFsdp1;
+  c.shard = dice.of({2, 3, 4});
+  c.sequence = 8;
+  c.precision = MixedPrecision{};
+  c.wrap.root_split = false;
+  c.fsdp1.use_orig_params = true;
+  c.fsdp1.strategy = dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
+  c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
+  c.fsdp1.forward_prefetch = dice.one_in(2);
+  c.accumulate = dice.of({1, 2, 3});
+  c.sync_each_micro_batch = dice.one_in(2);
+  // NO_SHARD reduces what it has reduced before again when it accumulates.
+  if (c.fsdp1.strategy == Strategy::kNoShard && c.sync_each_micro_batch) c.accumulate = 1;
+  if (dice.one_in(2)) c.checkpoint = CheckpointKind::kFull;
+  ParallelConfig one = c;
+  one.framework = FrameworkKind::kUnsharded;
+  one.shard = 1;
+  one.micro_batch = c.shard;
+  one.checkpoint = CheckpointKind::kNone;
+  const Trace expected = trained(model, one), found = trained(model, c);
+  ASSERT_EQ(found.gradient_norms.size(), expected.gradient_norms.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(found.losses[i], expected.losses[i], 1e-4 * expected.losses[i]) << i;
+    EXPECT_NEAR(found.gradient_norms[i], expected.gradient_norms[i],
+                1e-3 * expected.gradient_norms[i])
+        << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Frozen, testing::Range(0, 60));
 
 ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   Dice dice(seed);

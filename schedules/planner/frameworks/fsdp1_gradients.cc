@@ -86,8 +86,11 @@ void Fsdp1::write_back_gradients(State& state) {
     const SymTensor& gradient = h.originals[i].parameter->grad;
     if (!gradient) {
       if (!flat) continue;
-      host_->launch(OpKind::kFill, {},
-                    {host_->view_as(flat, {part.numel}, flat->offset + part.offset)}, {0.0});
+      // PyTorch fills a frozen one too, on a stream that nothing waits for; its part is zero anyway.
+      if (e.trainable) {
+        host_->launch(OpKind::kFill, {},
+                      {host_->view_as(flat, {part.numel}, flat->offset + part.offset)}, {0.0});
+      }
       h.originals[i].gradient_none = true;
       continue;
     }
