@@ -25,8 +25,8 @@ void count(Counts& c, const RankProgram& p, const Instruction& op) {
     case InstructionKind::kSyncEvent:
       ++c["sync event"];
       break;
-    case InstructionKind::kSyncStream:
-      ++c["sync stream " + stream(op.stream)];
+    case InstructionKind::kSyncStream:  // The recording has the device's streams only, not the CPU's own work.
+      if (!p.streams[op.stream].on_host) ++c["sync stream " + stream(op.stream)];
       break;
     case InstructionKind::kCollective:
       ++c[std::string(name_of(p.collectives[op.id].kind)) + " " +
@@ -37,7 +37,7 @@ void count(Counts& c, const RankProgram& p, const Instruction& op) {
       break;
     case InstructionKind::kLaunch: {
       const Launch& l = p.launches[op.id];
-      if (l.stream != 0) c["kernel " + stream(l.stream)] += l.kernels;
+      if (l.stream != 0 && !p.streams[l.stream].on_host) c["kernel " + stream(l.stream)] += l.kernels;
       break;
     }
     default:
