@@ -101,7 +101,7 @@ void foreach_addcdiv(const KernelCall& c) {
 }
 
 void adamw(const KernelCall& c) {
-  const std::size_t groups = c.outputs.size() % 4 == 0 && c.inputs.size() / 5 * 4 == c.outputs.size() ? 5 : 4;
+  const std::size_t groups = c.inputs.size() * 4 == c.outputs.size() * 5 ? 5 : 4;
   const std::size_t n = c.inputs.size() / groups;
   if (n * groups != c.inputs.size() || c.outputs.size() != n * (groups - 1)) {
     kernel_error(fmt::format("{} inputs and {} outputs are no AdamW lists", c.inputs.size(), c.outputs.size()));
