@@ -185,7 +185,9 @@ class Fsdp1 final : public Framework {
   void spend(const State& state, double us, double us_each);
 
   // clipping (fsdp1_clip.cc)
+  SymTensor norm_on_host(const std::vector<SymTensor>& gradients);
   SymTensor gradient_norm(const std::vector<SymTensor>& gradients);
+  void clip_whole(const std::vector<SymTensor>& gradients, double max_norm);
   SymTensor scalar(MemorySpace space = MemorySpace::kDevice);
   SymTensor moved(const SymTensor& t, MemorySpace space);
   std::pair<SymTensor, SymTensor> scale(const std::vector<SymTensor>& gradients,

@@ -31,30 +31,37 @@ SymTensor Fsdp1::moved(const SymTensor& t, MemorySpace space) {
   return there;
 }
 
-/// _get_grad_norm; null: no gradient.
-SymTensor Fsdp1::gradient_norm(const std::vector<SymTensor>& gradients) {
-  if (gradients.empty()) return {};
+/// Norm of gradients in host memory, there.
+SymTensor Fsdp1::norm_on_host(const std::vector<SymTensor>& gradients) {
   const MemorySpace space = gradients[0]->storage->space;
-  TensorList norms;
-  if (space == MemorySpace::kDevice) {
-    for (const SymTensor& g : gradients) norms.push_back(vector_norm(*host_, g, DType::kFloat32));
-    const SymTensor stacked = stack_scalars(*host_, norms);
-    while (!norms.empty()) norms.pop_back();
-    return vector_norm(*host_, stacked);
-  }
+  TensorList norms, rows;
   for (const SymTensor& g : gradients) {
     norms.push_back(scalar(space));
     host_->launch(OpKind::kNorm, {g}, {norms.back()}, {2.0});
+    rows.push_back(host_->view_as(norms.back(), {1}));
   }
   const auto n = static_cast<std::int64_t>(norms.size());
   const TensorList stacked{
       host_->empty_on_host({n}, DType::kFloat32, space, BufferCategory::kClipTemporary)};
-  TensorList rows;
-  for (const SymTensor& t : norms) rows.push_back(host_->view_as(t, {1}));
   launch_lists(*host_, OpKind::kCat, {&rows}, {&stacked}, {0.0});
-  const SymTensor norm = scalar(space);
+  SymTensor norm = scalar(space);
   host_->launch(OpKind::kNorm, {stacked[0]}, {norm}, {2.0});
-  return moved(norm, MemorySpace::kDevice);
+  return norm;
+}
+
+/// _get_grad_norm, on the device; null: no gradient.
+SymTensor Fsdp1::gradient_norm(const std::vector<SymTensor>& gradients) {
+  if (gradients.empty()) return {};
+  if (gradients[0]->storage->space != MemorySpace::kDevice) {
+    return moved(norm_on_host(gradients), MemorySpace::kDevice);
+  }
+  TensorList norms;
+  for (const SymTensor& g : gradients) {
+    norms.push_back(vector_norm(*host_, g, DType::kFloat32));
+  }
+  const SymTensor stacked = stack_scalars(*host_, norms);
+  while (!norms.empty()) norms.pop_back();
+  return vector_norm(*host_, stacked);
 }
 
 /// The clamped coefficient, then a product for each gradient. Returns the two temporaries that live
@@ -77,6 +84,17 @@ std::pair<SymTensor, SymTensor> Fsdp1::scale(const std::vector<SymTensor>& gradi
   return {std::move(coefficient), std::move(clamped)};
 }
 
+/// torch.nn.utils.clip_grad_norm_, where nothing is sharded.
+void Fsdp1::clip_whole(const std::vector<SymTensor>& gradients, double max_norm) {
+  if (gradients.empty()) return;
+  if (gradients[0]->storage->space == MemorySpace::kDevice) {
+    return Framework::clip_gradients(*host_, max_norm);
+  }
+  const SymTensor norm = norm_on_host(gradients);
+  observe_norm(*host_, norm);
+  scale(gradients, norm, max_norm);
+}
+
 void Fsdp1::clip_gradients(Host& host, double max_norm) {
   if (!zero_scalar_) {  // torch.tensor(0.0, device=...): a copy that the host waits for.
     zero_scalar_ = scalar();
@@ -97,7 +115,7 @@ void Fsdp1::clip_gradients(Host& host, double max_norm) {
     for (const OriginalParameter& o : h.originals)
       if (o.parameter && o.parameter->grad) list.push_back(o.parameter->grad);
   }
-  if (!any_sharded) return Framework::clip_gradients(host, max_norm);
+  if (!any_sharded) return clip_whole(whole, max_norm);
   for (const SymTensor& t : plain_)
     if (t && t->grad) whole.push_back(t->grad);
   all = sharded;
