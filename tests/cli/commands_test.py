@@ -114,6 +114,17 @@ def test_numerics_without_a_reference(folder):
     check(json.loads(run("run", plan, "--json").stdout)["numerics"]["max_relative_difference"] is None, "no reference, no number")
 
 
+def test_precision_without_sharding():
+    """Whole copies compute in bf16 as autocast does: faster than fp32, and what is not planned is refused by name."""
+    step = lambda *words: json.loads(run("simulate", "llama3.2-1b", "--gpus", "8", "--on", "dgx-h100", "--framework", "ddp",
+                                         "--json", *words).stdout)["step_time_s"]
+    check(step() < 0.7 * step("--param-dtype", "fp32"), "DDP in bf16 is no faster than in fp32")
+    for words, said in ((["--param-dtype", "fp16"], "autocast"), (["--reduce-dtype", "bf16"], "ddp-comm-hook"),
+                        (["--ddp-comm-hook", "powersgd"], "PowerSGD")):
+        done = run("plan", "gpt2", "--gpus", "8", "--seq", "512", "--framework", "ddp", *words, code=2)
+        check(said in done.stderr, f"{words}: {done.stderr}")
+
+
 def test_diff(folder):
     model = str(folder / "config.json")
     job = ["--model", model, "--seq", "16", "--gpus", "4", "--on", "dgx-h100"]
@@ -228,6 +239,7 @@ def main():
     test_studies()
     test_same_bytes_at_any_thread_count()
     test_models_and_hardware()
+    test_precision_without_sharding()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         test_config_file(folder)
