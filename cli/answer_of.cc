@@ -7,6 +7,7 @@
 
 #include "core/format.h"
 #include "sim/provenance.h"
+#include "study/uncertainty.h"
 
 namespace foreshard::cli {
 namespace {
@@ -42,9 +43,17 @@ std::string number_text(const UsedNumber& n) {
 
 std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& schedule) {
   std::vector<AnswerProvenance> out;
-  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world))))
+  CostParameters parameters;
+  parameters.attention.kernel = job.attention_kernel;
+  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world)), parameters))
     out.push_back({n.quantity, number_text(n), n.source, n.kind});
   return out;
+}
+
+void add_uncertainty(const StepUncertainty& u, StepAnswer& a) {
+  a.step_range = {u.p10, u.p90};
+  a.outside = u.outside;
+  for (const UncertainInput& i : u.inputs) a.uncertainty.push_back({i.quantity, i.sd, i.effect, i.source});
 }
 
 std::string framework_text(const Job& job, const Schedule& s) {
@@ -87,6 +96,7 @@ StepAnswer answer_of(const Job& job, const Evaluation& e, const std::vector<Sugg
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end()) a.not_modelled.push_back(n);
   a.provenance = provenance_of(job, e.schedule);
+  add_uncertainty(uncertainty_of(job, e.schedule, r.step_time), a);
   return a;
 }
 

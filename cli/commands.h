@@ -20,6 +20,7 @@ CommandSpec import_command();
 CommandSpec score_runs_command();
 CommandSpec score_collectives_command();
 CommandSpec score_ratios_command();
+CommandSpec score_claims_command();
 CommandSpec spread_command();
 CommandSpec collective_command();
 CommandSpec models_command();

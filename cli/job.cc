@@ -103,12 +103,28 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   c.autocast = a.yes_no("autocast", false);
 }
 
+/// DDP and plain training keep whole parameters in their own dtype and reduce in it; another dtype of compute is autocast's.
+void read_whole_precision(Arguments& a, ParallelConfig& c) {
+  if (c.framework != FrameworkKind::kDdp && c.framework != FrameworkKind::kUnsharded) return;
+  if (!a.has("param-dtype") && c.model_dtype != DType::kFloat32) c.precision.param = c.model_dtype;
+  c.autocast = c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
+  if (!c.autocast && c.precision.param != c.model_dtype) {
+    a.report("param-dtype", fmt::format("{} over parameters in {} is not planned without sharding", name_of(*c.precision.param),
+                                        name_of(c.model_dtype)), "bf16 over fp32 (autocast), or --model-dtype of the same name");
+  }
+  if (a.has("reduce-dtype") && c.precision.reduce != c.model_dtype) {
+    a.report("reduce-dtype", "gradients are reduced in the parameters' dtype", "--ddp-comm-hook bf16 or fp16 compresses them");
+  }
+  c.precision.reduce = c.model_dtype;
+}
+
 void read_training(Arguments& a, ParallelConfig& c) {
   c.micro_batch = a.integer("micro-batch", c.micro_batch, 1, 1 << 20);
   c.sequence = a.integer("seq", c.sequence, 1, kMostTokens);
   c.accumulate = a.integer("accumulate", 1, 1, 1 << 16);
   c.sync_each_micro_batch = a.yes_no("sync-each-micro-batch", true);
   read_precision(a, c);
+  read_whole_precision(a, c);
   read_checkpoint(a, c);
   const std::string optimizer = a.text("optimizer", "adamw");
   c.optimizer = optimizer == "adamw-foreach"    ? OptimizerKind::kAdamWForeach
@@ -117,6 +133,8 @@ void read_training(Arguments& a, ParallelConfig& c) {
                                                 : OptimizerKind::kAdamWFused;
   c.clip = a.yes_no("clip", true);
   c.compile = a.yes_no("compile", false);
+  c.float8 = choose(a, "float8", Float8Kind::kNone, {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"});
+  c.float8_all_gather = a.yes_no("float8-all-gather", false);
   c.attention = choose(a, "attention", AttentionKind::kFlash, {"flash", "sdpa", "math"});
   c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, {"float32", "plain", "chunked", "fused"});
   c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer", "both"});
@@ -210,6 +228,16 @@ void read_ddp(Arguments& a, DdpOptions& o) {
   }
 }
 
+void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
+  o.bucket_mib = a.number("sharded-bucket-mb", o.bucket_mib, 1e-3, 1e6);
+  o.accumulate_in_float32 = a.yes_no("sharded-float32-sums", o.accumulate_in_float32);
+  o.one_collective_per_tensor = a.yes_no("sharded-per-tensor", o.one_collective_per_tensor);
+  o.reduce_scatter = a.yes_no("sharded-reduce-scatter", o.reduce_scatter);
+  o.owners_broadcast = a.yes_no("sharded-owners-broadcast", o.owners_broadcast);
+  if (o.reduce_scatter && !o.one_collective_per_tensor)
+    a.report("sharded-reduce-scatter", "scatters tensor by tensor", "also --sharded-per-tensor yes");
+}
+
 /// World = shard x replicate; what is not given follows from the number of GPUs.
 void read_mesh(Arguments& a, Job& job) {
   ParallelConfig& c = job.config;
@@ -249,7 +277,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   ParallelConfig& c = job.config;
   c.framework = FrameworkKind::kFsdp2;
   const std::string framework = a.text("framework", "fsdp2");
-  const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3"};
+  const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3", "sharded-optimizer"};
   c.framework = choose(a, "framework", FrameworkKind::kFsdp2, names);
   check_option_scopes(a, c.framework);
   if (needs.gpus && !a.has("gpus")) a.report("gpus", "is missing", "how many GPUs? e.g. --gpus 8");
@@ -265,9 +293,11 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
+  job.attention_kernel = choose(a, "attention-kernel", AttentionKernel::kFlash2, {"flash2", "flash1", "flash3"});
   read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);
+  read_sharded_optimizer(a, c.sharded_optimizer);
   if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware && a.has("on")) guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
   if (a.positional(0).empty()) {

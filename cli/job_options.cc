@@ -9,7 +9,7 @@ OptionSpec option(std::string name, std::string value, std::string help, std::ve
 
 OptionGroup sharding_group() {
   return {"Sharding",
-          {option("framework", "NAME", "Who shards (default fsdp2)", {"fsdp2", "fsdp1", "zero1", "zero2", "zero3", "ddp", "none"}),
+          {option("framework", "NAME", "Who shards (default fsdp2)", {"fsdp2", "fsdp1", "zero1", "zero2", "zero3", "ddp", "sharded-optimizer", "none"}),
            option("shard", "N", "Ranks that share one copy of the parameters (default: all GPUs / --replicate)"),
            option("replicate", "N", "Copies of the parameters (HSDP; default 1)"),
            option("wrap", "POLICY", "blocks | every:K | root | size:N | modules:a,b,c (default blocks)"),
@@ -38,7 +38,12 @@ OptionGroup training_group() {
            option("optimizer", "NAME", "adamw is the fused one (default adamw)", {"adamw", "adamw-foreach", "adamw-for-loop", "sgd"}),
            option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
            option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),
+           option("float8", "KIND", "8-bit products in the blocks: scales of the tensor, of rows, or of earlier steps (default none)",
+                  {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"}),
+           option("float8-all-gather", "yes|no", "Weights are cast before they are gathered (default no)", {"yes", "no"}),
            option("attention", "KIND", "Attention kernels (default flash)", {"flash", "sdpa", "math"}),
+           option("attention-kernel", "NAME", "Generation of the flash kernels; flash3 is also cuDNN's (default flash2)",
+                  {"flash2", "flash1", "flash3"}),
            option("loss", "KIND", "How the loss is computed (default float32)", {"float32", "plain", "chunked", "fused"})}};
 }
 
@@ -81,6 +86,15 @@ OptionGroup zero_group() {
            option("zero-init", "yes|no", "Stage 3: the model is built under zero.Init, never whole on a GPU (default yes)", {"yes", "no"})}};
 }
 
+OptionGroup sharded_optimizer_group() {
+  return {"Sharded optimizer (ZeRO-1 as trainers write it themselves)",
+          {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
+           option("sharded-float32-sums", "yes|no", "Gradients summed and reduced in fp32 (default no)", {"yes", "no"}),
+           option("sharded-per-tensor", "yes|no", "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
+           option("sharded-reduce-scatter", "yes|no", "Flattened reduce-scatter after backward, not all-reduce (default no)", {"yes", "no"}),
+           option("sharded-owners-broadcast", "yes|no", "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"})}};
+}
+
 OptionGroup ddp_group() {
   return {"DDP",
           {option("ddp-bucket-cap-mb", "MIB", "Bucket size (default 25, the first 1)"),
@@ -105,7 +119,7 @@ std::vector<OptionGroup> job_options() {
                   {option("gpus", "N", "Number of GPUs"),
                    option("on", "HARDWARE", "Machine (foreshard hw), a profile file, or e.g. 2x-a100-80-200g, dgx-h100@400g"),
                    {"config", "FILE", "YAML file of these options, one \"name: value\" per line", {}, false}}};
-  return {job, training_group(), sharding_group(), fsdp1_group(), zero_group(), ddp_group()};
+  return {job, training_group(), sharding_group(), fsdp1_group(), zero_group(), ddp_group(), sharded_optimizer_group()};
 }
 
 }  // namespace foreshard::cli

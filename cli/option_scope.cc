@@ -80,6 +80,7 @@ std::string framework_name(FrameworkKind kind) {
     case K::kZero1: return "zero1";
     case K::kZero2: return "zero2";
     case K::kZero3: return "zero3";
+    case K::kShardedOptimizer: return "sharded-optimizer";
   }
   return "?";
 }

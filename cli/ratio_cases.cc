@@ -122,13 +122,14 @@ class SeriesReader {
 
   void set_measure(const std::string& text, const std::string& path, RatioSide& side, IssueList& issues) const {
     for (const RatioMeasure m : {RatioMeasure::kTokensPerGpu, RatioMeasure::kTokens, RatioMeasure::kStepTime,
-                                 RatioMeasure::kForwardRate, RatioMeasure::kForwardTime, RatioMeasure::kBackwardTime}) {
+                                 RatioMeasure::kForwardRate, RatioMeasure::kForwardTime, RatioMeasure::kBackwardTime,
+                                 RatioMeasure::kPeakMemory}) {
       if (name_of(m) != text) continue;
       side.measure = m;
       return;
     }
     issues.add(path + ".measure", "found \"" + text + "\"",
-               "allowed: tokens/s per GPU, tokens/s, step time, forward passes/s, forward time, backward time");
+               "allowed: tokens/s per GPU, tokens/s, step time, forward passes/s, forward time, backward time, peak memory");
   }
 
   /// A file of that name in the folder of the series, or the name as it is.

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
 #include <thread>
 
 #include "cli/commands.h"
@@ -24,23 +26,73 @@ std::optional<double> number_of(std::string_view text) {
   return x;
 }
 
+/// "3" or "8-15": first and last rank; nothing if it is neither or outside the world.
+std::optional<std::pair<std::size_t, std::size_t>> ranks_of(std::string_view text, std::int64_t world) {
+  const std::size_t dash = text.find('-');
+  const auto first = number_of(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : number_of(text.substr(dash + 1));
+  if (!first || !last || *first < 0 || *last < *first || *last >= static_cast<double>(world)) return std::nullopt;
+  return std::pair(static_cast<std::size_t>(*first), static_cast<std::size_t>(*last));
+}
+
 /// "3:1.2,8-15:1.05" as one factor for each rank; empty if the option is absent.
 std::vector<double> factors_of(Arguments& a, const std::string& option, std::int64_t world) {
   std::vector<double> out;
   for (const std::string& item : a.list(option)) {
-    const std::size_t colon = item.find(':'), dash = item.find('-');
+    const std::size_t colon = item.find(':');
     const auto factor = colon == std::string::npos ? std::nullopt : number_of(std::string_view(item).substr(colon + 1));
-    const bool range = dash != std::string::npos && dash < colon;
-    const auto first = number_of(std::string_view(item).substr(0, range ? dash : colon));
-    const auto last = range ? number_of(std::string_view(item).substr(dash + 1, colon - dash - 1)) : first;
-    if (!factor || !first || !last || *first < 0 || *last < *first || *last >= static_cast<double>(world)) {
+    const auto range = factor ? ranks_of(std::string_view(item).substr(0, colon), world) : std::nullopt;
+    if (!range) {
       a.report(option, fmt::format("found \"{}\"", item), fmt::format("RANK:FACTOR or FIRST-LAST:FACTOR, ranks 0 to {}", world - 1));
       continue;
     }
     out.resize(static_cast<std::size_t>(world), 1.0);
-    for (auto r = static_cast<std::size_t>(*first); r <= static_cast<std::size_t>(*last); ++r) out[r] = *factor;
+    for (std::size_t r = range->first; r <= range->second; ++r) out[r] = *factor;
   }
   return out;
+}
+
+/// Time of one rank's last step, added up: kernels, and collectives of the first group that has any.
+struct RankWork {
+  Time kernels, collectives;
+};
+
+RankWork work_on(const HardwareProfile& hardware, const Schedule& schedule) {
+  const auto cost = make_cost_model(make_cluster(hardware, static_cast<int>(schedule.world)));
+  const RankProgram& p = schedule.programs[0];
+  RankWork out;
+  for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
+    const Instruction& in = p.instructions[i];
+    if (in.kind == InstructionKind::kLaunch) out.kernels += cost->launch(p, p.launches[in.id]).device;
+    if (in.kind != InstructionKind::kCollective) continue;
+    const Group& group = schedule.groups[p.collectives[in.id].group.value];
+    std::vector<std::int64_t> ranks;
+    for (std::int64_t r = 0; r < group.size; ++r) ranks.push_back(r * group.stride);
+    out.collectives += cost->collective(p.collectives[in.id], ranks).device;
+  }
+  return out;
+}
+
+/// Mixed machines: ranks of "8-15:dgx-a100-80" take as long as that machine's kernels and links would, in proportion.
+void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
+  const RankWork here = work_on(job.hardware, schedule);
+  for (const std::string& item : a.list("other-nodes")) {
+    const std::size_t colon = item.find(':');
+    const auto range = colon == std::string::npos ? std::nullopt : ranks_of(std::string_view(item).substr(0, colon), job.gpus);
+    if (!range) {
+      a.report("other-nodes", fmt::format("found \"{}\"", item), fmt::format("FIRST-LAST:HARDWARE, ranks 0 to {}", job.gpus - 1));
+      continue;
+    }
+    const RankWork there = work_on(load_hardware(item.substr(colon + 1)), schedule);
+    const auto world = static_cast<std::size_t>(job.gpus);
+    v.rank_compute.resize(world, 1.0);
+    v.rank_link.resize(world, 1.0);
+    for (std::size_t r = range->first; r <= range->second; ++r) {
+      v.rank_compute[r] *= there.kernels / here.kernels;
+      if (here.collectives.value > 0) v.rank_link[r] *= std::max(1.0, there.collectives / here.collectives);
+    }
+  }
+  a.check();
 }
 
 int spread(Arguments& a) {
@@ -56,10 +108,11 @@ int spread(Arguments& a) {
   const std::int64_t samples = a.integer("samples", 20, 1, kMostSamples);
   const std::int64_t threads = a.integer("threads", std::max(1U, std::thread::hardware_concurrency()), 1, 256);
   a.check();
-  if (v.none()) throw InputError(Issue{"spread", "", "nothing varies", "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
   PlanOptions plan_options;
   plan_options.executable = false;
   const Schedule schedule = plan(*job.model, job.config, plan_options);
+  mix(a, job, schedule, v);
+  if (v.none()) throw InputError(Issue{"spread", "", "nothing varies", "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
   const auto cost = make_cost_model(make_cluster(job.hardware, static_cast<int>(job.gpus)));
   const StepDistribution d = simulate_distribution(schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads));
   if (a.flag("json")) {
@@ -85,12 +138,14 @@ CommandSpec spread_command() {
   c.summary = "What do slow ranks, slow links and jitter cost? Every rank simulated, with several seeds.";
   c.examples = {{"foreshard spread llama3-8b --gpus 16 --on dgx-h100 --slow-ranks 3:1.2", "one GPU 20 % slower"},
                 {"foreshard spread llama3-8b --gpus 64 --on dgx-h100 --jitter 0.03 --samples 50", "p10, median and p90 of a step whose ranks vary by 3 %"},
-                {"foreshard spread llama3-8b --gpus 64 --on dgx-h100 --slow-links 8-15:2", "the second node's links at half speed"}};
+                {"foreshard spread llama3-8b --gpus 64 --on dgx-h100 --slow-links 8-15:2", "the second node's links at half speed"},
+                {"foreshard spread llama3-8b --gpus 16 --on dgx-h100 --other-nodes 8-15:dgx-a100-80", "one H100 and one A100 node"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back({"Differences",
                       {{"slow-ranks", "LIST", "RANK:FACTOR or FIRST-LAST:FACTOR: kernels of these ranks take FACTOR times as long", {}, true},
                        {"slow-links", "LIST", "The same for collectives and copies of these ranks", {}, true},
+                       {"other-nodes", "LIST", "FIRST-LAST:HARDWARE: these ranks are GPUs of another machine", {}, true},
                        {"jitter", "SD", "Log-normal factor of each rank and step: clocks, uneven batches (default 0)", {}, true},
                        {"kernel-jitter", "SD", "Of each kernel", {}, true},
                        {"link-jitter", "SD", "Of each collective", {}, true},

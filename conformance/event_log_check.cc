@@ -31,7 +31,8 @@ std::optional<std::string> differing_table(const Json& golden_case, const Json& 
 
 }  // namespace
 
-std::vector<CheckResult> check_event_log(const std::filesystem::path& file, const EventLogKind& kind) {
+std::vector<CheckResult> check_event_log(const std::filesystem::path& file,
+                                         const EventLogKind& kind) {
   const Json golden = read_json_file(file);
   if (!golden.is_object() || !golden.contains("case") || !golden.contains("result")) return {};
   CheckResult r;

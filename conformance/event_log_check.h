@@ -20,12 +20,14 @@ struct EventLogKind {
   Json (*tables)(const Json& golden_case) = nullptr;
 };
 
-/// Checks one recorded event log: {"case", "result"}; none if the file has another form. An exception while running or
-/// comparing is the case's difference.
-std::vector<CheckResult> check_event_log(const std::filesystem::path& file, const EventLogKind& kind);
+/// Checks one recorded event log: {"case", "result"}; none if the file has another form. An
+/// exception while running or comparing is the case's difference.
+std::vector<CheckResult> check_event_log(const std::filesystem::path& file,
+                                         const EventLogKind& kind);
 
-/// The events with every `same_as_step` replaced by the events of that step. `setup_end`: name of an event after which the
-/// events of the first step begin to count (what comes before happens once); empty: all count.
+/// The events with every `same_as_step` replaced by the events of that step. `setup_end`: name of
+/// an event after which the events of the first step begin to count (what comes before happens
+/// once); empty: all count.
 Json expand_repeated_steps(const Json& events, const std::string& setup_end = {});
 
 }  // namespace foreshard

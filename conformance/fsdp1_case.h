@@ -1,7 +1,7 @@
 #pragma once
 
-// One golden case of golden/fsdp1: model, wrapping, options and the script of its steps (format: docs
-// of the recordings; options not given take PyTorch's defaults).
+// One golden case of golden/fsdp1: model, wrapping, options and the script of its steps (format:
+// docs of the recordings; options not given take PyTorch's defaults).
 
 #include <cstdint>
 #include <vector>

@@ -8,10 +8,14 @@ using fsdp1::EventKind;
 
 const char* text_of(CollectiveKind k) {
   switch (k) {
-    case CollectiveKind::kAllGather: return "all_gather";
-    case CollectiveKind::kReduceScatter: return "reduce_scatter";
-    case CollectiveKind::kAllReduce: return "all_reduce";
-    default: return "other";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    default:
+      return "other";
   }
 }
 
@@ -59,23 +63,29 @@ Json Fsdp1Events::hook(const Event& e) const {
       if (e.flag) event["recompute"] = true;
       return event;
     }
-    case EventKind::kPreBackward: return named("pre_backward", e);
-    case EventKind::kPostBackwardReshardOnly: return named("post_backward_reshard_only", e);
+    case EventKind::kPreBackward:
+      return named("pre_backward", e);
+    case EventKind::kPostBackwardReshardOnly:
+      return named("post_backward_reshard_only", e);
     case EventKind::kPostBackward: {
       Json event = named("post_backward", e);
       event["grad_bytes"] = e.bytes;
       if (e.bytes > 0) event["dtype"] = text_of(e.dtype);
       return event;
     }
-    case EventKind::kFinalCallback: return {{"ev", "final_callback"}};
+    case EventKind::kFinalCallback:
+      return {{"ev", "final_callback"}};
     case EventKind::kStreams: {
       const std::int64_t high = e.number;
       return {{"ev", "streams"},
               {"priority",
-               {{"unshard", high}, {"post_backward", high}, {"pre_unshard", high},
+               {{"unshard", high},
+                {"post_backward", high},
+                {"pre_unshard", high},
                 {"all_reduce", e.number2}}}};
     }
-    default: return {{"ev", "lazy_init_end"}};
+    default:
+      return {{"ev", "lazy_init_end"}};
   }
 }
 
@@ -94,8 +104,11 @@ Json Fsdp1Events::storage(const Event& e) const {
       event = named("alloc", e);
       event["bytes"] = e.bytes;
       break;
-    case EventKind::kFree: event = named("free", e); break;
-    default: event = named("record_stream", e);
+    case EventKind::kFree:
+      event = named("free", e);
+      break;
+    default:
+      event = named("record_stream", e);
   }
   event["buffer"] = text_of(e.buffer);
   event["stream"] = e.stream;
@@ -156,30 +169,35 @@ std::string Fsdp1Events::limit_name(const Event& e) const {
 Json Fsdp1Events::limit(const Event& e) {
   const bool push = e.kind == EventKind::kLimitPush;
   if (push) pushed_.emplace(e.number, pushed_.size() + 1);
-  return {{"ev", push ? "limit_push" : "limit_pop"},
-          {"event", limit_name(e)},
-          {"queue", e.number2}};
+  return {
+      {"ev", push ? "limit_push" : "limit_pop"}, {"event", limit_name(e)}, {"queue", e.number2}};
 }
 
 void Fsdp1Events::on_event(const Event& e) {
   switch (e.kind) {
     case EventKind::kLimitPush:
-    case EventKind::kLimitPop: return add(limit(e));
+    case EventKind::kLimitPop:
+      return add(limit(e));
     case EventKind::kHostSync:
       return add({{"ev", "cpu_sync"}, {"on", e.on.empty() ? limit_name(e) : e.on}});
-    case EventKind::kWait: return add({{"ev", "wait"}, {"stream", e.stream}, {"on", e.on}});
-    case EventKind::kCollective: return add(collective(e));
+    case EventKind::kWait:
+      return add({{"ev", "wait"}, {"stream", e.stream}, {"on", e.on}});
+    case EventKind::kCollective:
+      return add(collective(e));
     case EventKind::kUnshard:
     case EventKind::kReshard:
     case EventKind::kAllocate:
     case EventKind::kFree:
-    case EventKind::kRecordStream: return add(storage(e));
+    case EventKind::kRecordStream:
+      return add(storage(e));
     case EventKind::kReduceInput:
     case EventKind::kDivide:
     case EventKind::kCast:
     case EventKind::kSaveGradient:
-    case EventKind::kToHost: return add(reduction(e));
-    default: return add(hook(e));
+    case EventKind::kToHost:
+      return add(reduction(e));
+    default:
+      return add(hook(e));
   }
 }
 

@@ -8,7 +8,8 @@
 
 namespace foreshard {
 
-/// `units` of the recordings: FSDP instances in the order of root.modules() with their flat parameters.
+/// `units` of the recordings: FSDP instances in the order of root.modules() with their flat
+/// parameters.
 Json describe_fsdp1_units(const Model& model, const std::vector<fsdp1::Unit>& units);
 
 }  // namespace foreshard

@@ -40,6 +40,21 @@ void apply_catalogue_calibrations(std::string_view name, GpuProfile& gpu) {
   }
 }
 
+std::optional<CalibrationCoverage> training_coverage() {
+  for (const EmbeddedFile& file : embedded_catalogue()) {
+    if (file.folder != "calibrations") continue;
+    const Json json = parse_json(file.text, fmt::format("catalogue {}/{}", file.folder, file.name));
+    const auto coverage = json.find("coverage");
+    if (coverage == json.end()) continue;
+    const auto range = [&](const char* key) {
+      const Json& r = coverage->at(key);
+      return CalibrationCoverage::Range{r.at(0).get<std::int64_t>(), r.at(1).get<std::int64_t>()};
+    };
+    return CalibrationCoverage{range("gpus"), range("sequence"), range("tokens"), range("million_parameters")};
+  }
+  return std::nullopt;
+}
+
 void forget_calibration(GpuProfile& gpu) {
   for (auto& [key, fact] : gpu.efficiency) {
     if (!std::isnan(fact.prior)) fact.value = fact.prior;

@@ -3,6 +3,8 @@
 // Calibrated numbers of the catalogue: files in catalogue/calibrations, as `foreshard calibrate runs` writes them. They
 // replace the numbers of the GPU files, which hold the priors (values that no training run has touched).
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "hwprofiles/profile.h"
@@ -15,5 +17,16 @@ void apply_catalogue_calibrations(std::string_view name, GpuProfile& gpu);
 
 /// The profile as it was before calibration: every fact with a prior takes it back.
 void forget_calibration(GpuProfile& gpu);
+
+/// What the runs behind the training calibration span.
+struct CalibrationCoverage {
+  struct Range {
+    std::int64_t least = 0, most = 0;
+  };
+  Range gpus, sequence, tokens, million_parameters;   ///< tokens: of a GPU and micro-batch.
+};
+
+/// Of the catalogue's training calibration; nothing if it does not say.
+std::optional<CalibrationCoverage> training_coverage();
 
 }  // namespace foreshard

@@ -68,6 +68,7 @@ constexpr EfficiencyName kEfficiency[] = {
     {"memory_bound_launch", kSeconds},
     {"overlap_slowdown", kCount},
     {"speed_spread", kCount},
+    {"machine_spread", kCount},
     {"fp8_matmul", kCount},
     {"attention_fa1_forward_ratio", kCount},
     {"attention_fa1_backward_ratio", kCount},

@@ -55,6 +55,13 @@ struct AnswerProvenance {
   std::string quantity, value, source, kind;
 };
 
+/// One number's share in the uncertainty of the step time.
+struct AnswerUncertainty {
+  std::string quantity;
+  double sd = 0, effect = 0;           ///< Relative: of the number; of the step if the number is one deviation off.
+  std::string source;
+};
+
 struct StepAnswer {
   std::string model, model_size;       ///< "llama3-8b", "8.03 B parameters"
   std::string framework;               ///< "FSDP2, 34 units"
@@ -71,6 +78,8 @@ struct StepAnswer {
   std::vector<AnswerSuggestion> suggestions;
   std::vector<std::string> not_modelled;
   std::vector<AnswerProvenance> provenance;
+  std::vector<AnswerUncertainty> uncertainty;   ///< Largest effect first.
+  std::vector<std::string> outside;             ///< Why the job lies outside what was calibrated.
 };
 
 /// How text is dressed. Colours and bars only for a terminal.

@@ -60,6 +60,10 @@ Json to_json(const StepAnswer& a) {
   out["provenance"] = Json::array();
   for (const AnswerProvenance& p : a.provenance)
     out["provenance"].push_back({{"quantity", p.quantity}, {"value", p.value}, {"source", p.source}, {"kind", p.kind}});
+  out["uncertainty"] = Json::array();
+  for (const AnswerUncertainty& u : a.uncertainty)
+    out["uncertainty"].push_back({{"quantity", u.quantity}, {"sd", u.sd}, {"effect", u.effect}, {"source", u.source}});
+  out["outside_calibration"] = a.outside;
   return out;
 }
 

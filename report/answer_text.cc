@@ -25,6 +25,7 @@ class AnswerText {
     communication_table();
     critical_path_table();
     owner_table();
+    uncertainty_table();
     provenance_table();
     return std::move(out_);
   }
@@ -37,6 +38,7 @@ class AnswerText {
     limit_line();
     memory_lines();
     try_lines();
+    if (!a_.outside.empty()) wrapped("outside what was calibrated: ", joined(a_.outside, "; "));
     if (!a_.not_modelled.empty()) wrapped("not modelled: ", joined(a_.not_modelled, "; "));
   }
 
@@ -217,6 +219,12 @@ class AnswerText {
       const AnswerOwner& o = a_.memory.owners[i];
       out_ += fmt::format("  {:<28}{:<32}{:>12}\n", o.category, o.unit, format_memory(o.bytes));
     }
+  }
+  void uncertainty_table() {
+    if (a_.uncertainty.empty()) return;
+    out_ += "\n  " + paint("what the range of the step comes from (one standard deviation)", "2") + "\n";
+    for (const AnswerUncertainty& u : a_.uncertainty)
+      out_ += fmt::format("  {:<36}+-{:>5.1f} %  step +-{:>5.1f} %  {}\n", u.quantity, 100 * u.sd, 100 * u.effect, u.source);
   }
   void provenance_table() {
     if (a_.provenance.empty()) return;

@@ -1,7 +1,7 @@
 #include "report/memory_explanation.h"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -40,7 +40,11 @@ std::string owners_text(const Category& c) {
   for (std::size_t i = 0; i < c.owners.size() && groups < 2; ++groups) {
     std::size_t end = i + 1;
     while (end < c.owners.size() && c.owners[end]->bytes == c.owners[i]->bytes) ++end;
-    const std::string &first = c.owners[i]->unit, &last = c.owners[end - 1]->unit;
+    const auto by_number = [](const AnswerOwner* x, const AnswerOwner* y) {   // layers.9 before layers.10
+      return std::pair(x->unit.size(), x->unit) < std::pair(y->unit.size(), y->unit);
+    };
+    const auto from = c.owners.begin() + static_cast<std::ptrdiff_t>(i), to = c.owners.begin() + static_cast<std::ptrdiff_t>(end);
+    const std::string &first = (*std::min_element(from, to, by_number))->unit, &last = (*std::max_element(from, to, by_number))->unit;
     if (!out.empty()) out += ", ";
     const std::string name = first.empty() ? "the model" : first;
     out += end - i > 1 ? fmt::format("{} x {} ({} .. {})", end - i, amount(c.owners[i]->bytes), name, last)

@@ -138,6 +138,39 @@ Json residuals_json(const std::vector<CalibrationRow>& rows, const CeilingFit& f
   return out;
 }
 
+/// Root mean square over laboratories of the mean residual that a fit to the others leaves: machines and software of one
+/// place against those of another.
+double machine_spread(const std::vector<CalibrationRow>& rows) {
+  std::map<std::string, std::pair<double, double>> sums;   // Sum of residuals, rows.
+  for (const CalibrationRow& r : rows) sums[r.laboratory].second += 1;
+  double square = 0, weight = 0;
+  for (auto& [name, s] : sums) {
+    const CeilingFit fit = fit_ceilings(rows, name);
+    for (const CalibrationRow& r : rows) s.first += r.laboratory == name ? residual(r, fit.factors) : 0;
+    const double mean = s.first / s.second, w = std::sqrt(s.second);
+    square += w * mean * mean;
+    weight += w;
+  }
+  return weight > 0 ? std::sqrt(square / weight) : 0;
+}
+
+Json coverage_json(const std::vector<CalibrationRow>& rows) {
+  Json out = Json::object();
+  const auto range = [&](const char* key, std::int64_t CalibrationRow::*member) {
+    std::int64_t least = INT64_MAX, most = 0;
+    for (const CalibrationRow& r : rows) {
+      least = std::min(least, r.*member);
+      most = std::max(most, r.*member);
+    }
+    out[key] = {least, most};
+  };
+  range("gpus", &CalibrationRow::gpus);
+  range("sequence", &CalibrationRow::sequence);
+  range("tokens", &CalibrationRow::tokens);
+  range("million_parameters", &CalibrationRow::million_parameters);
+  return out;
+}
+
 }  // namespace
 
 std::string laboratory_of(const std::string& source_id) {
@@ -160,6 +193,10 @@ std::vector<CalibrationRow> calibration_rows(const RunsTable& table, const CostP
       found[i].model = sensitivity_of(planned);
       found[i].laboratory = laboratory_of(run.source_id);
       found[i].measured_s = *run.step_time_s;
+      found[i].gpus = planned.job().job.gpus;
+      found[i].sequence = planned.job().job.config.sequence;
+      found[i].tokens = found[i].sequence * planned.job().job.config.micro_batch;
+      found[i].million_parameters = planned.job().job.model->parameter_count().value / 1'000'000;
       found[i].row_id = run.row_id;
     } catch (const InputError&) {  // Refused by the planner: scored as such, no part of a fit.
     }
@@ -218,9 +255,17 @@ Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit&
   }
   out["ceilings"] = std::move(ceilings);
   out["residuals"] = residuals_json(rows, fit);
+  out["coverage"] = coverage_json(rows);
+  Fact spread;
+  spread.value = rounded(machine_spread(rows));
+  spread.kind = FactKind::kCalibrated;
+  spread.source = fmt::format("what fits to other laboratories leave of each, root mean square ({})", table_name);
   std::set<std::string> gpus;
   for (const TrainingCeiling& c : training_ceilings()) gpus.insert(c.gpus.begin(), c.gpus.end());
-  for (const std::string& name : gpus) out["gpus"][name] = gpu_facts(name, fit, ranges, table_name);
+  for (const std::string& name : gpus) {
+    out["gpus"][name] = gpu_facts(name, fit, ranges, table_name);
+    out["gpus"][name]["machine_spread"] = fact_to_json(spread);
+  }
   return out;
 }
 

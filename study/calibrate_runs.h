@@ -20,6 +20,7 @@ std::string laboratory_of(const std::string& source_id);
 struct CalibrationRow {
   std::string row_id, laboratory;
   double measured_s = 0;
+  std::int64_t gpus = 0, sequence = 0, tokens = 0, million_parameters = 0;   ///< tokens: of a GPU and micro-batch.
   RunSensitivity model;
 };
 

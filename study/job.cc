@@ -44,6 +44,7 @@ std::string title_of(FrameworkKind f) {
     case FrameworkKind::kZero1: return "ZeRO-1";
     case FrameworkKind::kZero2: return "ZeRO-2";
     case FrameworkKind::kZero3: return "ZeRO-3";
+    case FrameworkKind::kShardedOptimizer: return "data parallel, sharded optimizer";
   }
   return "";
 }

@@ -9,6 +9,7 @@
 #include "hwprofiles/profile.h"
 #include "models/module_tree.h"
 #include "schedules/planner/config.h"
+#include "sim/cost/parameters.h"
 
 namespace foreshard {
 
@@ -17,6 +18,7 @@ struct Job {
   ParallelConfig config;
   HardwareProfile hardware;
   std::int64_t gpus = 1;                ///< = config.world().
+  AttentionKernel attention_kernel = AttentionKernel::kFlash2;   ///< Generation of the flash kernels.
 };
 
 /// "FSDP2", "ZeRO-3", ... as people write them.

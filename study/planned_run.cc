@@ -11,6 +11,8 @@ namespace {
 
 /// Relative change of each ceiling's share of the time when its part is measured.
 constexpr double kProbe = 0.05;
+/// Steps until the allocator has all segments that it will ever have; measured runs are averages of later ones.
+constexpr std::int32_t kSettledSteps = 4;
 
 }  // namespace
 
@@ -30,6 +32,7 @@ SimulationResult PlannedRun::simulate(const std::optional<CeilingFactors>& facto
   SimulationOptions options;
   options.detail = detail;
   options.memory = memory;
+  if (memory != MemoryDetail::kNone) options.steps = kSettledSteps;
   return foreshard::simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.job.gpus)), options, parameters);
 }
 
@@ -43,11 +46,12 @@ double RunSensitivity::at(const CeilingFactors& factors) const {
 RunSensitivity sensitivity_of(const PlannedRun& run) {
   const auto ceilings = training_ceilings();
   CeilingFactors factors(ceilings.size(), 0.0);
-  const SimulationResult base = run.simulate(factors);
+  const SimulationResult settled = run.simulate(factors);
   // Without retries memory does not touch time, and the allocator need not run again.
-  const MemoryDetail memory = base.memory.retries > 0 ? MemoryDetail::kClasses : MemoryDetail::kNone;
+  const bool retries = settled.memory.retries > 0;
+  const MemoryDetail memory = retries ? MemoryDetail::kClasses : MemoryDetail::kNone;
   RunSensitivity out;
-  out.step_s = to_seconds(base.step_time);
+  out.step_s = to_seconds(retries ? settled.step_time : run.simulate(factors, memory).step_time);
   out.parts_s.assign(ceilings.size(), 0.0);
   for (std::size_t i = 0; i < ceilings.size(); ++i) {
     if (!concerns(ceilings[i], run.job().job.hardware.gpu)) continue;

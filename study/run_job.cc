@@ -35,12 +35,12 @@ std::string refusal_of(const MeasuredRun& run) {
   if (has("+CP") || run.cp.value_or(1) > 1) return "context parallelism is not modelled";
   if (run.tp.value_or(1) > 1) return "tensor parallelism is not modelled";
   if (run.pp.value_or(1) > 1) return "pipeline parallelism is not modelled";
-  if (has("fp8") || has("FP8") || has("float8") || has("mxfp8")) return "fp8 matrix products are not modelled";
+  if (has("mxfp8")) return "mxfp8 products (a scale for each block of 32) are not modelled";
   if (contains(run.strategy, "Megatron")) return "Megatron-FSDP is not one of the frameworks";
   if (contains(run.strategy, "Thunder") || contains(run.compile, "thunder")) return "the Thunder compiler is not modelled";
   if (contains(run.strategy, "offload")) return "CPU offload is not priced from a table row";
-  if (!run.n_layers || !run.d_model || !run.n_heads || !run.seq_len || !run.n_gpus || !run.micro_batch) {
-    return "the row does not state the model's shape, the batch or the number of GPUs";
+  if (!run.n_layers || !run.d_model || !run.n_heads || !run.seq_len || !run.n_gpus) {
+    return "the row does not state the model's shape, the sequence length or the number of GPUs";
   }
   return {};
 }
@@ -92,7 +92,7 @@ Json configuration_of(const MeasuredRun& run, std::vector<std::string>& assumpti
 std::string hardware_of(const MeasuredRun& run, std::vector<std::string>& assumptions) {
   static const std::vector<std::pair<const char*, const char*>> kBoxes = {
       {"A100-80GB", "dgx-a100-80"}, {"A100-40GB", "dgx-a100-40"}, {"A800-80GB", "hgx-a800"},
-      {"H100-96GB", "hgx-h100-96"}, {"H100-80GB", "dgx-h100"}, {"H100", "dgx-h100"}, {"H200", "hgx-h200"},
+      {"H100-96GB", "hgx-h100-96"}, {"H100 (8x, variant not stated", "hgx-h100-96"}, {"H100-80GB", "dgx-h100"}, {"H100", "dgx-h100"}, {"H200", "hgx-h200"},
       {"B200", "dgx-b200"}, {"GB200", "gb200-nvl72"}, {"GB300", "gb300-nvl72"}, {"MI300X", "8x-mi300x-node"},
       {"V100-16GB", "dgx-1v-16"}, {"V100-32GB", "dgx-1v"}, {"RTX3090", "8x-rtx3090"}, {"RTX4090", "8x-rtx4090"},
       {"A5000", "8x-rtx-a5000"}, {"RTX6000Ada", "8x-rtx-6000-ada"}, {"L40S", "8x-l40s"}, {"T4", "4x-t4"}};
@@ -103,7 +103,7 @@ std::string hardware_of(const MeasuredRun& run, std::vector<std::string>& assump
     }
   }
   if (box == nullptr) return {};
-  if (contains(run.gpu, "not stated")) assumptions.push_back("GPU variant: SXM, full power (not stated)");
+  if (contains(run.gpu, "not stated")) assumptions.push_back("GPU variant not stated: the 96 GB one at 500 W of other tables of that software");
   std::string name = box;
   if (*run.n_gpus > run.gpus_per_node.value_or(8)) {
     int nics = 0, rate = 0;
@@ -134,6 +134,37 @@ void set_checkpointing(const MeasuredRun& run, ParallelConfig& config) {
   }
 }
 
+/// Trainers with a data parallelism of their own: gradients summed in fp32 (nanotron), or ZeRO-1 that is not DeepSpeed's
+/// (InternEvo, whose groups may be smaller than the job).
+bool own_data_parallelism(const MeasuredRun& run) {
+  return contains(run.precision, "fp32 grad accumulation") ||
+         (run.strategy.starts_with("ZeRO-1") && !contains(run.strategy, "DeepSpeed"));
+}
+
+void set_own_data_parallelism(const MeasuredRun& run, ParallelConfig& config) {
+  ShardedOptimizerOptions& o = config.sharded_optimizer;
+  if (contains(run.precision, "fp32 grad accumulation")) {
+    o.accumulate_in_float32 = o.one_collective_per_tensor = true;
+    o.reduce_scatter = run.strategy.starts_with("ZeRO");
+    if (!o.reduce_scatter) config.shard = 1;
+  } else {
+    o.bucket_mib = 1024;                    // reduce_bucket_size: 512 * 1024^2 elements in 16 bits.
+    o.owners_broadcast = true;
+    config.checkpoint_early_stop = false;   // Its own reentrant checkpoint runs the whole block again.
+  }
+  config.replicate = *run.n_gpus / config.shard;
+}
+
+/// 8-bit products of the blocks, by the names that recipes give them.
+void set_float8(const MeasuredRun& run, ParallelConfig& config) {
+  const std::string& p = run.precision;
+  if (contains(p, "rowwise_gw_hp")) config.float8 = Float8Kind::kRowwiseHighPrecision;
+  else if (contains(p, "rowwise")) config.float8 = Float8Kind::kRowwise;
+  else if (contains(p, "float8")) config.float8 = Float8Kind::kTensorwise;
+  else if (contains(p, "fp8") || contains(p, "FP8")) config.float8 = Float8Kind::kDelayed;   // Transformer Engine.
+  config.float8_all_gather = contains(p, "float8 all-gather") || contains(p, "f8 all-gather");
+}
+
 /// Framework and sharding; false if the strategy is none that we know.
 bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
   config.shard = run.dp_shard.value_or(*run.n_gpus);
@@ -144,9 +175,15 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
     config.framework = FrameworkKind::kFsdp1;
     config.wrap.root_split = false;         // FSDP1's policies name blocks; embedding and head stay with the root.
     if (config.replicate > 1) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
+    if (contains(run.notes, "backward_prefetch=none")) {
+      config.fsdp1.backward_prefetch = Fsdp1Options::BackwardPrefetch::kNone;
+    }
     if (contains(run.strategy, "SHARD_GRAD_OP")) config.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
     if (contains(run.strategy, "HYBRID")) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
     if (contains(run.strategy, "NO_SHARD")) config.fsdp1.strategy = Fsdp1Options::Strategy::kNoShard;
+  } else if (own_data_parallelism(run)) {
+    config.framework = FrameworkKind::kShardedOptimizer;
+    set_own_data_parallelism(run, config);
   } else if (run.strategy.starts_with("ZeRO-1")) {
     config.framework = FrameworkKind::kZero1;
     if (run.source_id.starts_with("internevo")) config.zero.style = ZeroOptions::Style::kTensorOwners;
@@ -161,16 +198,38 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
   return true;
 }
 
-/// Bytes of logits traffic for each token and vocabulary entry of Composer's metrics: cross-entropy and perplexity are
-/// evaluated on the logits of every step (two passes of an fp32 log-softmax over them).
-constexpr double kMetricBytes = 27;
+/// Bytes of logits traffic for each token and vocabulary entry of Composer's training metrics: cross-entropy and perplexity
+/// are evaluated on the logits of every micro-batch. Each is a log-softmax: under autocast 2 + 4 bytes for the cast and 4 + 4
+/// in fp32, without it 2 + 2.
+double metric_bytes(const MeasuredRun& run) {
+  return 2.0 * (contains(run.precision, "amp") ? 2 + 4 + 4 + 4 : 2 + 2);
+}
+
+/// InternEvo hands each norm an fp32 copy of the residual (modeling_internlm.py: norm(residual.float())). Bytes for each
+/// element of the residual above a 16-bit norm: two norms, each 6 for the cast and 2 more to read forward; backward 4 more
+/// to read and write, and 6 for the cast back.
+double float_norm_bytes(const MeasuredRun& run, const ParallelConfig& c) {
+  const double forward = 2 * (6 + 2), backward = 2 * (4 + 6);
+  const double elements = static_cast<double>(c.micro_batch * c.sequence * c.accumulate * *run.n_layers * *run.d_model);
+  return elements * (forward + backward + (c.checkpoint == CheckpointKind::kFull ? forward : 0));
+}
+
+/// True if scaled_dot_product_attention takes cuDNN's kernel by itself: on Hopper and Blackwell from torch 2.13 on (2.9 still
+/// put flash attention first; aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Rows name the date of their commit.
+bool prefers_cudnn(const MeasuredRun& run, const GpuProfile& gpu) {
+  if (!contains(run.attention_impl, "SDPA")) return false;
+  if (gpu.generation != GpuGeneration::kHopper && gpu.generation != GpuGeneration::kBlackwell) return false;
+  const std::size_t at = run.notes.find("(20");
+  return at != std::string::npos && run.notes.substr(at + 1, 4) >= "2026";
+}
 
 void set_software(const MeasuredRun& run, RunJob& out) {
   ParallelConfig& c = out.job.config;
   c.precision.param = DType::kBFloat16;
   c.precision.reduce = DType::kFloat32;
   c.clip = true;
-  if (c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kZero1 || c.framework == FrameworkKind::kZero3) {
+  if (c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kZero1 || c.framework == FrameworkKind::kZero3 ||
+      c.framework == FrameworkKind::kShardedOptimizer) {
     c.model_dtype = DType::kBFloat16;                       // 16-bit working weights beside fp32 masters
   }
   if (contains(run.precision, "fp16")) c.precision.param = DType::kFloat16;
@@ -184,9 +243,9 @@ void set_software(const MeasuredRun& run, RunJob& out) {
     c.loss = LossKind::kCrossEntropy;
     out.parameters.attention.kernel = AttentionKernel::kFlash1;
     const double tokens = static_cast<double>(c.micro_batch * c.sequence * c.accumulate);
-    out.extra_bytes = kMetricBytes * tokens * static_cast<double>(run.vocab.value_or(50368));
-  } else if (c.framework == FrameworkKind::kFsdp2) {
-    c.optimizer = OptimizerKind::kAdamWFused;
+    out.extra_bytes = metric_bytes(run) * tokens * static_cast<double>(run.vocab.value_or(50368));
+  } else if (c.framework == FrameworkKind::kFsdp2 || c.framework == FrameworkKind::kShardedOptimizer) {
+    c.optimizer = contains(run.notes, "fused=False") ? OptimizerKind::kAdamWForeach : OptimizerKind::kAdamWFused;
   } else {
     c.optimizer = OptimizerKind::kAdamWForeach;
     c.precision.reduce = DType::kBFloat16;
@@ -194,7 +253,13 @@ void set_software(const MeasuredRun& run, RunJob& out) {
   }
   if (contains(run.precision, "-true")) c.model_dtype = DType::kBFloat16;
   c.compile = run.compile == "yes";
-  if (contains(run.attention_impl, "cuDNN")) out.parameters.attention.kernel = AttentionKernel::kCudnn;
+  if (c.framework == FrameworkKind::kShardedOptimizer) c.sync_each_micro_batch = false;
+  set_float8(run, c);
+  out.calibrates = c.float8 == Float8Kind::kNone;
+  if (c.framework == FrameworkKind::kShardedOptimizer && c.sharded_optimizer.owners_broadcast) {
+    out.extra_bytes += float_norm_bytes(run, c);
+  }
+  if (contains(run.attention_impl, "cuDNN") || prefers_cudnn(run, out.job.hardware.gpu)) out.parameters.attention.kernel = AttentionKernel::kCudnn;
 }
 
 /// Models by configuration text: rows repeat a few shapes hundreds of times.
@@ -243,7 +308,8 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     out.refusal = "the GPU \"" + run.gpu + "\" is not in the catalogue";
     return out;
   }
-  config.micro_batch = *run.micro_batch;
+  if (!run.micro_batch) out.assumptions.push_back("micro-batch 1 (not stated)");
+  config.micro_batch = run.micro_batch.value_or(1);
   config.sequence = *run.seq_len;
   config.accumulate = run.grad_accum.value_or(1);
   out.job.gpus = config.world();

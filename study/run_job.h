@@ -13,7 +13,7 @@ namespace foreshard {
 struct RunJob {
   Job job;
   CostParameters parameters;               ///< The caller's, with the software facts of the run (attention kernel, ...).
-  double extra_bytes = 0;                  ///< Memory traffic of each step outside the schedule (a recipe's metrics).
+  double extra_bytes = 0;                  ///< Memory traffic of each step outside the schedule (a recipe's metrics, casts).
   bool calibrates = true;                  ///< May inform the training ceilings: 16-bit products, dense, nothing offloaded.
   std::vector<std::string> assumptions;    ///< What the row does not say and was assumed.
   std::string refusal;                     ///< Not empty: the run cannot be expressed, and why.

@@ -62,6 +62,7 @@ SideAnswer predict(const RatioSide& side) {
       out.value = to_seconds(ends.backward - ends.forward);
       break;
     }
+    case RatioMeasure::kPeakMemory: out.value = static_cast<double>(e.result.memory.allocated_peak.value); break;
   }
   return out;
 }
@@ -114,8 +115,8 @@ RatioScores score_ratios(const std::vector<RatioCase>& cases) {
 }
 
 std::string_view name_of(RatioMeasure measure) {
-  static constexpr std::array<std::string_view, 6> kNames = {"tokens/s per GPU", "tokens/s",     "step time",
-                                                             "forward passes/s", "forward time", "backward time"};
+  static constexpr std::array<std::string_view, 7> kNames = {"tokens/s per GPU", "tokens/s",     "step time", "forward passes/s",
+                                                             "forward time",     "backward time", "peak memory"};
   return kNames[static_cast<std::size_t>(measure)];
 }
 

@@ -19,6 +19,7 @@ enum class RatioMeasure : std::uint8_t {
   kForwardRate,    ///< Forward passes/s: one over the next.
   kForwardTime,    ///< From the start of the step to the end of the last forward kernel.
   kBackwardTime,   ///< From there to the end of the last backward kernel or collective.
+  kPeakMemory,     ///< Bytes allocated at the peak.
 };
 std::string_view name_of(RatioMeasure measure);
 

@@ -42,11 +42,18 @@ void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunSc
   }
 }
 
+/// The step time that the row states, or that follows from its tokens/s.
+std::optional<double> measured_step_s(const MeasuredRun& run) {
+  if (run.step_time_s || !run.tokens_per_s_per_gpu || *run.tokens_per_s_per_gpu <= 0 || !run.seq_len) return run.step_time_s;
+  const double tokens = static_cast<double>(*run.seq_len * run.micro_batch.value_or(1) * run.grad_accum.value_or(1));
+  return tokens / *run.tokens_per_s_per_gpu;
+}
+
 RunScore score_run(const MeasuredRun& run, const CostParameters& parameters, const FactorsOf& factors) {
   RunScore score;
   score.row_id = run.row_id;
   score.laboratory = laboratory_of(run.source_id);
-  score.measured_step_s = run.step_time_s;
+  score.measured_step_s = measured_step_s(run);
   if (run.peak_mem_gib) score.measured_memory_bytes = *run.peak_mem_gib * kGiB;
   RunJob job = job_of_run(run, parameters);
   score.assumptions = job.assumptions;

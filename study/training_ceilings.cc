@@ -16,7 +16,7 @@ const std::vector<std::string_view> kA100{"a100-40", "a100-80", "a800"}, kH100{"
 std::span<const TrainingCeiling> training_ceilings() {
   static const std::vector<TrainingCeiling> all = {
       {"matmul, A100", kA100, {"matmul_training"}, 0.05, -1,
-       "share of the dense peak that large matrix products sustain in training; prior: cuBLASLt on random data"},
+       "share of the dense peak that large matrix products sustain in training; prior: kernel tests on random data"},
       {"matmul, H100", kH100, {"matmul_training"}, 0.08, -1,
        "as for A100; prior: between short bursts and the power limit of 700 W"},
       {"matmul, H100 at 500 W", {"h100-96"}, {"matmul_training"}, 0.06, -1,

@@ -50,6 +50,7 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   choice.exposed_host = r.breakdown.exposed_host;
   for (const CommunicationRow& row : r.communication) {
     choice.busy_communication += row.busy;
+    choice.exposed_collectives += row.exposed;
     choice.collectives += row.count;
     choice.traffic += row.bytes;
   }

@@ -21,7 +21,7 @@ struct WrapChoice {
   std::int64_t units = 0;
   Time step;
   Time exposed_communication, exposed_host;
-  Time busy_communication;
+  Time busy_communication, exposed_collectives;
   std::int64_t collectives = 0;
   Bytes traffic;
   Bytes memory;                        ///< Device peak.
@@ -31,8 +31,8 @@ struct WrapChoice {
   bool chosen = false;
   std::string verdict;                 ///< Why it wins or loses.
 
-  double hidden_share() const {        ///< Of the communication time.
-    return busy_communication.value == 0 ? 1 : 1 - exposed_communication / busy_communication;
+  double hidden_share() const {        ///< Of the collectives' time.
+    return busy_communication.value == 0 ? 1 : 1 - exposed_collectives / busy_communication;
   }
 };
 

@@ -64,6 +64,18 @@ def collectives_text(build, index):
     return lines
 
 
+def ratios_text(build, folder):
+    scores = ask(build / "foreshard", "score", "ratios", folder, "--json")
+    if "error" in scores:
+        return [f"Ratios could not be scored: {scores['error']}"]
+    lines = ["| pairs | predicted | direction right | within 10 % | within 20 % | mean error | worst |", "|---|---|---|---|---|---|---|"]
+    for name, key in (("stated in full, or all but a link's rate", "stated"), ("stated in part", "partial")):
+        s = scores[key]
+        lines.append(f"| {name} | {s['scored']} of {s['cases']} | {s['signs_right']} | {s['within_10_percent']} | {s['within_20_percent']} | "
+                     f"{percent(s['mean_error'])} | {percent(s['worst_error'])} |")
+    return lines + ["", "Each pair: `docs/validation/time-cases.md`."]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
@@ -81,6 +93,7 @@ def main():
         page += ["", "## Measured runs: the ten worst", "", *runs_text(a.build, table)]
     if index.exists():
         page += ["", "## Measured collectives", "", *collectives_text(a.build, index)]
+    page += ["", "## Published pairs of runs", "", *ratios_text(a.build, source / "studies/communication_bound")]
     a.out.write_text("\n".join(page) + "\n")
     print(a.out.read_text())
 

@@ -46,9 +46,8 @@ void find_carries(RankProgram& program) {
   if (program.steps.size() < 2) return;
   LastStep step = walk(program);
   const auto paired = [&](std::uint32_t b) {
-    return std::any_of(program.carries.begin(), program.carries.end(), [&](const Carry& c) {
-      return c.before.value == b || c.now.value == b;
-    });
+    return std::any_of(program.carries.begin(), program.carries.end(),
+                       [&](const Carry& c) { return c.before.value == b || c.now.value == b; });
   };
   std::erase_if(step.returned, paired);
   std::erase_if(step.left, paired);

@@ -7,7 +7,15 @@ namespace {
 
 constexpr BufferCategory kClip = BufferCategory::kClipTemporary;
 
-SymTensor scalar(Host& host, DType dtype) { return host.empty(Shape(), dtype, kClip); }
+/// A temporary where `like` lies: the gradients of offloaded parameters are clipped on the CPU.
+SymTensor temporary(Host& host, const Shape& shape, DType dtype, const SymTensor& like) {
+  const MemorySpace space = like->storage->space;
+  if (space == MemorySpace::kDevice) return host.empty(shape, dtype, kClip);
+  return host.empty_on_host(shape, dtype, MemorySpace::kHostPageable, kClip);
+}
+SymTensor scalar(Host& host, DType dtype, const SymTensor& like) { return temporary(host, Shape(), dtype, like); }
+
+bool on_device(const SymTensor& t) { return t->storage->space == MemorySpace::kDevice; }
 
 }  // namespace
 
@@ -15,11 +23,14 @@ TensorList foreach_norms(Host& host, const TensorList& gradients) {
   constexpr std::int64_t chunk = 65536;
   std::int64_t chunks = 0;
   for (const SymTensor& g : gradients) chunks += (g->numel + chunk - 1) / chunk;
-  SymTensor offsets = host.empty({8 * (static_cast<std::int64_t>(gradients.size()) + 1)}, DType::kUInt8, kClip);
-  SymTensor partial = host.empty({chunks}, DType::kFloat32, kClip);
-  host.launch(OpKind::kFill, {}, {partial}, {0.0});
+  SymTensor offsets, partial;
+  if (on_device(gradients[0])) {
+    offsets = host.empty({8 * (static_cast<std::int64_t>(gradients.size()) + 1)}, DType::kUInt8, kClip);
+    partial = host.empty({chunks}, DType::kFloat32, kClip);
+    host.launch(OpKind::kFill, {}, {partial}, {0.0});
+  }
   TensorList norms;
-  for (const SymTensor& g : gradients) norms.push_back(scalar(host, g->dtype));
+  for (const SymTensor& g : gradients) norms.push_back(scalar(host, g->dtype, g));
   launch_lists(host, OpKind::kForeachNorm, {&gradients}, {&norms}, {2.0});
   partial.reset();
   offsets.reset();
@@ -27,7 +38,7 @@ TensorList foreach_norms(Host& host, const TensorList& gradients) {
 }
 
 SymTensor stack_scalars(Host& host, const TensorList& scalars) {
-  SymTensor y = host.empty({static_cast<std::int64_t>(scalars.size())}, scalars[0]->dtype, kClip);
+  SymTensor y = temporary(host, {static_cast<std::int64_t>(scalars.size())}, scalars[0]->dtype, scalars[0]);
   TensorList rows;
   for (const SymTensor& s : scalars) rows.push_back(host.view_as(s, {1}));
   const TensorList out{y};
@@ -36,9 +47,9 @@ SymTensor stack_scalars(Host& host, const TensorList& scalars) {
 }
 
 SymTensor vector_norm(Host& host, const SymTensor& x, std::optional<DType> dtype) {
-  SymTensor y = scalar(host, dtype.value_or(x->dtype));
+  SymTensor y = scalar(host, dtype.value_or(x->dtype), x);
   SymTensor partial, semaphores;            // In this order they are dropped last first.
-  if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel); blocks > 1) {
+  if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel); blocks > 1 && on_device(x)) {
     partial = host.empty({blocks}, DType::kFloat32, kClip);
     semaphores = host.empty({1}, DType::kInt32, kClip);
   }
@@ -47,15 +58,15 @@ SymTensor vector_norm(Host& host, const SymTensor& x, std::optional<DType> dtype
 }
 
 void scale_gradients(Host& host, const TensorList& gradients, const SymTensor& norm, double max_norm) {
-  SymTensor shifted = scalar(host, norm->dtype);
+  SymTensor shifted = scalar(host, norm->dtype, norm);
   host.launch(OpKind::kAddScalar, {norm}, {shifted}, {1e-6});
-  SymTensor inverse = scalar(host, norm->dtype);
+  SymTensor inverse = scalar(host, norm->dtype, norm);
   host.launch(OpKind::kPow, {shifted}, {inverse}, {-1.0});
-  SymTensor coefficient = scalar(host, norm->dtype);
+  SymTensor coefficient = scalar(host, norm->dtype, norm);
   host.launch(OpKind::kMulScalar, {inverse}, {coefficient}, {max_norm});
   inverse.reset();
   shifted.reset();
-  SymTensor clamped = scalar(host, norm->dtype);
+  SymTensor clamped = scalar(host, norm->dtype, norm);
   host.launch(OpKind::kClipCoefficient, {norm}, {clamped}, {max_norm});
   const TensorList factor{clamped};
   launch_lists(host, OpKind::kForeachMul, {&gradients, &factor}, {&gradients});

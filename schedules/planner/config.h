@@ -13,7 +13,7 @@
 
 namespace foreshard {
 
-enum class FrameworkKind : std::uint8_t { kUnsharded, kDdp, kFsdp2, kFsdp1, kZero1, kZero2, kZero3 };
+enum class FrameworkKind : std::uint8_t { kUnsharded, kDdp, kFsdp2, kFsdp1, kZero1, kZero2, kZero3, kShardedOptimizer };
 enum class OptimizerKind : std::uint8_t { kAdamWFused, kAdamWForeach, kAdamWForLoop, kSgd, kNone };
 /// What lives in host memory between uses. FSDP2: parameters (the optimizer then steps on the CPU too); DeepSpeed: the
 /// optimizer, the parameters (stage 3), or both.
@@ -23,6 +23,12 @@ enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath };
 /// in chunks of tokens, or one fused kernel that never stores the logits' gradient apart.
 enum class LossKind : std::uint8_t { kCrossEntropyFloat, kCrossEntropy, kChunked, kFused, kMeanSquare, kMeanSquareOutput };
 enum class CheckpointKind : std::uint8_t { kNone, kFull, kEveryK, kSelectiveOp, kModules };
+
+/// 8-bit products in the linear layers of the blocks; head, attention and everything else stay in the compute dtype.
+/// Scales are found anew for each product from the largest element of the tensor (kTensorwise) or of each row along the
+/// summed dimension (kRowwise, torchao; ...HighPrecision: the weight gradient stays in 16 bits), or carried from earlier
+/// steps (kDelayed, Transformer Engine, whose casts write both layouts at once).
+enum class Float8Kind : std::uint8_t { kNone, kTensorwise, kRowwise, kRowwiseHighPrecision, kDelayed };
 
 /// Resharding after forward: never, always, or to a smaller group of `group` ranks (F2-F-3).
 struct Reshard {
@@ -131,6 +137,21 @@ struct ZeroOptions {
   std::optional<DType> communication_dtype, grad_accum_dtype;   ///< Absent: the compute dtype.
 };
 
+/// Data parallelism with the optimizer sharded over `shard` neighbours, as trainers write it themselves (nanotron,
+/// InternEvo): every rank keeps whole 16-bit parameters, each updates its part of every tensor and sends it to the others.
+struct ShardedOptimizerOptions {
+  /// Gradients of a bucket are reduced while backward goes on.
+  double bucket_mib = 25;
+  /// Gradients are added to an fp32 buffer after every micro-batch and reduced in fp32 (nanotron).
+  bool accumulate_in_float32 = false;
+  /// One collective for each tensor (coalesced calls of c10d share a launch, not a ring), or one for each flattened bucket.
+  bool one_collective_per_tensor = false;
+  /// Reduce-scatter each tensor to its owners; otherwise all-reduce. Needs replicate = 1.
+  bool reduce_scatter = false;
+  /// After the update each tensor is broadcast by the one rank that owns it as a whole (InternEvo); otherwise gathered.
+  bool owners_broadcast = false;
+};
+
 struct ParallelConfig {
   FrameworkKind framework = FrameworkKind::kFsdp2;
   std::int64_t shard = 1, replicate = 1;    ///< World size = shard * replicate (DDP: replicate).
@@ -163,6 +184,8 @@ struct ParallelConfig {
   double max_norm = 1.0;
   OffloadKind offload = OffloadKind::kNone;
   bool compile = false;
+  Float8Kind float8 = Float8Kind::kNone;
+  bool float8_all_gather = false;           ///< Weights are cast before they are gathered (torchao with FSDP2).
   AttentionKind attention = AttentionKind::kFlash;
   /// Rows hold several documents: Hugging Face models then pass a mask to attention instead of asking for a causal one,
   /// which takes the memory-efficient kernel with keys and values repeated to every query head.
@@ -176,6 +199,7 @@ struct ParallelConfig {
   DdpOptions ddp;
   Fsdp1Options fsdp1;
   ZeroOptions zero;
+  ShardedOptimizerOptions sharded_optimizer;
 
   std::int64_t world() const { return shard * replicate; }
 };

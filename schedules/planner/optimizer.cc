@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/foreach.h"
+#include "schedules/planner/host/host_time.h"
 
 namespace foreshard {
 namespace {
@@ -47,6 +48,9 @@ class AdamW final : public Optimizer {
       if (s.step) all.steps.push_back(s.step);
     }
     if (all.params.empty()) return;
+    if (c_.framework == FrameworkKind::kFsdp2) {
+      spend_host(host, dtensor_adamw_us(all.params.size(), c_.optimizer), "optimizer on DTensors");
+    }
     switch (c_.optimizer) {
       case OptimizerKind::kAdamWFused: fused(host, all); return;
       case OptimizerKind::kAdamWForLoop: for_loop(host, all); return;

@@ -89,6 +89,7 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   s.model = model.name;
   s.world = config.framework == FrameworkKind::kUnsharded ? 1 : config.world();
   s.not_modelled = model.not_modelled;
+  if (config.float8_all_gather) s.not_modelled.push_back("smaller all-gathers of float8 weights: they are counted in 16 bits");
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;

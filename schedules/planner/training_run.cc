@@ -192,7 +192,7 @@ void TrainingRun::clip() {
 }
 
 void TrainingRun::optimizer_step() {
-  host_.set_phase(Phase::kOptimizer);
+  if (optimizer_) host_.set_phase(Phase::kOptimizer);
   host_.decide({.kind = DecisionKind::kOptimizerStep});
   framework_->before_optimizer(host_);
   framework_->update(host_, optimizer_.get());

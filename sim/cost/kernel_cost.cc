@@ -123,7 +123,7 @@ double KernelCostModel::ceiling(DType dtype) const {
 }
 
 Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype,
-                             bool weight_gradient) const {
+                             bool weight_gradient, bool row_scales) const {
   if (m <= 0 || n <= 0 || k <= 0) return Time(0);
   batch = std::max<std::int64_t>(batch, 1);
   const double peak = peak_[static_cast<std::size_t>(dtype)];
@@ -134,7 +134,8 @@ Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std
   }
   const double count = static_cast<double>(batch);
   const double flops = 2 * count * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  const double full = peak * ceiling(dtype) * (weight_gradient ? weight_gradient_ : 1);
+  const double full = peak * ceiling(dtype) * (weight_gradient ? weight_gradient_ : 1) *
+                      (row_scales ? parameters_.matmul.fp8_rowwise : 1);
   double best = 1e300;
   for (const MatmulParameters::Tile& tile : parameters_.matmul.tiles) {
     const double blocks = tiles_for(m, tile.m) * tiles_for(n, tile.n) * count;
@@ -198,7 +199,7 @@ Time KernelCostModel::time(const Launch& l) const {
     case OpKind::kMatmul: case OpKind::kMatmulBias: case OpKind::kGroupedMatmul: case OpKind::kConv2d:
     case OpKind::kConv2dBackward: {
       const Time extra = kernels > 1 ? from_picoseconds(launch_ps_ * (kernels - 1)) : Time(0);
-      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype, l.dims[4] == 1) + extra;
+      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype, l.dims[4] == 1, l.dims[5] == 1) + extra;
     }
     case OpKind::kFlashAttention: return attention(l.dims, l.flops, Direction::kForward, parameters_.attention.kernel);
     case OpKind::kFlashAttentionBackward:

@@ -27,7 +27,9 @@ class KernelCostModel {
   /// C[m, n] = A[m, k] B[k, n], `batch` times, by tile and wave quantisation:
   ///   max(2mnk / (peak * ceiling * tile * q^a) * (1 + K0/k), bytes / bandwidth) + launch time,
   ///   q = tiles / (waves * SMs) * useful area of the tiles; the fastest tile wins.
-  Time matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype, bool weight_gradient) const;
+  /// `row_scales`: 8-bit operands with a scale for each row.
+  Time matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype, bool weight_gradient,
+              bool row_scales = false) const;
 
   enum class Direction : std::uint8_t { kForward, kBackward };
   /// dims = {batch, heads, queries, keys, head dim, causal}; `flops` with the causal half counted once, 0 to derive them

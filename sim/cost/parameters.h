@@ -31,6 +31,8 @@ struct MatmulParameters {
   double fp32_ceiling = 0.85;
   /// fp32 products on tensor cores (torch.backends.cuda.matmul.allow_tf32).
   bool tf32 = false;
+  /// 8-bit products with a scale for each row against one for the tensor: the epilogue multiplies by two vectors [T].
+  double fp8_rowwise = 0.8;
   /// Scales every rate; 1 leaves the profile's ceiling. For calibration.
   double scale = 1;
 };

@@ -1,4 +1,5 @@
-// Recorded event logs of PyTorch 2.15's FSDP1 against our planner (rules F1-*): units and their flat parameters, events, errors.
+// Recorded event logs of PyTorch 2.15's FSDP1 against our planner (rules F1-*): units and their
+// flat parameters, events, errors.
 
 #include <gtest/gtest.h>
 
@@ -87,8 +88,12 @@ TEST(Fsdp1GoldenComparison, UnknownOptionsAreNamed) {
 /// Step 1 repeats step 0 without what came before the end of the set-up.
 TEST(EventLog, RepeatedStepsAreWrittenOut) {
   const auto ev = [](const char* name) { return Json{{"ev", name}}; };
-  const Json log{{{"ev", "step_begin"}, {"step", 0}}, ev("setup"), ev("setup_end"), ev("a"),
-                 {{"ev", "step_begin"}, {"step", 1}}, {{"ev", "same_as_step"}, {"step", 0}}};
+  const Json log{{{"ev", "step_begin"}, {"step", 0}},
+                 ev("setup"),
+                 ev("setup_end"),
+                 ev("a"),
+                 {{"ev", "step_begin"}, {"step", 1}},
+                 {{"ev", "same_as_step"}, {"step", 0}}};
   const Json once = expand_repeated_steps(log, "setup_end");
   ASSERT_EQ(once.size(), 6U);
   EXPECT_EQ(once[5], ev("a"));

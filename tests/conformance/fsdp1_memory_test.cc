@@ -1,5 +1,6 @@
-// Memory of FSDP1 depends on time: frees wait for streams, the rate limiter makes the host wait. The simulator knows time, so
-// its value lies between the recordings of an infinitely fast and an infinitely slow device.
+// Memory of FSDP1 depends on time: frees wait for streams, the rate limiter makes the host wait.
+// The simulator knows time, so its value lies between the recordings of an infinitely fast and an
+// infinitely slow device.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,8 @@
 namespace foreshard {
 namespace {
 
-/// Llama-8B, 8 ranks, full checkpointing, 4,096 tokens, clipping, AdamW foreach, original parameters.
+/// Llama-8B, 8 ranks, full checkpointing, 4,096 tokens, clipping, AdamW foreach, original
+/// parameters.
 SimulationResult simulated(bool limit_all_gathers) {
   PlainModelOptions o;
   o.layers = 32;
@@ -37,8 +39,8 @@ SimulationResult simulated(bool limit_all_gathers) {
   return simulate(s, make_cluster(load_hardware("dgx-h100"), 8), SimulationOptions{});
 }
 
-// Recorded with PyTorch 2.15, last of three steps (allocated; reserved instant, sync; reserved sync without limiter):
-// 22,368,847,360; 36,953,915,392, 50,329,550,848; 78,064,386,048.
+// Recorded with PyTorch 2.15, last of three steps (allocated; reserved instant, sync; reserved sync
+// without limiter): 22,368,847,360; 36,953,915,392, 50,329,550,848; 78,064,386,048.
 TEST(Fsdp1Memory, LimitedRunLiesBetweenTheRecordedBounds) {
   const MemoryResult m = simulated(true).memory;
   EXPECT_EQ(m.allocated_peak, Bytes(22'368'847'360));

@@ -1,8 +1,10 @@
-// FSDP1 schedules on the CPU executor: valid, and neither sharding strategy nor option changes a loss beyond rounding,
-// against data parallelism of whole models (the same averages of gradients, the same clipping and optimizer, in fp32).
+// FSDP1 schedules on the CPU executor: valid, and neither sharding strategy nor option changes a
+// loss beyond rounding, against data parallelism of whole models (the same averages of gradients,
+// the same clipping and optimizer, in fp32).
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <string>
@@ -26,7 +28,7 @@ Model tiny() {
   o.heads = 4;
   o.kv_heads = 2;
   o.ffn = 52;
-  o.vocabulary = 61;   // Uneven over four ranks.
+  o.vocabulary = 61;  // Uneven over four ranks.
   o.max_sequence = 16;
   return plain_llama(o);
 }
@@ -62,15 +64,18 @@ void expect_as_ddp(const std::function<void(ParallelConfig&)>& change) {
   const std::vector<double> found = losses(change);
   ASSERT_EQ(found.size(), expected.size());
   ASSERT_GE(found.size(), 3u);
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
 }
 
-TEST(Fsdp1Numerics, FullShard) { expect_as_ddp([](ParallelConfig&) {}); }
+TEST(Fsdp1Numerics, FullShard) {
+  expect_as_ddp([](ParallelConfig&) {});
+}
 
 TEST(Fsdp1Numerics, OriginalParametersAndForwardPrefetch) {
   expect_as_ddp([](ParallelConfig& c) {
     c.fsdp1.use_orig_params = c.fsdp1.forward_prefetch = true;
-    c.shard = 3;                            // Neither parameters nor padding divide evenly.
+    c.shard = 3;  // Neither parameters nor padding divide evenly.
   });
 }
 
@@ -115,18 +120,86 @@ TEST(Fsdp1Numerics, CheckpointsInsideAndAroundTheUnits) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ random combinations
+// ------------------------------------------------------------------------------------------------
+// random combinations
 
 class Dice {
  public:
   explicit Dice(std::uint32_t seed) : engine_(seed * 2654435761u + 7) {}
   bool one_in(std::uint32_t n) { return engine_() % n == 0; }
   template <typename T>
-  T of(std::initializer_list<T> choices) { return *(choices.begin() + engine_() % choices.size()); }
+  T of(std::initializer_list<T> choices) {
+    return *(choices.begin() + engine_() % choices.size());
+  }
 
  private:
   std::mt19937 engine_;
 };
+
+// ------------------------------------------------------------------------------------------------
+// frozen parameters beside trained ones
+
+/// Parameters frozen at random; one block called twice, or not.
+Model partly_frozen(Dice& dice) {
+  Model model = tiny();
+  for (ParameterDef& p : model.parameters) p.trainable = !dice.one_in(4);
+  model.parameters.back().trainable = true;
+  if (dice.one_in(3)) return model;
+  std::vector<Statement>& program = model.modules[0].program;
+  const ModuleId block = model.roles.blocks[dice.of({0u, 1u, 2u})];
+  const auto at = std::find_if(program.begin(), program.end(), [block](const Statement& s) {
+    return s.function == Function::kCall && s.child == block;
+  });
+  program.insert(at, Statement(*at));
+  return model;
+}
+
+Trace trained(const Model& model, const ParallelConfig& c) {
+  PlanOptions options;
+  options.steps = 3;
+  const Schedule s = plan(model, c, options);
+  RunOptions run_options;
+  run_options.mode = StreamMode::kInline;
+  return run(s, run_options).trace;
+}
+
+class Fsdp1Frozen : public testing::TestWithParam<int> {};
+
+/// Losses and gradient norms stay those of one rank.
+TEST_P(Fsdp1Frozen, TrainsAsOneRank) {
+  Dice dice(static_cast<std::uint32_t>(GetParam()));
+  const Model model = partly_frozen(dice);
+  ParallelConfig c;
+  c.framework = FrameworkKind::kFsdp1;
+  c.shard = dice.of({2, 3, 4});
+  c.sequence = 8;
+  c.precision = MixedPrecision{};
+  c.wrap.root_split = false;
+  c.fsdp1.use_orig_params = true;
+  c.fsdp1.strategy = dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
+  c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
+  c.fsdp1.forward_prefetch = dice.one_in(2);
+  c.accumulate = dice.of({1, 2, 3});
+  c.sync_each_micro_batch = dice.one_in(2);
+  // NO_SHARD reduces what it has reduced before again when it accumulates.
+  if (c.fsdp1.strategy == Strategy::kNoShard && c.sync_each_micro_batch) c.accumulate = 1;
+  if (dice.one_in(2)) c.checkpoint = CheckpointKind::kFull;
+  ParallelConfig one = c;
+  one.framework = FrameworkKind::kUnsharded;
+  one.shard = 1;
+  one.micro_batch = c.shard;
+  one.checkpoint = CheckpointKind::kNone;
+  const Trace expected = trained(model, one), found = trained(model, c);
+  ASSERT_EQ(found.gradient_norms.size(), expected.gradient_norms.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(found.losses[i], expected.losses[i], 1e-4 * expected.losses[i]) << i;
+    EXPECT_NEAR(found.gradient_norms[i], expected.gradient_norms[i],
+                1e-3 * expected.gradient_norms[i])
+        << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Frozen, testing::Range(0, 60));
 
 ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   Dice dice(seed);
@@ -140,13 +213,15 @@ ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   c.fsdp1.forward_prefetch = dice.one_in(2);
   c.fsdp1.limit_all_gathers = dice.one_in(2);
   c.fsdp1.use_orig_params = dice.one_in(2);
-  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kRootOnly, WrapPolicy::Kind::kSize});
+  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kBlocks,
+                         WrapPolicy::Kind::kRootOnly, WrapPolicy::Kind::kSize});
   c.wrap.min_elements = dice.of({1000, 3000});
   c.wrap.root_split = dice.one_in(2);
   c.accumulate = dice.of({1, 2});
   c.sync_each_micro_batch = dice.one_in(2) || c.fsdp1.strategy == Strategy::kNoShard;
   c.clip = dice.one_in(2);
-  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach, OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
+  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach,
+                         OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
   if (dice.one_in(3)) {
     c.checkpoint = CheckpointKind::kFull;
     // A reentrant region that is no unit would reduce its unit's gradient early, as in PyTorch.
@@ -165,7 +240,8 @@ class Fsdp1Combinations : public testing::TestWithParam<int> {};
 
 TEST_P(Fsdp1Combinations, TrainAsDdp) {
   SCOPED_TRACE("seed " + std::to_string(GetParam()));
-  expect_as_ddp([](ParallelConfig& c) { c = random_config(static_cast<std::uint32_t>(GetParam()), c); });
+  expect_as_ddp(
+      [](ParallelConfig& c) { c = random_config(static_cast<std::uint32_t>(GetParam()), c); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Combinations, testing::Range(0, 60));

@@ -9,7 +9,8 @@ namespace {
 
 constexpr AccessCheck::Range kBlock{0, 64};
 
-/// Stream 2 writes a block, stream 0 reads it; it is freed with record_stream on stream 1 and used again by stream 2.
+/// Stream 2 writes a block, stream 0 reads it; it is freed with record_stream on stream 1 and used
+/// again by stream 2.
 std::string reuse(bool stream1_waits_for_reader) {
   AccessCheck check(3, 2);
   check.allocate(kBlock);

@@ -1,5 +1,5 @@
-// Wrapping and flat parameters of FSDP1 against values of the rules (F1-G-*, F1-P-*, F1-B-7), measured on PyTorch or worked
-// out by hand from its source.
+// Wrapping and flat parameters of FSDP1 against values of the rules (F1-G-*, F1-P-*, F1-B-7),
+// measured on PyTorch or worked out by hand from its source.
 
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ namespace {
 using Names = std::vector<std::string>;
 using Policy = Fsdp1Options::Policy;
 
-/// Embedding 50 x 8 (400), blocks {q 64, o 64, f1 256, f2 256, norm 16} = 656 each in a ModuleList, head 400: the model of
-/// F1-G-4's measured table.
+/// Embedding 50 x 8 (400), blocks {q 64, o 64, f1 256, f2 256, norm 16} = 656 each in a ModuleList,
+/// head 400: the model of F1-G-4's measured table.
 struct Toy {
   ModelBuilder builder{"Model"};
   std::vector<ModuleId> blocks;
@@ -56,7 +56,8 @@ ParallelConfig job(Policy policy, std::int64_t shard = 4) {
 
 Names names(const std::vector<Unit>& units) {
   Names all;
-  for (const Unit& u : units) if (!u.name.empty()) all.push_back(u.name);
+  for (const Unit& u : units)
+    if (!u.name.empty()) all.push_back(u.name);
   return all;
 }
 
@@ -74,8 +75,8 @@ struct SizeRow {
 
 TEST(Fsdp1Wrap, SizePolicyMeasuredTable) {
   Toy toy(3);
-  const Names linears{"emb", "layers.0.f1", "layers.0.f2", "layers.1.f1", "layers.1.f2",
-                      "layers.2.f1", "layers.2.f2", "head"};
+  const Names linears{"emb",         "layers.0.f1", "layers.0.f2", "layers.1.f1",
+                      "layers.1.f2", "layers.2.f1", "layers.2.f2", "head"};
   const SizeRow rows[] = {
       {100,
        {"emb", "layers.0", "layers.0.f1", "layers.0.f2", "layers.1", "layers.1.f1", "layers.1.f2",
@@ -97,8 +98,9 @@ TEST(Fsdp1Wrap, SizePolicyMeasuredTable) {
   }
 }
 
-/// A block that is a forced leaf is never asked, so it stays with the root; under mixed precision the policy is joined with the
-/// one for BatchNorm, which descends everywhere: f1 and f2 (256) are wrapped, then what is left of the block (144).
+/// A block that is a forced leaf is never asked, so it stays with the root; under mixed precision
+/// the policy is joined with the one for BatchNorm, which descends everywhere: f1 and f2 (256) are
+/// wrapped, then what is left of the block (144).
 TEST(Fsdp1Wrap, MixedPrecisionMakesSizePolicyDescendIntoForcedLeaves) {
   Toy toy(1);
   ParallelConfig c = job(Policy::kSize);
@@ -132,7 +134,8 @@ TEST(Fsdp1Wrap, BatchNormIsAUnitInFullPrecisionUnderMixedPrecision) {
   EXPECT_EQ(names(wrap_units(toy.model(), c)), Names{"layers.0"});
 }
 
-/// A precision of its own is a whole MixedPrecision: it does not inherit the job's flags. None: full precision.
+/// A precision of its own is a whole MixedPrecision: it does not inherit the job's flags. None:
+/// full precision.
 TEST(Fsdp1Wrap, PrecisionOfOneUnitIsWhole) {
   Toy toy(3);
   ParallelConfig c = job(Policy::kCustom);
@@ -147,12 +150,14 @@ TEST(Fsdp1Wrap, PrecisionOfOneUnitIsWhole) {
   EXPECT_EQ(units[1].flat->reduce_dtype, DType::kFloat32);
   EXPECT_FALSE(units[2].keep_low_precision_grads || units[2].cast_forward_inputs);
   EXPECT_EQ(units[2].flat->forward_dtype, DType::kFloat16);
-  EXPECT_EQ(units[2].flat->reduce_dtype, DType::kFloat16);   // As the parameters, where it is not given.
+  EXPECT_EQ(units[2].flat->reduce_dtype,
+            DType::kFloat16);  // As the parameters, where it is not given.
   EXPECT_FALSE(units[3].mixed);
   EXPECT_EQ(units[3].flat->forward_dtype, DType::kFloat32);
 }
 
-/// Tied children: counted in both (F1-G-4). Without original parameters both units store it, with them only the first (F1-G-6).
+/// Tied children: counted in both (F1-G-4). Without original parameters both units store it, with
+/// them only the first (F1-G-6).
 TEST(Fsdp1Wrap, ParametersTiedAcrossUnits) {
   Toy toy(1);
   toy.tie_head();
@@ -182,7 +187,7 @@ TEST(Fsdp1Wrap, TiedInsideAUnitIsStoredAtItsFirstPlace) {
 
 TEST(Fsdp1Wrap, FrozenBesideTrainableNeedsOriginalParameters) {
   Toy toy(1);
-  toy.builder.model().parameters[1].trainable = false;   // layers.0.q.weight
+  toy.builder.model().parameters[1].trainable = false;  // layers.0.q.weight
   ParallelConfig c = job(Policy::kModuleClass);
   c.fsdp1.policy_names = {"Block"};
   try {
@@ -201,7 +206,7 @@ TEST(Fsdp1Wrap, IgnoredModulesLeaveSizesToo) {
   c.fsdp1.min_elements = 656;
   c.fsdp1.ignored_modules = {"layers.0.f1"};
   EXPECT_TRUE(names(wrap_units(toy.model(), c)).empty());
-  c.fsdp1.min_elements = 400;   // The block has 656 - 256 left.
+  c.fsdp1.min_elements = 400;  // The block has 656 - 256 left.
   const auto units = wrap_units(toy.model(), c);
   EXPECT_EQ(names(units), (Names{"emb", "layers.0", "head"}));
   EXPECT_EQ(units[2].flat->numel, 400);
@@ -246,9 +251,9 @@ TEST(Fsdp1Wrap, OneRankIsNotSharded) {
 
 /// Measured: f need not divide n.
 TEST(Fsdp1Wrap, DivideFactors) {
-  const double rows[][3] = {{1, 1, 1},  {2, 2, 1},  {3, 2, 1.5}, {5, 2, 2.5}, {6, 4, 1.5},  {7, 2, 3.5},
-                            {8, 4, 2},  {12, 4, 3}, {16, 4, 4},  {32, 8, 4},  {48, 8, 6},   {64, 8, 8},
-                            {128, 16, 8}};
+  const double rows[][3] = {{1, 1, 1},   {2, 2, 1},  {3, 2, 1.5}, {5, 2, 2.5}, {6, 4, 1.5},
+                            {7, 2, 3.5}, {8, 4, 2},  {12, 4, 3},  {16, 4, 4},  {32, 8, 4},
+                            {48, 8, 6},  {64, 8, 8}, {128, 16, 8}};
   for (const auto& row : rows) {
     const auto [pre, post] = divide_factors(static_cast<std::int64_t>(row[0]));
     EXPECT_EQ(pre, row[1]) << row[0];
@@ -257,7 +262,8 @@ TEST(Fsdp1Wrap, DivideFactors) {
 }
 
 /// A module with parameters of the given sizes, in one unit.
-FlatLayout layout_of(const std::vector<std::int64_t>& sizes, std::int64_t align, std::int64_t ranks, bool sharded = true) {
+FlatLayout layout_of(const std::vector<std::int64_t>& sizes, std::int64_t align, std::int64_t ranks,
+                     bool sharded = true) {
   ModelBuilder b{"Model"};
   std::vector<FlatSource> sources;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -273,7 +279,8 @@ TEST(Fsdp1Flat, ShardsWithoutAlignment) {
   EXPECT_EQ(f.numel, 15);
   EXPECT_EQ(f.shard, 2);
   EXPECT_EQ(f.padded, 16);
-  const auto part = f.part_of(f.entries[1], 2);   // Rank 2 holds [4, 6): one element of p0, one of p1.
+  const auto part =
+      f.part_of(f.entries[1], 2);  // Rank 2 holds [4, 6): one element of p0, one of p1.
   EXPECT_EQ(part.first, 0);
   EXPECT_EQ(part.offset, 1);
   EXPECT_EQ(part.numel, 1);
@@ -290,12 +297,12 @@ TEST(Fsdp1Flat, RanksMayHoldPaddingOnly) {
 
 /// Padding before a parameter, to 16 bytes; after the last one only to a multiple of the ranks.
 TEST(Fsdp1Flat, AlignsEachParameter) {
-  const FlatLayout f = layout_of({1, 2}, 4, 8);   // fp32: 1, 3 padding, 2, 2 padding
+  const FlatLayout f = layout_of({1, 2}, 4, 8);  // fp32: 1, 3 padding, 2, 2 padding
   EXPECT_EQ(f.sizes, (std::vector<std::int64_t>{1, 3, 2, 2}));
   EXPECT_EQ(f.entries[2].offset, 4);
   EXPECT_EQ(f.numel, 8);
   EXPECT_EQ(f.padded, 8);
-  const FlatLayout half = layout_of({1, 2}, 8, 8);   // bf16: 1, 7 padding, 2, 6 padding
+  const FlatLayout half = layout_of({1, 2}, 8, 8);  // bf16: 1, 7 padding, 2, 6 padding
   EXPECT_EQ(half.sizes, (std::vector<std::int64_t>{1, 7, 2, 6}));
   const FlatLayout whole = layout_of({1, 2}, 4, 8, false);
   EXPECT_EQ(whole.shard, 8);

@@ -5,6 +5,7 @@
 
 #include "schedules/planner/foreach.h"
 #include "schedules/planner/frameworks/ddp.h"
+#include "schedules/planner/host/host_time.h"
 
 namespace foreshard::ddp {
 
@@ -49,6 +50,7 @@ void Ddp::on_accumulated(Host& host, std::uint32_t payload) {
     host.decide({.kind = DecisionKind::kGradientReady, .parameter = locals_[local].id});
   const std::size_t i = place_in_reduced_[local];
   if (i >= parameters_.size()) return;
+  spend_host(host, kDdpHookUs, "gradient hooks");
   if (!first_hook_called_) {
     first_hook_called_ = true;
     ++backward_calls_;

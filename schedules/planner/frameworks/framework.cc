@@ -37,6 +37,7 @@ std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
     case FrameworkKind::kZero2:
     case FrameworkKind::kZero3: return zero::make_zero(config);
     case FrameworkKind::kFsdp1: return fsdp1::make_fsdp1(config);
+    case FrameworkKind::kShardedOptimizer: return make_sharded_optimizer(config);
   }
   throw InternalError("no framework of this kind");
 }

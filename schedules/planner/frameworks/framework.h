@@ -78,6 +78,7 @@ void materialize_whole(Host& host, std::vector<LocalParameter>& locals);
 std::unique_ptr<Framework> make_unsharded();
 std::unique_ptr<Framework> make_ddp(const ParallelConfig& config);
 std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config);
+std::unique_ptr<Framework> make_sharded_optimizer(const ParallelConfig& config);
 
 /// The framework of a configuration; InputError if it is not supported.
 std::unique_ptr<Framework> make_framework(const ParallelConfig& config);

@@ -18,14 +18,18 @@ void Fsdp1::begin_micro_batch(Host&, std::int64_t, bool sync) {
   if (!sync && !initialized_) lazy_init();
 }
 
-/// With original parameters the optimizer holds views, so ranks hold different lists: a hash of what they store.
-std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config, std::int64_t rank) const {
+/// With original parameters the optimizer holds views, so ranks hold different lists: a hash of
+/// what they store.
+std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config,
+                                std::int64_t rank) const {
   if (!config.fsdp1.use_orig_params) return 0;
   std::uint64_t hash = 14695981039346656037ULL;
-  for (const Unit& unit : wrap_units(model, config)) {
+  if (wrapped_.empty()) wrapped_ = wrap_units(model, config);
+  for (const Unit& unit : wrapped_) {
     if (!unit.flat || !unit.sharded()) continue;
     for (const FlatEntry& e : unit.flat->entries) {
-      const std::int64_t numel = e.is_padding() ? 0 : unit.flat->part_of(e, rank % config.shard).numel;
+      const std::int64_t numel =
+          e.is_padding() ? 0 : unit.flat->part_of(e, rank % config.shard).numel;
       hash = (hash ^ static_cast<std::uint64_t>(numel)) * 1099511628211ULL;
     }
   }
@@ -38,9 +42,12 @@ void Fsdp1::zero_gradients(Host&) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ helpers
+// ------------------------------------------------------------------------------------------------
+// helpers
 
-void Fsdp1::emit(EventKind kind, const State& state, bool flag) { emit({.kind = kind, .unit = state.index, .flag = flag}); }
+void Fsdp1::emit(EventKind kind, const State& state, bool flag) {
+  emit({.kind = kind, .unit = state.index, .flag = flag});
+}
 
 std::string Fsdp1::stream_name(StreamIndex s) const {
   if (s == 0) return "compute";
@@ -54,26 +61,37 @@ void Fsdp1::wait(StreamIndex stream, StreamIndex on) {
   emit({.kind = EventKind::kWait, .stream = stream_name(stream), .on = stream_name(on)});
 }
 
-void Fsdp1::record_stream(const State& state, const SymTensor& t, FlatBuffer buffer, StreamIndex stream) {
+void Fsdp1::record_stream(const State& state, const SymTensor& t, FlatBuffer buffer,
+                          StreamIndex stream) {
   const SymStorage& s = *t->storage;
-  if (s.buffer.valid() && s.space == MemorySpace::kDevice) host_->program().record_stream(s.buffer, stream);
-  emit({.kind = EventKind::kRecordStream, .unit = state.index, .buffer = buffer, .stream = stream_name(stream)});
+  if (s.buffer.valid() && s.space == MemorySpace::kDevice)
+    host_->program().record_stream(s.buffer, stream);
+  emit({.kind = EventKind::kRecordStream,
+        .unit = state.index,
+        .buffer = buffer,
+        .stream = stream_name(stream)});
 }
 
 void Fsdp1::allocate(const State& state, const SymTensor& t, FlatBuffer buffer) {
   host_->allocate_storage(t);
-  emit({.kind = EventKind::kAllocate, .unit = state.index, .buffer = buffer, .bytes = t->bytes(),
+  emit({.kind = EventKind::kAllocate,
+        .unit = state.index,
+        .buffer = buffer,
+        .bytes = t->bytes(),
         .stream = stream_name(host_->stream())});
 }
 
 void Fsdp1::release(const State& state, const SymTensor& t, FlatBuffer buffer) {
   if (!t->storage->buffer.valid()) return;
   host_->free_storage(t);
-  emit({.kind = EventKind::kFree, .unit = state.index, .buffer = buffer, .stream = stream_name(host_->stream())});
+  emit({.kind = EventKind::kFree,
+        .unit = state.index,
+        .buffer = buffer,
+        .stream = stream_name(host_->stream())});
 }
 
-void Fsdp1::collective(const State* state, CollectiveKind kind, const SymTensor& input, const SymTensor& output,
-                       GroupId group) {
+void Fsdp1::collective(const State* state, CollectiveKind kind, const SymTensor& input,
+                       const SymTensor& output, GroupId group) {
   Collective c;
   c.kind = kind;
   c.op = kind == CollectiveKind::kAllGather ? ReduceOp::kNone : ReduceOp::kSum;
@@ -85,18 +103,29 @@ void Fsdp1::collective(const State* state, CollectiveKind kind, const SymTensor&
   c.bytes = Bytes(std::max(input->bytes(), output->bytes()));
   if (state != nullptr && state->handle) c.unit = state->handle->unit;
   const std::uint32_t index = host_->collective(c);
-  host_->decide({.kind = DecisionKind::kCollective, .unit = c.unit, .collective = index, .bytes = input->bytes()});
+  host_->decide({.kind = DecisionKind::kCollective,
+                 .unit = c.unit,
+                 .collective = index,
+                 .bytes = input->bytes()});
   const Group& g = host_->groups()[group.value];
-  emit({.kind = EventKind::kCollective, .unit = state == nullptr ? -1 : state->index, .number = g.size, .bytes = input->bytes(),
-        .bytes2 = output->bytes(), .dtype = output->dtype, .collective = kind, .group = g.name,
+  emit({.kind = EventKind::kCollective,
+        .unit = state == nullptr ? -1 : state->index,
+        .number = g.size,
+        .bytes = input->bytes(),
+        .bytes2 = output->bytes(),
+        .dtype = output->dtype,
+        .collective = kind,
+        .group = g.name,
         .stream = stream_name(host_->stream())});
 }
 
 /// Host time of the hooks on the reference CPU (docs/host-time.md).
 void Fsdp1::spend(const State& state, double us, double us_each) {
-  const std::size_t parameters = config_.fsdp1.use_orig_params ? state.handle->layout->entries.size() : 0;
+  const std::size_t parameters =
+      config_.fsdp1.use_orig_params ? state.handle->layout->entries.size() : 0;
   const double ns = 1000 * (us + us_each * static_cast<double>(parameters));
-  host_->program().host_work(static_cast<std::int64_t>(ns), host_->program().intern("sharding hooks"));
+  host_->program().host_work(static_cast<std::int64_t>(ns),
+                             host_->program().intern("sharding hooks"));
 }
 
 void Fsdp1::cast_floating(std::span<SymTensor> tensors, DType dtype) {
@@ -111,13 +140,15 @@ namespace {
 void refuse_foreign_options(const ParallelConfig& config) {
   IssueList issues("configuration");
   if (config.reshard.kind == Reshard::Kind::kNo) {
-    issues.add("reshard", "is FSDP2's; FSDP1 keeps parameters after forward by its strategy", "shard_grad_op, hybrid_shard_zero2");
+    issues.add("reshard", "is FSDP2's; FSDP1 keeps parameters after forward by its strategy",
+               "shard_grad_op, hybrid_shard_zero2");
   }
   if (config.reshard.kind == Reshard::Kind::kGroup) {
     issues.add("reshard", "FSDP1 cannot reshard to a smaller group after forward", "hybrid_shard");
   }
   if (config.offload == OffloadKind::kOptimizer) {
-    issues.add("offload", "FSDP1 offloads parameters with their gradients and optimizer states", "params or none");
+    issues.add("offload", "FSDP1 offloads parameters with their gradients and optimizer states",
+               "params or none");
   }
   issues.throw_if_any();
 }

@@ -1,6 +1,6 @@
-// FullyShardedDataParallel.clip_grad_norm_ (F1-O-1): fp32 norms of the local gradients, one all-reduce of a scalar over the
-// shard group, a product for each gradient. With offload the gradients, their norms and the products are on the host.
-// Temporaries in PyTorch's order.
+// FullyShardedDataParallel.clip_grad_norm_ (F1-O-1): fp32 norms of the local gradients, one
+// all-reduce of a scalar over the shard group, a product for each gradient. With offload the
+// gradients, their norms and the products are on the host. Temporaries in PyTorch's order.
 
 #include <utility>
 
@@ -10,8 +10,10 @@
 namespace foreshard::fsdp1 {
 
 SymTensor Fsdp1::scalar(MemorySpace space) {
-  if (space == MemorySpace::kDevice) return host_->empty(Shape(), DType::kFloat32, BufferCategory::kClipTemporary);
-  return host_->empty_on_host(Shape(), DType::kFloat32, MemorySpace::kHostPageable, BufferCategory::kClipTemporary);
+  if (space == MemorySpace::kDevice)
+    return host_->empty(Shape(), DType::kFloat32, BufferCategory::kClipTemporary);
+  return host_->empty_on_host(Shape(), DType::kFloat32, MemorySpace::kHostPageable,
+                              BufferCategory::kClipTemporary);
 }
 
 /// t.to(device), t.cpu(): a copy that the host waits for; the same tensor if it is there.
@@ -45,7 +47,8 @@ SymTensor Fsdp1::gradient_norm(const std::vector<SymTensor>& gradients) {
     host_->launch(OpKind::kNorm, {g}, {norms.back()}, {2.0});
   }
   const auto n = static_cast<std::int64_t>(norms.size());
-  const TensorList stacked{host_->empty_on_host({n}, DType::kFloat32, space, BufferCategory::kClipTemporary)};
+  const TensorList stacked{
+      host_->empty_on_host({n}, DType::kFloat32, space, BufferCategory::kClipTemporary)};
   TensorList rows;
   for (const SymTensor& t : norms) rows.push_back(host_->view_as(t, {1}));
   launch_lists(*host_, OpKind::kCat, {&rows}, {&stacked}, {0.0});
@@ -54,8 +57,10 @@ SymTensor Fsdp1::gradient_norm(const std::vector<SymTensor>& gradients) {
   return moved(norm, MemorySpace::kDevice);
 }
 
-/// The clamped coefficient, then a product for each gradient. Returns the two temporaries that live until the caller returns.
-std::pair<SymTensor, SymTensor> Fsdp1::scale(const std::vector<SymTensor>& gradients, const SymTensor& norm, double max_norm) {
+/// The clamped coefficient, then a product for each gradient. Returns the two temporaries that live
+/// until the caller returns.
+std::pair<SymTensor, SymTensor> Fsdp1::scale(const std::vector<SymTensor>& gradients,
+                                             const SymTensor& norm, double max_norm) {
   const MemorySpace space = norm->storage->space;
   SymTensor shifted = scalar(space);
   host_->launch(OpKind::kAddScalar, {norm}, {shifted}, {1e-6});
@@ -67,12 +72,13 @@ std::pair<SymTensor, SymTensor> Fsdp1::scale(const std::vector<SymTensor>& gradi
   shifted.reset();
   SymTensor clamped = scalar(space);
   host_->launch(OpKind::kClipCoefficient, {norm}, {clamped}, {max_norm});
-  for (const SymTensor& g : gradients) host_->launch(OpKind::kMulInPlace, {g, moved(clamped, g->storage->space)}, {g});
+  for (const SymTensor& g : gradients)
+    host_->launch(OpKind::kMulInPlace, {g, moved(clamped, g->storage->space)}, {g});
   return {std::move(coefficient), std::move(clamped)};
 }
 
 void Fsdp1::clip_gradients(Host& host, double max_norm) {
-  if (!zero_scalar_) {                      // torch.tensor(0.0, device=...): a copy that the host waits for.
+  if (!zero_scalar_) {  // torch.tensor(0.0, device=...): a copy that the host waits for.
     zero_scalar_ = scalar();
     Copy c;
     c.bytes = Bytes(zero_scalar_->bytes());
@@ -88,10 +94,12 @@ void Fsdp1::clip_gradients(Host& host, double max_norm) {
     any_sharded = any_sharded || state->unit.sharded();
     std::vector<SymTensor>& list = state->unit.sharded() ? sharded : whole;
     if (h.originals.empty() && h.flat_param->grad) list.push_back(h.flat_param->grad);
-    for (const OriginalParameter& o : h.originals) if (o.parameter && o.parameter->grad) list.push_back(o.parameter->grad);
+    for (const OriginalParameter& o : h.originals)
+      if (o.parameter && o.parameter->grad) list.push_back(o.parameter->grad);
   }
   if (!any_sharded) return Framework::clip_gradients(host, max_norm);
-  for (const SymTensor& t : plain_) if (t && t->grad) whole.push_back(t->grad);
+  for (const SymTensor& t : plain_)
+    if (t && t->grad) whole.push_back(t->grad);
   all = sharded;
   all.insert(all.end(), whole.begin(), whole.end());
   SymTensor local = gradient_norm(sharded), local_whole = gradient_norm(whole);
@@ -110,7 +118,7 @@ void Fsdp1::clip_gradients(Host& host, double max_norm) {
   const bool offload = config_.offload == OffloadKind::kParameters && !extras_.computes_on_cpu;
   norm = moved(norm, offload ? MemorySpace::kHostPageable : MemorySpace::kDevice);
   auto [coefficient, clamped] = scale(all, norm, max_norm);
-  local.reset();                            // Locals go in the order of their first assignment.
+  local.reset();  // Locals go in the order of their first assignment.
   local_whole.reset();
   coefficient.reset();
   clamped.reset();

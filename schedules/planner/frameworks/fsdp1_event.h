@@ -1,7 +1,7 @@
 #pragma once
 
-// What FSDP1's host code does beside the instructions it issues: for readers of recordings and for explanations. One event
-// for each action, in host order; names as PyTorch's functions.
+// What FSDP1's host code does beside the instructions it issues: for readers of recordings and for
+// explanations. One event for each action, in host order; names as PyTorch's functions.
 
 #include <cstdint>
 #include <string>
@@ -12,35 +12,45 @@
 namespace foreshard::fsdp1 {
 
 enum class EventKind : std::uint8_t {
-  kStreams,                  ///< number, number2: priority of unshard, post-backward and pre-unshard; of all-reduce.
+  kStreams,  ///< number, number2: priority of unshard, post-backward and pre-unshard; of
+             ///< all-reduce.
   kLazyInitEnd,
-  kPreForward, kPostForward, ///< unit; flag: during recomputation.
+  kPreForward,
+  kPostForward,              ///< unit; flag: during recomputation.
   kPreBackward,              ///< unit
   kPostBackward,             ///< unit; bytes and dtype of the unsharded gradient (0: none).
   kPostBackwardReshardOnly,  ///< unit
   kFinalCallback,
-  kUnshard,                  ///< unit, cause
-  kAllocate,                 ///< unit, buffer, bytes, stream
-  kFree,                     ///< unit, buffer, stream
-  kRecordStream,             ///< unit, buffer, stream
-  kReshard,                  ///< unit; flag: the gathered storage is freed.
-  kLimitPush, kLimitPop,     ///< unit and number: who pushed the event, how many pushes before it; number2: queue length after.
-  kHostSync,                 ///< unit and number: the limiter's event; or on: a stream.
-  kWait,                     ///< stream, on
-  kReduceInput,              ///< unit, numel, numel2 = padded, dtype, stream
-  kDivide,                   ///< unit, bytes, factor, stream
-  kCast,                     ///< unit, numel, dtype = to, stream
-  kSaveGradient,             ///< unit, numel, stream; flag: added to the one that is there.
-  kToHost,                   ///< unit, bytes, dtype, stream
-  kCollective,               ///< unit, collective, bytes in, bytes2 out, dtype, number = ranks, group, stream
+  kUnshard,       ///< unit, cause
+  kAllocate,      ///< unit, buffer, bytes, stream
+  kFree,          ///< unit, buffer, stream
+  kRecordStream,  ///< unit, buffer, stream
+  kReshard,       ///< unit; flag: the gathered storage is freed.
+  kLimitPush,
+  kLimitPop,  ///< unit and number: who pushed the event, how many pushes before it; number2: queue
+              ///< length after.
+  kHostSync,  ///< unit and number: the limiter's event; or on: a stream.
+  kWait,      ///< stream, on
+  kReduceInput,   ///< unit, numel, numel2 = padded, dtype, stream
+  kDivide,        ///< unit, bytes, factor, stream
+  kCast,          ///< unit, numel, dtype = to, stream
+  kSaveGradient,  ///< unit, numel, stream; flag: added to the one that is there.
+  kToHost,        ///< unit, bytes, dtype, stream
+  kCollective,    ///< unit, collective, bytes in, bytes2 out, dtype, number = ranks, group, stream
 };
 
-enum class FlatBuffer : std::uint8_t { kNone, kLowPrecisionShard, kFull, kFullPrecision, kGradient };
+enum class FlatBuffer : std::uint8_t {
+  kNone,
+  kLowPrecisionShard,
+  kFull,
+  kFullPrecision,
+  kGradient
+};
 enum class UnshardCause : std::uint8_t { kForward, kBackward, kForwardPrefetch, kBackwardPrefetch };
 
 struct Event {
   EventKind kind = EventKind::kStreams;
-  int unit = -1;                           ///< Index in the order of root.modules(); -1: none.
+  int unit = -1;  ///< Index in the order of root.modules(); -1: none.
   FlatBuffer buffer = FlatBuffer::kNone;
   UnshardCause cause = UnshardCause::kForward;
   bool flag = false;
@@ -49,8 +59,9 @@ struct Event {
   double factor = 1;
   DType dtype = DType::kFloat32;
   CollectiveKind collective = CollectiveKind::kAllGather;
-  std::string group{};                     ///< "shard", "replicate".
-  std::string stream{}, on{};              ///< "compute", "unshard", "pre_unshard", "post_backward", "all_reduce".
+  std::string group{};  ///< "shard", "replicate".
+  std::string stream{},
+      on{};  ///< "compute", "unshard", "pre_unshard", "post_backward", "all_reduce".
 };
 
 class Observer {

@@ -38,8 +38,8 @@ FlatLayout lay_out(const Model& model, const std::vector<FlatSource>& occurrence
     const ParameterDef& def = model.at(s.id);
     const std::string name = s.owner_name.empty() ? s.name : s.owner_name + "." + s.name;
     seen[s.id] = layout.entries.size();
-    layout.entries.push_back({s.id, name, def.shape, def.numel(), layout.numel, def.trainable,
-                              {{s.owner, s.name}}});
+    layout.entries.push_back(
+        {s.id, name, def.shape, def.numel(), layout.numel, def.trainable, {{s.owner, s.name}}});
     layout.numel += def.numel();
   }
   if (align > 0) pad(layout, gap(layout.numel, ranks));

@@ -1,5 +1,5 @@
-// Where a flat parameter's gradient is between backward passes (prepare_gradient_for_backward / _optim), and the gradients
-// of original parameters, which are views of it.
+// Where a flat parameter's gradient is between backward passes (prepare_gradient_for_backward /
+// _optim), and the gradients of original parameters, which are views of it.
 
 #include <utility>
 
@@ -8,7 +8,9 @@
 namespace foreshard::fsdp1 {
 namespace {
 
-Shape shape_of(const std::vector<std::int64_t>& s) { return Shape{std::span<const std::int64_t>(s)}; }
+Shape shape_of(const std::vector<std::int64_t>& s) {
+  return Shape{std::span<const std::int64_t>(s)};
+}
 
 }  // namespace
 
@@ -19,14 +21,17 @@ SymTensor Fsdp1::sharded_gradient(const Handle& h) const {
   return h.flat_param->grad;
 }
 
-/// `param.grad = view`; where shapes or dtypes differ PyTorch first makes a placeholder like the parameter.
-void Fsdp1::set_gradient_view(Handle& h, std::size_t entry, const SymTensor& gradient, bool always_placeholder) {
+/// `param.grad = view`; where shapes or dtypes differ PyTorch first makes a placeholder like the
+/// parameter.
+void Fsdp1::set_gradient_view(Handle& h, std::size_t entry, const SymTensor& gradient,
+                              bool always_placeholder) {
   SymTensor& parameter = h.originals[entry].parameter;
   const bool differs = parameter->dtype != gradient->dtype || parameter->shape != gradient->shape ||
                        parameter->storage->space != gradient->storage->space;
   if ((differs || always_placeholder) && !parameter->grad && parameter->numel > 0 &&
       parameter->storage->space == MemorySpace::kDevice) {
-    parameter->grad = host_->empty(parameter->shape, parameter->dtype, BufferCategory::kReduceTemporary, h.unit);
+    parameter->grad =
+        host_->empty(parameter->shape, parameter->dtype, BufferCategory::kReduceTemporary, h.unit);
   }
   parameter->grad = gradient;
 }
@@ -45,7 +50,8 @@ void Fsdp1::use_sharded_gradient_views(State& state) {
     }
     const Shape shape = state.unit.sharded() ? Shape{part.numel} : shape_of(e.shape);
     const std::int64_t offset = state.unit.sharded() ? part.offset : e.offset;
-    set_gradient_view(h, i, host_->view_as(gradient, shape, gradient->offset + offset), state.unit.keep_low_precision_grads);
+    set_gradient_view(h, i, host_->view_as(gradient, shape, gradient->offset + offset),
+                      state.unit.keep_low_precision_grads);
   }
 }
 
@@ -58,13 +64,15 @@ void Fsdp1::use_unsharded_gradient_views(State& state) {
     if (!gradient) {
       h.originals[i].parameter->grad.reset();
     } else {
-      set_gradient_view(h, i, host_->view_as(gradient, shape_of(e.shape), gradient->offset + e.offset), false);
+      set_gradient_view(
+          h, i, host_->view_as(gradient, shape_of(e.shape), gradient->offset + e.offset), false);
     }
   }
 }
 
-/// _writeback_orig_params: parts of the flat gradient whose parameter has none are set to zero; gradients that are not views
-/// of it (with offload: views of the host's) are copied into a new one.
+/// _writeback_orig_params: parts of the flat gradient whose parameter has none are set to zero;
+/// gradients that are not views of it (with offload: views of the host's) are copied into a new
+/// one.
 void Fsdp1::write_back_gradients(State& state) {
   Handle& h = *state.handle;
   const bool sharded_now = h.flat_param->storage == h.local_shard->storage;
@@ -72,12 +80,17 @@ void Fsdp1::write_back_gradients(State& state) {
   SymTensor& flat = h.flat_param->grad;
   for (std::size_t i = 0; i < h.layout->entries.size(); ++i) {
     const FlatEntry& e = h.layout->entries[i];
-    const FlatLayout::Part part = e.is_padding() ? FlatLayout::Part{} : h.layout->part_of(e, shard_rank_);
+    const FlatLayout::Part part =
+        e.is_padding() ? FlatLayout::Part{} : h.layout->part_of(e, shard_rank_);
     if (part.numel == 0) continue;
     const SymTensor& gradient = h.originals[i].parameter->grad;
     if (!gradient) {
       if (!flat) continue;
-      host_->launch(OpKind::kFill, {}, {host_->view_as(flat, {part.numel}, flat->offset + part.offset)}, {0.0});
+      // PyTorch fills a frozen one too, on a stream that nothing waits for; its part is zero anyway.
+      if (e.trainable) {
+        host_->launch(OpKind::kFill, {},
+                      {host_->view_as(flat, {part.numel}, flat->offset + part.offset)}, {0.0});
+      }
       h.originals[i].gradient_none = true;
       continue;
     }
@@ -95,17 +108,21 @@ void Fsdp1::write_back_gradients(State& state) {
 SymTensor Fsdp1::like_local_shard(const Handle& h) {
   constexpr BufferCategory kGradient = BufferCategory::kShardedGradient;
   const SymTensor& shard = h.local_shard;
-  if (shard->storage->space == MemorySpace::kDevice) return host_->empty(shard->shape, shard->dtype, kGradient, h.unit);
-  return host_->empty_on_host(shard->shape, shard->dtype, MemorySpace::kHostPageable, kGradient, h.unit);
+  if (shard->storage->space == MemorySpace::kDevice)
+    return host_->empty(shard->shape, shard->dtype, kGradient, h.unit);
+  return host_->empty_on_host(shard->shape, shard->dtype, MemorySpace::kHostPageable, kGradient,
+                              h.unit);
 }
 
-/// _reset_flat_param_grad_info_if_needed: the flat gradient goes once no original parameter has one.
+/// _reset_flat_param_grad_info_if_needed: the flat gradient goes once no original parameter has
+/// one.
 void Fsdp1::reset_gradient_info() {
   for (const auto& state : states_) {
     if (!state->handle || state->handle->originals.empty()) continue;
     Handle& h = *state->handle;
     bool all_none = true;
-    for (const OriginalParameter& o : h.originals) all_none = all_none && (!o.parameter || !o.parameter->grad);
+    for (const OriginalParameter& o : h.originals)
+      all_none = all_none && (!o.parameter || !o.parameter->grad);
     if (all_none) h.flat_param->grad.reset();
   }
 }
@@ -119,7 +136,8 @@ void Fsdp1::prepare_gradient_for_backward(State& state) {
   if (gradient->numel == h.layout->numel && !other_device) return;
   if (gradient->numel == h.local_shard->numel && !on_host) h.saved_gradient = gradient;
   if (h.saved_gradient && *h.saved_gradient && state.unit.keep_low_precision_grads) {
-    h.saved_gradient = host_->cast(*h.saved_gradient, h.layout->dtype, BufferCategory::kShardedGradient, h.unit);
+    h.saved_gradient =
+        host_->cast(*h.saved_gradient, h.layout->dtype, BufferCategory::kShardedGradient, h.unit);
   }
   gradient.reset();
 }
@@ -134,8 +152,10 @@ void Fsdp1::prepare_gradient_for_optimizer(State& state) {
     h.flat_param->grad = *h.saved_gradient;
     given = static_cast<bool>(h.flat_param->grad);
   }
-  if (given && state.unit.keep_low_precision_grads && h.flat_param->grad->dtype != h.layout->forward_dtype) {
-    h.flat_param->grad = host_->cast(h.flat_param->grad, h.layout->forward_dtype, BufferCategory::kShardedGradient, h.unit);
+  if (given && state.unit.keep_low_precision_grads &&
+      h.flat_param->grad->dtype != h.layout->forward_dtype) {
+    h.flat_param->grad = host_->cast(h.flat_param->grad, h.layout->forward_dtype,
+                                     BufferCategory::kShardedGradient, h.unit);
     if (!h.originals.empty()) use_sharded_gradient_views(state);
   }
   h.saved_gradient.reset();

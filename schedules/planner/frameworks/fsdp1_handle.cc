@@ -1,5 +1,5 @@
-// FlatParamHandle: how one flat parameter changes between its local shard, its low-precision shard and the gathered
-// storage, and what the modules' parameters are meanwhile (F1-S-3, F1-S-5).
+// FlatParamHandle: how one flat parameter changes between its local shard, its low-precision shard
+// and the gathered storage, and what the modules' parameters are meanwhile (F1-S-3, F1-S-5).
 
 #include <utility>
 
@@ -9,13 +9,16 @@
 namespace foreshard::fsdp1 {
 namespace {
 
-Shape shape_of(const std::vector<std::int64_t>& s) { return Shape{std::span<const std::int64_t>(s)}; }
+Shape shape_of(const std::vector<std::int64_t>& s) {
+  return Shape{std::span<const std::int64_t>(s)};
+}
 
 bool on_device(const SymTensor& t) { return t->storage->space == MemorySpace::kDevice; }
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------ unsharding
+// ------------------------------------------------------------------------------------------------
+// unsharding
 
 /// True if work was issued that the unshard stream must wait for.
 bool Fsdp1::pre_unshard(State& state) {
@@ -54,7 +57,8 @@ void Fsdp1::use_low_precision_shard(State& state) {
 /// flat_param_to(device): a tensor of its own.
 void Fsdp1::to_device(State& state) {
   Handle& h = *state.handle;
-  const SymTensor copy = host_->empty(h.flat_param->shape, h.flat_param->dtype, BufferCategory::kGatherInput, h.unit);
+  const SymTensor copy =
+      host_->empty(h.flat_param->shape, h.flat_param->dtype, BufferCategory::kGatherInput, h.unit);
   Copy c;
   c.bytes = Bytes(copy->bytes());
   c.source = host_->id_of(h.flat_param);
@@ -69,29 +73,34 @@ bool Fsdp1::needs_unshard(const State& state) const {
 
 void Fsdp1::unshard_handle(State& state) {
   Handle& h = *state.handle;
-  if (!needs_unshard(state)) return use_unsharded_flat_param(state, state.unit.sharded() ? h.full : h.flat_param);
+  if (!needs_unshard(state))
+    return use_unsharded_flat_param(state, state.unit.sharded() ? h.full : h.flat_param);
   allocate(state, h.full, FlatBuffer::kFull);
   const SymTensor shard = host_->detach(h.flat_param);
   collective(&state, CollectiveKind::kAllGather, shard, h.full, shard_group_);
-  if (config_.offload == OffloadKind::kParameters) record_stream(state, shard, FlatBuffer::kGradient, host_->stream());
+  if (config_.offload == OffloadKind::kParameters)
+    record_stream(state, shard, FlatBuffer::kGradient, host_->stream());
   use_unsharded_flat_param(state, h.full);
 }
 
 void Fsdp1::use_unsharded_flat_param(State& state, const SymTensor& padded) {
   Handle& h = *state.handle;
   host_->set_data(h.flat_param, host_->view_as(padded, {h.layout->numel}, padded->offset));
-  const bool in_forward = h.state == TrainingState::kForward, in_pre_backward = h.state == TrainingState::kBackwardPre;
+  const bool in_forward = h.state == TrainingState::kForward,
+             in_pre_backward = h.state == TrainingState::kBackwardPre;
   if (h.originals.empty()) {
     if (in_forward) use_unsharded_views(state);
     return;
   }
   if (h.skipped_sharded_views && in_pre_backward) return;
   if (in_forward) return use_unsharded_views(state);
-  // The views of the forward stay: their storage is there again (for recomputation by a reentrant checkpoint).
+  // The views of the forward stay: their storage is there again (for recomputation by a reentrant
+  // checkpoint).
   for (std::size_t i = 0; i < h.layout->entries.size(); ++i) {
     const FlatEntry& e = h.layout->entries[i];
     if (!e.is_padding() && h.originals[i].forward_view) {
-      host_->set_data(h.originals[i].forward_view, host_->view_as(padded, shape_of(e.shape), padded->offset + e.offset));
+      host_->set_data(h.originals[i].forward_view,
+                      host_->view_as(padded, shape_of(e.shape), padded->offset + e.offset));
       h.views[i] = h.originals[i].forward_view;
       host_->set_parameter(e.id, h.views[i]);
     }
@@ -126,12 +135,14 @@ void Fsdp1::free_low_precision_shard(State& state) {
   release(state, shard, FlatBuffer::kLowPrecisionShard);
 }
 
-// ------------------------------------------------------------------------------------------------ resharding
+// ------------------------------------------------------------------------------------------------
+// resharding
 
 void Fsdp1::use_sharded_flat_param(State& state) {
   Handle& h = *state.handle;
   const bool originals = !h.originals.empty(), in_forward = h.state == TrainingState::kForward;
-  const bool keeps_after_forward = state.unit.strategy == Strategy::kShardGradOp || state.unit.strategy == Strategy::kHybridZero2;
+  const bool keeps_after_forward = state.unit.strategy == Strategy::kShardGradOp ||
+                                   state.unit.strategy == Strategy::kHybridZero2;
   const bool skip = originals && host_->grad_enabled() && in_forward && keeps_after_forward;
   if (config_.offload == OffloadKind::kParameters && !state.unit.sharded()) {
     record_stream(state, h.flat_param, FlatBuffer::kGradient, host_->stream());
@@ -144,7 +155,8 @@ void Fsdp1::use_sharded_flat_param(State& state) {
     use_sharded_views(state);
   }
   if (!in_forward || h.skipped_sharded_views) return;
-  const bool accumulated = h.flat_param->grad && state.unit.sharded() && h.flat_param->grad->numel == h.layout->numel;
+  const bool accumulated =
+      h.flat_param->grad && state.unit.sharded() && h.flat_param->grad->numel == h.layout->numel;
   if (accumulated) {
     use_unsharded_gradient_views(state);
   } else {

@@ -1,5 +1,5 @@
-// When FSDP1's hooks fire and what they do (_runtime_utils.py, _exec_order_utils.py): F1-S-2 .. F1-S-5, F1-L-*, F1-PF-*,
-// F1-B-*.
+// When FSDP1's hooks fire and what they do (_runtime_utils.py, _exec_order_utils.py): F1-S-2 ..
+// F1-S-5, F1-L-*, F1-PF-*, F1-B-*.
 
 #include <algorithm>
 #include <utility>
@@ -15,43 +15,49 @@ constexpr std::uint32_t kInputHook = 1u << 31;
 /// Free events that may wait before an unshard syncs the host with the oldest (_FreeEventQueue).
 constexpr std::size_t kMostFreeEvents = 2;
 
-/// Host time of the hooks, us (docs/host-time.md): constant and per original parameter, forward and backward.
-constexpr double kForwardTime = 380, kForwardTimeEach = 9, kBackwardTime = 430, kBackwardTimeEach = 28;
+/// Host time of the hooks, us (docs/host-time.md): constant and per original parameter, forward and
+/// backward.
+constexpr double kForwardTime = 380, kForwardTimeEach = 9, kBackwardTime = 430,
+                 kBackwardTimeEach = 28;
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------ forward
+// ------------------------------------------------------------------------------------------------
+// forward
 
 void Fsdp1::pre_forward(Host&, ModuleId module, std::span<SymTensor> inputs) {
-  if (State* state = state_of(module)) {
-    if (!initialized_) lazy_init();
-    if (state->is_root) root_pre_forward(*state, inputs);
-    emit(EventKind::kPreForward, *state, host_->in_backward());
-    // Recomputation inside the unit: inputs are in the low precision already (F1-CK).
-    const bool recomputed = state->handle && state->handle->state == TrainingState::kBackwardPre;
-    if (!recomputed) {
-      state->training = true;
-      record_pre_forward(*state);
-      if (state->handle) {
-        state->handle->state = TrainingState::kForward;
-        pre_forward_unshard(*state);
-        if (state->unit.cast_forward_inputs && state->unit.precision.param) cast_floating(inputs, *state->unit.precision.param);
-        register_post_backward(*state, inputs);
-      }
-    }
+  if (State* const state = state_of(module)) unit_pre_forward(*state, inputs);
+  for (const auto& [m, stored] : contested_) {
+    if (m != module) continue;
+    const Handle& h = *stored.first->handle;
+    host_->set_parameter(h.layout->entries[stored.second].id, h.views[stored.second]);
   }
-  for (const auto& [m, view] : contested_) {
-    if (m == module) host_->set_parameter(view.first->handle->layout->entries[view.second].id, view.first->handle->views[view.second]);
+  if (!full_precision_[module.value]) return;
+  DType from = DType::kFloat32;
+  for (const SymTensor& t : inputs) {
+    if (t && is_floating(t->dtype) && t->dtype != DType::kFloat32) from = t->dtype;
   }
-  if (full_precision_[module.value]) {
-    DType from = DType::kFloat32;
-    for (const SymTensor& t : inputs) if (t && is_floating(t->dtype) && t->dtype != DType::kFloat32) from = t->dtype;
-    casts_.emplace_back(module, from);
-    cast_floating(inputs, DType::kFloat32);
-  }
+  casts_.emplace_back(module, from);
+  cast_floating(inputs, DType::kFloat32);
 }
 
-void Fsdp1::post_forward(Host&, ModuleId module, std::span<SymTensor>, std::span<SymTensor> outputs) {
+void Fsdp1::unit_pre_forward(State& state, std::span<SymTensor> inputs) {
+  if (!initialized_) lazy_init();
+  if (state.is_root) root_pre_forward(state, inputs);
+  emit(EventKind::kPreForward, state, host_->in_backward());
+  // Recomputation inside the unit: inputs are in the low precision already (F1-CK).
+  if (!state.handle || state.handle->state == TrainingState::kBackwardPre) return;
+  record_pre_forward(state);
+  state.handle->state = TrainingState::kForward;
+  pre_forward_unshard(state);
+  if (state.unit.cast_forward_inputs && state.unit.precision.param) {
+    cast_floating(inputs, *state.unit.precision.param);
+  }
+  register_post_backward(state, inputs);
+}
+
+void Fsdp1::post_forward(Host&, ModuleId module, std::span<SymTensor>,
+                         std::span<SymTensor> outputs) {
   if (full_precision_[module.value] && !casts_.empty() && casts_.back().first == module) {
     if (casts_.back().second != DType::kFloat32) cast_floating(outputs, casts_.back().second);
     casts_.pop_back();
@@ -63,7 +69,6 @@ void Fsdp1::post_forward(Host&, ModuleId module, std::span<SymTensor>, std::span
   record_post_forward(*state);
   if (state->handle) reshard(*state, !state->is_root && state->unit.reshards_after_forward());
   register_pre_backward(*state, outputs);
-  state->training = false;
   if (state->handle) state->handle->state = TrainingState::kIdle;
 }
 
@@ -83,7 +88,8 @@ void Fsdp1::root_pre_forward(State& root, std::span<SymTensor> inputs) {
   wait(unshard_stream_, host_->stream());
   wait(pre_unshard_stream_, host_->stream());
   reset_gradient_info();
-  if (config_.fsdp1.cast_root_forward_inputs && root.unit.precision.param) cast_floating(inputs, *root.unit.precision.param);
+  if (config_.fsdp1.cast_root_forward_inputs && root.unit.precision.param)
+    cast_floating(inputs, *root.unit.precision.param);
 }
 
 void Fsdp1::pre_forward_unshard(State& state) {
@@ -107,7 +113,9 @@ void Fsdp1::unshard(State& state, UnshardCause cause) {
   if (config_.fsdp1.limit_all_gathers && free_events_.size() >= kMostFreeEvents) {
     const FreeEvent oldest = free_events_.front();
     free_events_.pop_front();
-    emit({.kind = EventKind::kLimitPop, .unit = oldest.unit, .number = oldest.number,
+    emit({.kind = EventKind::kLimitPop,
+          .unit = oldest.unit,
+          .number = oldest.number,
           .number2 = static_cast<std::int64_t>(free_events_.size())});
     host_->program().sync_event(oldest.event);
     emit({.kind = EventKind::kHostSync, .unit = oldest.unit, .number = oldest.number});
@@ -124,7 +132,9 @@ void Fsdp1::reshard(State& state, bool free_full_storage) {
   if (free_full_storage) free_full(state);
   if (config_.fsdp1.limit_all_gathers && free_full_storage) {
     free_events_.push_back({host_->record_event(), state.index, pushed_});
-    emit({.kind = EventKind::kLimitPush, .unit = state.index, .number = pushed_,
+    emit({.kind = EventKind::kLimitPush,
+          .unit = state.index,
+          .number = pushed_,
           .number2 = static_cast<std::int64_t>(free_events_.size())});
     ++pushed_;
   }
@@ -142,11 +152,13 @@ void Fsdp1::record_pre_forward(State& state) {
 /// Index 0 counts as absent in PyTorch's test and is overwritten by a later use (F1-PF-3).
 void Fsdp1::record_post_forward(State& state) {
   if (!state.handle) return;
-  if (state.handle->post_forward_index.value_or(0) == 0) state.handle->post_forward_index = post_forward_order_.size();
+  if (state.handle->post_forward_index.value_or(0) == 0)
+    state.handle->post_forward_index = post_forward_order_.size();
   post_forward_order_.push_back(&state);
 }
 
-/// _register_post_backward_hook, in the first forward only; for a frozen unit a hook on the gradients of its inputs.
+/// _register_post_backward_hook, in the first forward only; for a frozen unit a hook on the
+/// gradients of its inputs.
 void Fsdp1::register_post_backward(State& state, std::span<SymTensor> inputs) {
   Handle& h = *state.handle;
   if (!host_->grad_enabled() || h.hook_registered) return;
@@ -180,21 +192,27 @@ void Fsdp1::register_pre_backward(State& state, std::span<SymTensor> outputs) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ prefetch
+// ------------------------------------------------------------------------------------------------
+// prefetch
 
 State* Fsdp1::prefetch_target(State& state) {
   const Handle& h = *state.handle;
-  const bool pre = h.state == TrainingState::kBackwardPre && state.unit.backward_prefetch == BackwardPrefetch::kPre;
-  const bool post = h.state == TrainingState::kBackwardPost && state.unit.backward_prefetch == BackwardPrefetch::kPost;
+  const bool pre = h.state == TrainingState::kBackwardPre &&
+                   state.unit.backward_prefetch == BackwardPrefetch::kPre;
+  const bool post = h.state == TrainingState::kBackwardPost &&
+                    state.unit.backward_prefetch == BackwardPrefetch::kPost;
   if (pre || post) {
     if (h.post_forward_index.value_or(0) == 0) return nullptr;
     State* const target = post_forward_order_[*h.post_forward_index - 1];
-    return target->handle->needs_pre_backward_unshard && !target->handle->prefetched ? target : nullptr;
+    return target->handle->needs_pre_backward_unshard && !target->handle->prefetched ? target
+                                                                                     : nullptr;
   }
   if (h.state == TrainingState::kForward && config_.fsdp1.forward_prefetch) {
-    if (!h.pre_forward_index || *h.pre_forward_index + 1 >= pre_forward_order_.size()) return nullptr;
+    if (!h.pre_forward_index || *h.pre_forward_index + 1 >= pre_forward_order_.size())
+      return nullptr;
     State* const target = pre_forward_order_[*h.pre_forward_index + 1];
-    return target->handle->needs_pre_forward_unshard && !target->handle->prefetched ? target : nullptr;
+    return target->handle->needs_pre_forward_unshard && !target->handle->prefetched ? target
+                                                                                    : nullptr;
   }
   return nullptr;
 }
@@ -203,7 +221,10 @@ void Fsdp1::prefetch(State& state, bool backward) {
   State* const target = prefetch_target(state);
   if (target == nullptr) return;
   Handle& h = *target->handle;
-  host_->decide({.kind = DecisionKind::kPrefetch, .flag = backward, .unit = state.handle->unit, .target = h.unit});
+  host_->decide({.kind = DecisionKind::kPrefetch,
+                 .flag = backward,
+                 .unit = state.handle->unit,
+                 .target = h.unit});
   const TrainingState before = h.state;
   h.state = backward ? TrainingState::kBackwardPre : TrainingState::kForward;
   unshard(*target, backward ? UnshardCause::kBackwardPrefetch : UnshardCause::kForwardPrefetch);
@@ -211,18 +232,19 @@ void Fsdp1::prefetch(State& state, bool backward) {
   h.prefetched = true;
 }
 
-// ------------------------------------------------------------------------------------------------ backward
+// ------------------------------------------------------------------------------------------------
+// backward
 
 void Fsdp1::on_tensor_hook(Host&, std::uint32_t payload, SymTensor&) {
   if ((payload & kInputHook) == 0) return pre_backward(*states_[payload]);
   InputHook& hook = input_hooks_[payload & ~kInputHook];
   if (hook.nodes.empty()) return;
-  const auto expected = std::count_if(hook.nodes.begin(), hook.nodes.end(), [&](const auto& n) { return host_->will_run(n); });
+  const auto expected = std::count_if(hook.nodes.begin(), hook.nodes.end(),
+                                      [&](const auto& n) { return host_->will_run(n); });
   if (static_cast<std::ptrdiff_t>(++hook.seen) < expected) return;
   hook.seen = 0;
   State& state = *hook.state;
   emit(EventKind::kPostBackwardReshardOnly, state);
-  state.training = true;
   state.handle->state = TrainingState::kBackwardPost;
   post_backward_reshard(state);
 }
@@ -239,7 +261,6 @@ void Fsdp1::pre_backward(State& state) {
     host_->queue_callback(0);
     reset_gradient_info();
   }
-  state.training = true;
   if (!state.handle) return;
   Handle& h = *state.handle;
   h.state = TrainingState::kBackwardPre;
@@ -256,7 +277,9 @@ void Fsdp1::pre_backward(State& state) {
 void Fsdp1::post_backward(State& state) {
   Handle& h = *state.handle;
   SymTensor& gradient = h.flat_param->grad;
-  emit({.kind = EventKind::kPostBackward, .unit = state.index, .bytes = gradient ? gradient->bytes() : 0,
+  emit({.kind = EventKind::kPostBackward,
+        .unit = state.index,
+        .bytes = gradient ? gradient->bytes() : 0,
         .dtype = gradient ? gradient->dtype : DType::kFloat32});
   spend(state, kBackwardTime, kBackwardTimeEach);
   const NoGradGuard no_grad(*host_);
@@ -282,7 +305,12 @@ void Fsdp1::final_callback() {
   const NoGradGuard no_grad(*host_);
   if (sync_) {
     wait(host_->stream(), post_backward_stream_);
-    if (all_reduce_stream_ != host_->stream()) wait(host_->stream(), all_reduce_stream_);
+    if (all_reduce_stream_ != host_->stream()) {
+      wait(host_->stream(), all_reduce_stream_);
+    } else if (!extras_.computes_on_cpu) {
+      // PyTorch compares stream objects, of which a GPU's current stream has a new one each time.
+      host_->wait_stream(host_->stream(), host_->stream());
+    }
     if (config_.offload == OffloadKind::kParameters) {
       host_->program().sync_stream(host_->stream());
       emit({.kind = EventKind::kHostSync, .on = stream_name(host_->stream())});
@@ -292,7 +320,6 @@ void Fsdp1::final_callback() {
   post_forward_order_.clear();
   for (const auto& state : states_) {
     finalize(*state);
-    state->training = false;
     if (!state->handle) continue;
     Handle& h = *state->handle;
     h.ran_pre_backward = h.needs_pre_backward_unshard = h.prefetched = false;
@@ -306,14 +333,16 @@ void Fsdp1::final_callback() {
 void Fsdp1::finalize(State& state) {
   if (!state.handle) return;
   Handle& h = *state.handle;
-  const bool resharded = h.flat_param->storage == h.local_shard->storage && !h.skipped_sharded_views;
+  const bool resharded =
+      h.flat_param->storage == h.local_shard->storage && !h.skipped_sharded_views;
   if (!resharded) reshard(state, frees_in_backward(state));
   if (h.hook_registered) {
     if (h.hooked_accumulator) host_->remove_accumulate_hooks(h.hooked_accumulator);
     h.hooked_accumulator = {};
     h.hook_registered = false;
   }
-  for (InputHook& hook : input_hooks_) if (hook.state == &state) hook.nodes.clear();
+  for (InputHook& hook : input_hooks_)
+    if (hook.state == &state) hook.nodes.clear();
   if (!h.flat_param->requires_grad || !sync_) return;
   prepare_gradient_for_optimizer(state);
   h.post_backward_called = false;

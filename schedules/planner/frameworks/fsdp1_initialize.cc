@@ -1,5 +1,5 @@
-// Construction of the units (inner ones first, each materialised, flattened and cut before the next) and lazy
-// initialisation by the first forward (F1-M-0). Allocations follow PyTorch's, so that the pools start as they do.
+// Construction of the units: inner ones first, each materialised, flattened and cut before the
+// next. Allocations follow PyTorch's, so that the pools start as they do.
 
 #include <algorithm>
 #include <deque>
@@ -13,7 +13,9 @@
 namespace foreshard::fsdp1 {
 namespace {
 
-Shape shape_of(const std::vector<std::int64_t>& s) { return Shape{std::span<const std::int64_t>(s)}; }
+Shape shape_of(const std::vector<std::int64_t>& s) {
+  return Shape{std::span<const std::int64_t>(s)};
+}
 
 /// Every module below `root`, parents first, each once.
 std::vector<ModuleId> modules_in_order(const Model& model) {
@@ -31,7 +33,8 @@ std::vector<ModuleId> modules_in_order(const Model& model) {
 bool has_tied_parameters(const Model& model) {
   std::set<ParameterId> seen;
   for (const ModuleId m : modules_in_order(model)) {
-    for (const OwnedParameter& p : model.at(m).parameters) if (!seen.insert(p.id).second) return true;
+    for (const OwnedParameter& p : model.at(m).parameters)
+      if (!seen.insert(p.id).second) return true;
   }
   return false;
 }
@@ -41,7 +44,8 @@ ShardUnit unit_row(const Model& model, const Unit& unit) {
   ShardUnit row;
   row.name = unit.name.empty() ? "(root)" : unit.name;
   row.modules.push_back(model.at(unit.module).name);
-  for (const FlatEntry& e : layout.entries) if (!e.is_padding()) row.parameters.push_back(e.name);
+  for (const FlatEntry& e : layout.entries)
+    if (!e.is_padding()) row.parameters.push_back(e.name);
   row.numel = Elements(layout.numel);
   row.padded_numel = Elements(layout.padded);
   row.shard_numel = Elements(layout.shard);
@@ -57,7 +61,8 @@ void Fsdp1::initialize(Host& host) {
   if (extras_.computes_on_cpu) host.run_backward_on_one_stream();
   shard_rank_ = host.options().rank % config_.shard;
   shard_group_ = host.add_group("shard", config_.shard, 1);
-  if (config_.replicate > 1) replicate_group_ = host.add_group("replicate", config_.replicate, config_.shard);
+  if (config_.replicate > 1)
+    replicate_group_ = host.add_group("replicate", config_.replicate, config_.shard);
   make_states();
   const Model& model = host.model();
   RankProgram& program = host.program().program();
@@ -72,7 +77,8 @@ void Fsdp1::initialize(Host& host) {
     program.parameters.push_back(std::move(view));
   }
   construct_all();
-  for (const auto& state : states_) if (state->handle) publish(*state);
+  for (const auto& state : states_)
+    if (state->handle) publish(*state);
   find_contested();
   list_local_parameters();
   full_precision_.resize(model.modules.size());
@@ -101,10 +107,12 @@ void Fsdp1::make_states() {
   }
 }
 
-/// Children before parents. Tied weights would be untied by materialising module by module: such models are made whole.
+/// Children before parents. Tied weights would be untied by materialising module by module: such
+/// models are made whole.
 void Fsdp1::construct_all() {
   const Model& model = host_->model();
-  std::vector<SymTensor> whole(model.parameters.size()), replaced;   // Tied weights are made twice and tied again.
+  std::vector<SymTensor> whole(model.parameters.size()),
+      replaced;  // Tied weights are made twice and tied again.
   std::set<ModuleId> seen;
   const bool tied = has_tied_parameters(model);
   const std::function<void(ModuleId)> materialize = [&](ModuleId m) {
@@ -115,7 +123,8 @@ void Fsdp1::construct_all() {
       SymTensor t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
       (whole[p.id.value] ? replaced.emplace_back() : whole[p.id.value]) = std::move(t);
     }
-    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host_->buffer(model.at(m), static_cast<std::int64_t>(b));
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
+      host_->buffer(model.at(m), static_cast<std::int64_t>(b));
   };
   if (tied) materialize(ModuleId(0));
   replaced.clear();
@@ -129,7 +138,8 @@ void Fsdp1::construct_all() {
   for (const ParameterId id : ignored_parameters(model, config_)) make_plain(id);
 }
 
-/// One constructor: _materialize_with_param_init_fn in breadth-first order, FlatParamHandle, shard().
+/// One constructor: _materialize_with_param_init_fn in breadth-first order, FlatParamHandle,
+/// shard().
 void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
   const Model& model = host_->model();
   const std::vector<ParameterId> ignored = ignored_parameters(model, config_);
@@ -139,19 +149,24 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
     const ModuleId m = queue.front();
     queue.pop_front();
     for (const OwnedParameter& p : model.at(m).parameters) {
-      if (whole[p.id.value] || std::find(ignored.begin(), ignored.end(), p.id) != ignored.end()) continue;
+      if (whole[p.id.value] || std::find(ignored.begin(), ignored.end(), p.id) != ignored.end())
+        continue;
       const ParameterDef& def = model.at(p.id);
       whole[p.id.value] = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
     }
-    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host_->buffer(model.at(m), static_cast<std::int64_t>(b));
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
+      host_->buffer(model.at(m), static_cast<std::int64_t>(b));
     for (const ChildModule& c : model.at(m).children) {
       if (state_of(c.id) == nullptr && seen.insert(c.id).second) queue.push_back(c.id);
     }
   }
   if (!state.handle) return;
   make_local_shard(state);
-  // Original parameters are pointed at their part one by one; else the list of them is dropped, last item first.
-  const auto drop = [&](const FlatEntry& e) { if (!e.is_padding()) whole[e.id.value].reset(); };
+  // Original parameters are pointed at their part one by one; else the list of them is dropped,
+  // last item first.
+  const auto drop = [&](const FlatEntry& e) {
+    if (!e.is_padding()) whole[e.id.value].reset();
+  };
   const std::vector<FlatEntry>& entries = state.handle->layout->entries;
   if (config_.fsdp1.use_orig_params) std::for_each(entries.begin(), entries.end(), drop);
   place_local_shard(state);
@@ -159,14 +174,17 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
   make_flat_parameter(state);
 }
 
-/// The flat parameter of all elements, then this rank's chunk of it, padded with zeros (_get_shard).
+/// The flat parameter of all elements, then this rank's chunk of it, padded with zeros
+/// (_get_shard).
 void Fsdp1::make_local_shard(State& state) {
   Handle& h = *state.handle;
   const FlatLayout& layout = *h.layout;
   constexpr BufferCategory kShard = BufferCategory::kShardedParameter;
-  SymTensor flat = host_->empty({layout.numel}, layout.dtype, state.unit.sharded() ? BufferCategory::kParameter : kShard, h.unit);
+  SymTensor flat = host_->empty({layout.numel}, layout.dtype,
+                                state.unit.sharded() ? BufferCategory::kParameter : kShard, h.unit);
   if (state.unit.sharded()) {
-    const std::int64_t own = std::clamp<std::int64_t>(layout.numel - shard_rank_ * layout.shard, 0, layout.shard);
+    const std::int64_t own =
+        std::clamp<std::int64_t>(layout.numel - shard_rank_ * layout.shard, 0, layout.shard);
     SymTensor chunk = host_->empty({own}, layout.dtype, kShard, h.unit);
     if (own < layout.shard) chunk = host_->empty({layout.shard}, layout.dtype, kShard, h.unit);
     h.local_shard = std::move(chunk);
@@ -176,12 +194,24 @@ void Fsdp1::make_local_shard(State& state) {
   }
 }
 
+/// The modules' attributes stay views of the device's flat parameter, which therefore lives until
+/// the first unshard (sharded ones give their storage up when they are cut).
+void Fsdp1::keep_device_views(State& state) {
+  Handle& h = *state.handle;
+  for (const FlatEntry& e : h.layout->entries) {
+    h.views.push_back(e.is_padding() ? SymTensor()
+                                     : host_->view_as(h.local_shard, shape_of(e.shape), e.offset));
+  }
+}
+
 /// flat_param_to(cpu), and its initial values.
 void Fsdp1::place_local_shard(State& state) {
   Handle& h = *state.handle;
   if (config_.offload == OffloadKind::kParameters && !extras_.computes_on_cpu) {
-    h.local_shard = host_->empty_on_host(h.local_shard->shape, h.layout->dtype, MemorySpace::kHostPinned,
-                                         BufferCategory::kShardedParameter, h.unit);
+    if (!state.unit.sharded() && !config_.fsdp1.use_orig_params) keep_device_views(state);
+    h.local_shard =
+        host_->empty_on_host(h.local_shard->shape, h.layout->dtype, MemorySpace::kHostPinned,
+                             BufferCategory::kShardedParameter, h.unit);
   }
   host_->launch(OpKind::kFill, {}, {h.local_shard}, {0.0});
 }
@@ -194,13 +224,16 @@ void Fsdp1::make_flat_parameter(State& state) {
   constexpr BufferCategory kFull = BufferCategory::kUnshardedParameter;
   if (h.mixed_parameters()) {
     const std::int64_t bytes = layout.shard * size_of(layout.forward_dtype);
-    h.low_precision_shard = host_->unallocated({layout.shard}, layout.forward_dtype, bytes,
-                                               state.unit.sharded() ? BufferCategory::kGatherInput : kFull, h.unit);
+    h.low_precision_shard =
+        host_->unallocated({layout.shard}, layout.forward_dtype, bytes,
+                           state.unit.sharded() ? BufferCategory::kGatherInput : kFull, h.unit);
   }
   if (state.unit.sharded()) {
-    h.full = host_->unallocated({layout.padded}, layout.forward_dtype, layout.padded * size_of(layout.forward_dtype), kFull, h.unit);
+    h.full = host_->unallocated({layout.padded}, layout.forward_dtype,
+                                layout.padded * size_of(layout.forward_dtype), kFull, h.unit);
     if (h.mixed_parameters()) {
-      h.full_precision = host_->unallocated({layout.padded}, layout.dtype, layout.padded * size_of(layout.dtype), kFull, h.unit);
+      h.full_precision = host_->unallocated({layout.padded}, layout.dtype,
+                                            layout.padded * size_of(layout.dtype), kFull, h.unit);
     }
   }
   h.views.resize(layout.entries.size());
@@ -214,26 +247,29 @@ void Fsdp1::make_originals(State& state) {
     const FlatEntry& e = h.layout->entries[i];
     if (e.is_padding()) continue;
     const FlatLayout::Part part = h.layout->part_of(e, shard_rank_);
-    h.originals[i].parameter = state.unit.sharded() ? host_->view_as(h.local_shard, {part.numel}, part.offset)
-                                                    : host_->view_as(h.local_shard, shape_of(e.shape), e.offset);
+    h.originals[i].parameter = state.unit.sharded()
+                                   ? host_->view_as(h.local_shard, {part.numel}, part.offset)
+                                   : host_->view_as(h.local_shard, shape_of(e.shape), e.offset);
     h.originals[i].parameter->requires_grad = e.trainable;
   }
 }
 
-/// The program's table of parameters, their initial values, and what the modules see before the first forward: views of
-/// a storage that is not there.
+/// The program's table of parameters, their initial values, and what the modules see before the
+/// first forward: views of a storage that is not there.
 void Fsdp1::publish(State& state) {
   Handle& h = *state.handle;
   RankProgram& program = host_->program().program();
   for (std::size_t i = 0; i < h.layout->entries.size(); ++i) {
     const FlatEntry& e = h.layout->entries[i];
     if (e.is_padding()) continue;
-    h.views[i] = host_->view_as(state.unit.sharded() ? h.full : h.local_shard, shape_of(e.shape), e.offset);
+    const SymTensor& whole = state.unit.sharded() ? h.full : h.local_shard;
+    if (!h.views[i]) h.views[i] = host_->view_as(whole, shape_of(e.shape), e.offset);
     host_->set_parameter(e.id, h.views[i]);
     const FlatLayout::Part part = h.layout->part_of(e, shard_rank_);
     std::uint32_t index = e.id.value;
     if (program.parameters[index].elements > 0 || program.parameters[index].shard_dim == 0) {
-      index = static_cast<std::uint32_t>(program.parameters.size());   // Stored by another unit too (F1-G-6).
+      index = static_cast<std::uint32_t>(
+          program.parameters.size());  // Stored by another unit too (F1-G-6).
       program.parameters.push_back(program.parameters[e.id.value]);
     }
     ParameterView& view = program.parameters[index];
@@ -281,99 +317,39 @@ void Fsdp1::find_contested() {
   });
 }
 
-/// model.parameters(): modules before their children. A unit's flat parameter is registered on its module after what
-/// stays there.
+/// model.parameters(): modules before their children. A unit's flat parameter is registered on its
+/// module after what stays there.
 void Fsdp1::list_local_parameters() {
   const Model& model = host_->model();
   std::set<const SymTensorImpl*> seen;
   const auto add = [&](ParameterId id, const SymTensor& t, std::int64_t numel) {
-    if (t && t->requires_grad && seen.insert(t.get()).second) local_parameters_.push_back({id, t, numel});
+    if (t && t->requires_grad && seen.insert(t.get()).second)
+      local_parameters_.push_back({id, t, numel});
   };
   std::vector<std::pair<std::pair<ModuleId, std::string>, const OriginalParameter*>> places;
   for (const auto& state : states_) {
     if (!state->handle) continue;
     for (std::size_t i = 0; i < state->handle->originals.size(); ++i) {
-      for (const auto& place : state->handle->layout->entries[i].places) places.emplace_back(place, &state->handle->originals[i]);
+      for (const auto& place : state->handle->layout->entries[i].places)
+        places.emplace_back(place, &state->handle->originals[i]);
     }
   }
-  std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(places.begin(), places.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const ModuleId m : modules_in_order(model)) {
     for (const OwnedParameter& p : model.at(m).parameters) {
       add(p.id, plain_[p.id.value], model.at(p.id).numel());
       const std::pair<ModuleId, std::string> key{m, p.name};
-      const auto it = std::lower_bound(places.begin(), places.end(), key, [](const auto& a, const auto& b) { return a.first < b; });
-      if (it != places.end() && it->first == key) add(p.id, it->second->parameter, it->second->parameter->numel);
+      const auto it = std::lower_bound(places.begin(), places.end(), key,
+                                       [](const auto& a, const auto& b) { return a.first < b; });
+      if (it != places.end() && it->first == key)
+        add(p.id, it->second->parameter, it->second->parameter->numel);
     }
     const State* const state = state_of(m);
     if (state == nullptr || !state->handle || config_.fsdp1.use_orig_params) continue;
     const auto& entries = state->handle->layout->entries;
     add(entries.front().id, state->handle->flat_param, state->handle->layout->shard);
   }
-}
-
-// ------------------------------------------------------------------------------------------------ first forward
-
-void Fsdp1::lazy_init() {
-  initialized_ = true;
-  make_streams();
-  cast_buffers();
-  for (const auto& state : states_) if (state->handle) init_flat_param_attributes(*state);
-  emit({.kind = EventKind::kLazyInitEnd});
-}
-
-/// F1-S-1.
-void Fsdp1::make_streams() {
-  const bool hybrid = std::any_of(states_.begin(), states_.end(), [](const auto& s) { return s->unit.hybrid(); });
-  const int high = config_.fsdp1.limit_all_gathers && hybrid ? -1 : 0;
-  ProgramBuilder& program = host_->program();
-  unshard_stream_ = program.add_stream("unshard", high);
-  post_backward_stream_ = program.add_stream("post_backward", high);
-  pre_unshard_stream_ = program.add_stream("pre_unshard", high);
-  all_reduce_stream_ = hybrid ? program.add_stream("all_reduce", 0) : host_->stream();
-  emit({.kind = EventKind::kStreams, .number = high, .number2 = 0});
-}
-
-/// Innermost units first: a buffer gets the dtype of the unit around it (F1-G-8).
-void Fsdp1::cast_buffers() {
-  const Model& model = host_->model();
-  std::set<ModuleId> seen;
-  for (const std::string& name : config_.fsdp1.ignored_modules) {
-    const std::function<void(ModuleId)> skip = [&](ModuleId m) {
-      if (seen.insert(m).second) for (const ChildModule& c : model.at(m).children) skip(c.id);
-    };
-    skip(model.find_module(name));
-  }
-  for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
-    const std::optional<DType> dtype = (*it)->unit.precision.buffer;
-    const std::function<void(ModuleId)> visit = [&](ModuleId m) {
-      if (!seen.insert(m).second) return;
-      const Module& module = model.at(m);
-      for (std::size_t b = 0; b < module.buffers.size(); ++b) {
-        if (dtype && is_floating(module.buffers[b].dtype)) host_->cast_buffer(module, static_cast<std::int64_t>(b), *dtype);
-      }
-      for (const ChildModule& c : module.children) visit(c.id);
-    };
-    visit((*it)->unit.module);
-  }
-}
-
-void Fsdp1::init_flat_param_attributes(State& state) {
-  Handle& h = *state.handle;
-  if (config_.offload == OffloadKind::kParameters) {
-    h.cpu_gradient = extras_.computes_on_cpu
-                         ? host_->empty({h.layout->shard}, h.layout->dtype, BufferCategory::kShardedGradient, h.unit)
-                         : host_->empty_on_host({h.layout->shard}, h.layout->dtype, MemorySpace::kHostPinned,
-                                                BufferCategory::kShardedGradient, h.unit);
-    host_->launch(OpKind::kFill, {}, {h.cpu_gradient}, {0.0});
-  }
-  const auto once = [&](const SymTensor& t, FlatBuffer buffer) {
-    if (!t) return;
-    host_->allocate_storage(t);
-    release(state, t, buffer);
-  };
-  once(h.low_precision_shard, FlatBuffer::kLowPrecisionShard);
-  once(h.full, FlatBuffer::kFull);
-  once(h.full_precision, FlatBuffer::kFullPrecision);
 }
 
 }  // namespace foreshard::fsdp1

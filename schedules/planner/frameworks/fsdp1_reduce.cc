@@ -1,4 +1,5 @@
-// Reduction of a flat gradient on the post-backward stream (F1-B-2, F1-B-6, F1-B-7, F1-MP-1, F1-OFF-1).
+// Reduction of a flat gradient on the post-backward stream (F1-B-2, F1-B-6, F1-B-7, F1-MP-1,
+// F1-OFF-1).
 
 #include <utility>
 
@@ -8,7 +9,10 @@ namespace foreshard::fsdp1 {
 
 void Fsdp1::divide(State& state, const SymTensor& gradient, double factor) {
   if (factor <= 1) return;
-  emit({.kind = EventKind::kDivide, .unit = state.index, .bytes = gradient->bytes(), .factor = factor,
+  emit({.kind = EventKind::kDivide,
+        .unit = state.index,
+        .bytes = gradient->bytes(),
+        .factor = factor,
         .stream = stream_name(host_->stream())});
   host_->launch(OpKind::kMulInPlace, {gradient}, {gradient}, {1 / factor});
 }
@@ -20,7 +24,8 @@ void Fsdp1::reduce_gradient(State& state) {
   const StreamGuard on_post_backward(*host_, post_backward_stream_);
   SymTensor computed = h.flat_param->grad;
   if (h.flat_param->grad->dtype != h.layout->reduce_dtype) {
-    h.flat_param->grad = host_->cast(h.flat_param->grad, h.layout->reduce_dtype, BufferCategory::kReduceInput, h.unit);
+    h.flat_param->grad = host_->cast(h.flat_param->grad, h.layout->reduce_dtype,
+                                     BufferCategory::kReduceInput, h.unit);
   }
   if (state.unit.sharded()) {
     reduce_sharded(state);
@@ -41,8 +46,13 @@ void Fsdp1::reduce_sharded(State& state) {
     host_->launch(OpKind::kFill, {}, {padded}, {0.0});
     host_->launch(OpKind::kCopy, {gradient}, {host_->view_as(padded, {gradient->numel})});
   }
-  SymTensor shard = host_->empty({h.layout->shard}, gradient->dtype, BufferCategory::kReduceOutput, h.unit);
-  emit({.kind = EventKind::kReduceInput, .unit = state.index, .numel = gradient->numel, .numel2 = numel, .dtype = gradient->dtype,
+  SymTensor shard =
+      host_->empty({h.layout->shard}, gradient->dtype, BufferCategory::kReduceOutput, h.unit);
+  emit({.kind = EventKind::kReduceInput,
+        .unit = state.index,
+        .numel = gradient->numel,
+        .numel2 = numel,
+        .dtype = gradient->dtype,
         .stream = stream_name(host_->stream())});
   divide(state, padded, state.unit.predivide);
   collective(&state, CollectiveKind::kReduceScatter, padded, shard, shard_group_);
@@ -62,7 +72,8 @@ void Fsdp1::reduce_sharded(State& state) {
 /// _cast_grad_to_param_dtype.
 SymTensor Fsdp1::cast_gradient(State& state, const SymTensor& gradient, DType dtype) {
   if (gradient->dtype == dtype) return gradient;
-  SymTensor wide = host_->cast(gradient, dtype, BufferCategory::kShardedGradient, state.handle->unit);
+  SymTensor wide =
+      host_->cast(gradient, dtype, BufferCategory::kShardedGradient, state.handle->unit);
   record_stream(state, gradient, FlatBuffer::kGradient, host_->stream());
   return wide;
 }
@@ -71,10 +82,16 @@ SymTensor Fsdp1::cast_gradient(State& state, const SymTensor& gradient, DType dt
 void Fsdp1::save_sharded_gradient(State& state, SymTensor gradient) {
   Handle& h = *state.handle;
   if (gradient->dtype != h.layout->dtype) {
-    emit({.kind = EventKind::kCast, .unit = state.index, .numel = gradient->numel, .dtype = h.layout->dtype,
+    emit({.kind = EventKind::kCast,
+          .unit = state.index,
+          .numel = gradient->numel,
+          .dtype = h.layout->dtype,
           .stream = stream_name(host_->stream())});
   }
-  emit({.kind = EventKind::kSaveGradient, .unit = state.index, .flag = h.saved_gradient.has_value(), .numel = gradient->numel,
+  emit({.kind = EventKind::kSaveGradient,
+        .unit = state.index,
+        .flag = h.saved_gradient.has_value(),
+        .numel = gradient->numel,
         .stream = stream_name(host_->stream())});
   gradient = cast_gradient(state, gradient, h.layout->dtype);
   if (h.saved_gradient && *h.saved_gradient) {
@@ -89,9 +106,11 @@ void Fsdp1::save_sharded_gradient(State& state, SymTensor gradient) {
 void Fsdp1::reduce_unsharded(State& state) {
   Handle& h = *state.handle;
   divide(state, h.flat_param->grad, state.unit.predivide);
-  collective(&state, CollectiveKind::kAllReduce, h.flat_param->grad, h.flat_param->grad, shard_group_);
+  collective(&state, CollectiveKind::kAllReduce, h.flat_param->grad, h.flat_param->grad,
+             shard_group_);
   divide(state, h.flat_param->grad, state.unit.postdivide);
-  if (!state.unit.keep_low_precision_grads) h.flat_param->grad = cast_gradient(state, h.flat_param->grad, h.layout->dtype);
+  if (!state.unit.keep_low_precision_grads)
+    h.flat_param->grad = cast_gradient(state, h.flat_param->grad, h.layout->dtype);
   after_reduction(state, h.flat_param->grad);
 }
 
@@ -99,7 +118,10 @@ void Fsdp1::reduce_unsharded(State& state) {
 void Fsdp1::after_reduction(State& state, const SymTensor& to_offload) {
   Handle& h = *state.handle;
   if (h.cpu_gradient) {
-    emit({.kind = EventKind::kToHost, .unit = state.index, .bytes = to_offload->bytes(), .dtype = to_offload->dtype,
+    emit({.kind = EventKind::kToHost,
+          .unit = state.index,
+          .bytes = to_offload->bytes(),
+          .dtype = to_offload->dtype,
           .stream = stream_name(host_->stream())});
     Copy c;
     c.direction = CopyDirection::kDeviceToHost;
@@ -111,7 +133,8 @@ void Fsdp1::after_reduction(State& state, const SymTensor& to_offload) {
     record_stream(state, to_offload, FlatBuffer::kGradient, post_backward_stream_);
   }
   if (h.originals.empty()) return;
-  for (std::size_t i = 0; i < h.originals.size(); ++i) h.originals[i].gradient_none = !h.layout->entries[i].trainable;
+  for (std::size_t i = 0; i < h.originals.size(); ++i)
+    h.originals[i].gradient_none = !h.layout->entries[i].trainable;
   use_sharded_gradient_views(state);
 }
 

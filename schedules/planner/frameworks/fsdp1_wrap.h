@@ -37,9 +37,10 @@ struct FlatSource {
   std::string name;        ///< Local name.
 };
 
-/// Lays out parameters in the order of their occurrences; repeated ones are shared. `align`: elements
-/// to a multiple of which each parameter's offset is rounded up, and the end to a multiple of
-/// `ranks`; 0: neither (without original parameters). Dtypes and `trainable` are left to the caller.
+/// Lays out parameters in the order of their occurrences; repeated ones are shared. `align`:
+/// elements to a multiple of which each parameter's offset is rounded up, and the end to a multiple
+/// of `ranks`; 0: neither (without original parameters). Dtypes and `trainable` are left to the
+/// caller.
 FlatLayout lay_out(const Model& model, const std::vector<FlatSource>& occurrences,
                    std::int64_t align, std::int64_t ranks, bool sharded);
 

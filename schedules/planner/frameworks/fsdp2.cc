@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/host/host_time.h"
 
 namespace foreshard::fsdp2 {
 
@@ -28,7 +29,8 @@ void Fsdp2::begin_micro_batch(Host&, std::int64_t, bool sync) {
   if (config_.accumulate > 1) set_requires_gradient_sync(ModuleId(0), sync);
 }
 
-void Fsdp2::zero_gradients(Host&) {
+void Fsdp2::zero_gradients(Host& host) {
+  spend_host(host, dtensor_zero_grad_us(local_parameters_.size()), "zero_grad of DTensors");
   for (const LocalParameter& p : local_parameters_) {
     if (p.local) p.local->grad.reset();
   }

@@ -6,6 +6,7 @@
 
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/host/host_time.h"
 
 namespace foreshard::fsdp2 {
 namespace {
@@ -77,6 +78,7 @@ std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const
 void Fsdp2::clip_gradients(Host& host, double max_norm) {
   const auto gradients = gradients_in_order();
   if (gradients.empty()) return;
+  spend_host(host, dtensor_clip_us(gradients.size()), "clipping of DTensors");
   const Mesh* mesh = nullptr;
   ParamGroup* owner = nullptr;
   bool plain = false, offload = false;
@@ -153,6 +155,8 @@ void Fsdp2::all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vec
   d.bytes = vector->bytes();
   d.collective = host.collective(c);
   host.decide(d);
+  // Work on host memory ends in a wait of the host itself: kernels of the CPU follow it.
+  if (vector->storage->space != MemorySpace::kDevice) return host.program().sync_stream(*comm.internal);
   host.wait_stream(host.stream(), *comm.internal);
 }
 

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/host/host_refusal.h"
+#include "schedules/planner/host/host_time.h"
 
 namespace foreshard {
 
@@ -124,6 +125,8 @@ void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::s
     }
   };
   save_scopes.push_back({index, false});
+  const bool dispatches = frames[static_cast<std::size_t>(index)].selective && !host.config().compile;
+  spend_host(host, dispatches ? kSelectiveForwardUs : kCheckpointForwardUs, "checkpointing");
   const Scope scope{*this, index};
   run_checkpointed(m, inputs, outputs);
 }
@@ -156,6 +159,8 @@ void HostImpl::recompute(std::int32_t frame) {
   host.decide({.kind = DecisionKind::kRecomputeBegin, .module = module});
   autocast = frames[static_cast<std::size_t>(frame)].autocast;
   if (autocast) ++autocast_depth;
+  const bool dispatches = frames[static_cast<std::size_t>(frame)].selective && !host.config().compile;
+  spend_host(host, dispatches ? kSelectiveBackwardUs : kCheckpointBackwardUs, "checkpointing");
   save_scopes.push_back({frame, true});
   const Module& def = host.model().at(module);
   std::vector<SymTensor> outputs(def.outputs.size());

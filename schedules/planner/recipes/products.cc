@@ -164,6 +164,7 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
                       "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
                           std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
   }
+  if (float8_applies(h, weight)) return float8_linear(h, x_in, weight, bias);
   const std::int64_t out = weight->shape[0];
   // at::linear flattens a batch of contiguous matrices; of others it takes the product and adds the bias after it.
   const bool adds_bias = bias && x_in->shape.rank == 3 && !is_contiguous(*x_in);

@@ -74,6 +74,10 @@ SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep);
 SymTensor softmax(Host& h, const SymTensor& x, DType dtype);
 
 SymTensor linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
+/// Float8Kind applies to the linear layer whose forward runs now.
+bool float8_applies(Host& h, const SymTensor& weight);
+/// The same as linear() with 8-bit products. Saved: x and weight as they came, or with delayed scaling their 8-bit columns.
+SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
 SymTensor conv1d_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
 SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b);
 

@@ -1,0 +1,172 @@
+#include "schedules/planner/frameworks/fsdp1_policy.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace foreshard::fsdp1 {
+namespace {
+
+using Policy = Fsdp1Options::Policy;
+using Names = std::vector<std::string>;
+
+std::string hint(const std::string& name, const Names& known) {
+  const std::string near = nearest_name(name, known);
+  return near.empty() ? "" : "did you mean '" + near + "'?";
+}
+
+ParameterId parameter_named(const Model& model, const std::string& name, const char* option) {
+  const std::size_t dot = name.rfind('.');
+  const bool at_root = dot == std::string::npos;
+  const ModuleId owner = module_named(model, at_root ? "" : name.substr(0, dot), option);
+  const std::string local = at_root ? name : name.substr(dot + 1);
+  Names known;
+  for (const OwnedParameter& p : model.at(owner).parameters) {
+    if (p.name == local) return p.id;
+    known.push_back(p.name);
+  }
+  throw InputError(
+      Issue{"", option, "the model has no parameter '" + name + "'", hint(local, known)});
+}
+
+Rule::Kind kind_of(Policy p) {
+  if (p == Policy::kModuleClass || p == Policy::kCustom) return Rule::Kind::kTargets;
+  if (p == Policy::kManual) return Rule::Kind::kManual;
+  return p == Policy::kFromWrap ? Rule::Kind::kNone : Rule::Kind::kRecursive;
+}
+
+/// Modules that are listed, by name or by class.
+Names listed(const Model& model, const Names& wanted) {
+  Names found, known;
+  std::vector<Issue> issues;
+  for (const Module& m : model.modules) known.insert(known.end(), {m.name, m.class_name});
+  for (const std::string& w : wanted) {
+    const std::size_t before = found.size();
+    for (const Module& m : model.modules) {
+      if (!m.name.empty() && (m.name == w || m.class_name == w)) found.push_back(m.name);
+    }
+    if (found.size() > before) continue;
+    issues.push_back({"", "wrap", "the model has no module or class '" + w + "'", hint(w, known)});
+  }
+  if (!issues.empty()) throw InputError(std::move(issues));
+  return found;
+}
+
+Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
+  const char* const allowed = "blocks, root, size:N or modules:a,b,c";
+  Rule rule;
+  rule.policy = Policy::kLambda;
+  switch (wrap.kind) {
+    case WrapPolicy::Kind::kRootOnly:
+      rule.policy = Policy::kFromWrap;
+      break;
+    case WrapPolicy::Kind::kSize:
+      rule.policy = Policy::kSize;
+      rule.min_elements = wrap.min_elements;
+      break;
+    case WrapPolicy::Kind::kModules:
+      rule.names = listed(model, wrap.modules);
+      break;
+    case WrapPolicy::Kind::kCalls:
+      throw InputError(Issue{"", "wrap", "fully_shard calls are FSDP2's", allowed});
+    case WrapPolicy::Kind::kEveryK:
+      if (wrap.every > 1) {
+        throw InputError(Issue{"", "wrap", "an FSDP1 unit is one module", allowed});
+      }
+      [[fallthrough]];
+    case WrapPolicy::Kind::kBlocks:
+      for (const ModuleId m : model.roles.blocks) rule.names.push_back(model.at(m).name);
+  }
+  // Embedding and head as units of their own, if they are named so.
+  if (wrap.root_split && wrap.kind != WrapPolicy::Kind::kSize &&
+      wrap.kind != WrapPolicy::Kind::kModules) {
+    rule.policy = Policy::kLambda;
+    for (const ModuleId m : model.roles.embeddings) rule.names.push_back(model.at(m).name);
+    if (!model.roles.tail.empty()) rule.names.push_back(model.at(model.roles.tail.back()).name);
+  }
+  rule.kind = kind_of(rule.policy);
+  return rule;
+}
+
+/// Classes that ParallelConfig::wrap names: those of the blocks, or listed ones.
+Names classes_from_wrap(const Model& model, const WrapPolicy& wrap) {
+  Names classes, known;
+  if (wrap.kind != WrapPolicy::Kind::kModules) {
+    for (const ModuleId m : model.roles.blocks) {
+      if (!contains(classes, model.at(m).class_name)) classes.push_back(model.at(m).class_name);
+    }
+    return classes;
+  }
+  std::vector<Issue> issues;
+  for (const Module& m : model.modules) known.push_back(m.class_name);
+  for (const std::string& w : wrap.modules) {
+    if (contains(known, w)) continue;
+    issues.push_back({"", "wrap", "the model has no module of class '" + w + "'", hint(w, known)});
+  }
+  if (!issues.empty()) throw InputError(std::move(issues));
+  return wrap.modules;
+}
+
+/// FSDP constructors in the order in which a policy calls them.
+
+}  // namespace
+
+bool contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool any_dtype(const MixedPrecision& p) { return p.param || p.reduce || p.buffer; }
+
+void visit(const Model& model, ModuleId root, const std::function<void(ModuleId)>& f) {
+  std::set<ModuleId> seen;
+  const auto go = [&](const auto& self, ModuleId m) -> void {
+    if (!seen.insert(m).second) return;
+    f(m);
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+  };
+  go(go, root);
+}
+
+const Names& full_precision_classes(const Fsdp1Options& o) {
+  static const Names batch_norm{"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"};
+  return o.full_precision_classes ? *o.full_precision_classes : batch_norm;
+}
+
+ModuleId module_named(const Model& model, const std::string& name, const char* option) {
+  const ModuleId id = model.find_module(name);
+  if (id.valid()) return id;
+  Names known;
+  for (const Module& m : model.modules) known.push_back(m.name);
+  throw InputError(Issue{"", option, "the model has no module '" + name + "'", hint(name, known)});
+}
+
+Ignored find_ignored(const Model& model, const Fsdp1Options& options) {
+  Ignored found;
+  for (const std::string& name : options.ignored_modules) {
+    visit(model, module_named(model, name, "ignored_modules"), [&](ModuleId m) {
+      found.modules.insert(m);
+      for (const OwnedParameter& p : model.at(m).parameters) found.parameters.insert(p.id);
+    });
+  }
+  for (const std::string& name : options.ignored_parameters) {
+    found.parameters.insert(parameter_named(model, name, "ignored_parameters"));
+  }
+  return found;
+}
+
+Rule rule_of(const Model& model, const ParallelConfig& config) {
+  const Fsdp1Options& o = config.fsdp1;
+  if (o.policy == Policy::kFromWrap) return rule_from_wrap(model, config.wrap);
+  Rule rule;
+  rule.policy = o.policy;
+  rule.kind = kind_of(o.policy);
+  rule.names = o.policy_names;
+  const bool by_class = o.policy == Policy::kModuleClass || o.policy == Policy::kTransformer;
+  if (by_class && rule.names.empty()) rule.names = classes_from_wrap(model, config.wrap);
+  rule.min_elements = o.min_elements;
+  if (o.force_leaf_classes) rule.force_leaf = *o.force_leaf_classes;
+  if (o.exclude_classes) rule.exclude = *o.exclude_classes;
+  return rule;
+}
+
+}  // namespace foreshard::fsdp1

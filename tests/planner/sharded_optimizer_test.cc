@@ -1,0 +1,131 @@
+// Data parallelism with a sharded optimizer: collectives, bytes and fp32 parts by hand.
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/error.h"
+#include "models/plain/plain_models.h"
+#include "schedules/planner/planner.h"
+
+namespace foreshard {
+namespace {
+
+// Hidden 64, 2 heads, ffn 128, 256 words, 2 layers: 9 tensors a block, embedding, norm and head: 21 tensors.
+// Elements: 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 256 * 64 + 64 = 115,008.
+constexpr std::int64_t kTensors = 21, kElements = 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 256 * 64 + 64;
+
+ParallelConfig config(std::int64_t shard, std::int64_t replicate) {
+  ParallelConfig c;
+  c.framework = FrameworkKind::kShardedOptimizer;
+  c.model_dtype = DType::kBFloat16;
+  c.shard = shard;
+  c.replicate = replicate;
+  c.sequence = 32;
+  c.accumulate = 3;
+  c.sync_each_micro_batch = false;
+  return c;
+}
+
+Schedule planned(const ParallelConfig& c) {
+  PlainModelOptions o;
+  o.layers = 2;
+  o.hidden = 64;
+  o.heads = 2;
+  o.ffn = 128;
+  o.vocabulary = 256;
+  o.dtype = DType::kBFloat16;
+  PlanOptions options;
+  options.steps = 1;
+  return plan(plain_llama(o), c, options);
+}
+
+struct Traffic {
+  int count = 0;
+  std::int64_t bytes = 0;
+};
+
+std::map<CollectiveKind, Traffic> traffic(const Schedule& s) {
+  std::map<CollectiveKind, Traffic> t;
+  for (const Collective& c : s.programs[0].collectives) {
+    ++t[c.kind].count;
+    t[c.kind].bytes += c.bytes.value;
+  }
+  return t;
+}
+
+// Gradients are reduced once a step in fp32, parameters gathered in 16 bits; the norm's scalar is all-reduced.
+TEST(ShardedOptimizer, ScattersFloat32SumsAndGathersParameters) {
+  ParallelConfig c = config(4, 1);
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  c.sharded_optimizer.reduce_scatter = true;
+  std::map<CollectiveKind, Traffic> t = traffic(planned(c));
+  EXPECT_EQ(t[CollectiveKind::kReduceScatter].count, 1);
+  EXPECT_EQ(t[CollectiveKind::kReduceScatter].bytes, 4 * kElements);
+  EXPECT_EQ(t[CollectiveKind::kAllGather].count, 1);
+  EXPECT_EQ(t[CollectiveKind::kAllGather].bytes, 2 * kElements);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 1);
+}
+
+// Nothing is reduced before backward has ended, and each of 21 tensors of 4 ranks comes back in a copy of its own.
+TEST(ShardedOptimizer, ListsAreCopiedTensorByTensor) {
+  ParallelConfig c = config(4, 1);
+  c.accumulate = 1;
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  c.sharded_optimizer.reduce_scatter = true;
+  const Schedule s = planned(c);
+  const RankProgram& p = s.programs[0];
+  int copies = 0;
+  bool reduced = false;
+  for (std::uint32_t i = p.steps[0].begin; i < p.steps[0].end; ++i) {
+    if (p.instructions[i].kind == InstructionKind::kCollective) reduced = true;
+    if (p.instructions[i].kind != InstructionKind::kLaunch) continue;
+    const Launch& l = p.launches[p.instructions[i].id];
+    if (l.op == OpKind::kFlashAttentionBackward) { EXPECT_FALSE(reduced); }
+    if (l.op == OpKind::kForeachCopy && l.phase == Phase::kOptimizer) copies = l.kernels;   // the last
+  }
+  EXPECT_EQ(copies, 4 * kTensors);
+}
+
+// Whole copies of the optimizer: gradients are all-reduced, nothing comes back.
+TEST(ShardedOptimizer, WithoutShardsItIsDataParallel) {
+  ParallelConfig c = config(1, 4);
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  std::map<CollectiveKind, Traffic> t = traffic(planned(c));
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].bytes, 4 * kElements);
+  EXPECT_EQ(t.size(), 1u);
+}
+
+// One flat bucket of 16-bit gradients over all 8 ranks; each of 4 neighbours broadcasts what it owns.
+TEST(ShardedOptimizer, OwnersBroadcastInsideTheirGroup) {
+  ParallelConfig c = config(4, 2);
+  c.sharded_optimizer.bucket_mib = 1024;
+  c.sharded_optimizer.owners_broadcast = true;
+  const Schedule s = planned(c);
+  std::map<CollectiveKind, Traffic> t = traffic(s);
+  EXPECT_EQ(t[CollectiveKind::kBroadcast].count, 4);
+  EXPECT_EQ(t[CollectiveKind::kBroadcast].bytes, 2 * kElements);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);      // the bucket and the norm
+  for (const Collective& x : s.programs[0].collectives) {
+    const std::int64_t size = s.groups[x.group.value].size;
+    EXPECT_EQ(size, x.kind == CollectiveKind::kAllReduce && x.bytes.value > 8 ? 8 : 4);
+  }
+}
+
+TEST(ShardedOptimizer, EachRankUpdatesItsPartInFloat32) {
+  ParallelConfig c = config(4, 1);
+  std::int64_t masters = 0;
+  for (const Buffer& b : planned(c).programs[0].buffers) {
+    masters += b.category == BufferCategory::kShardedParameter ? b.bytes.value : 0;
+  }
+  EXPECT_EQ(masters, 4 * kElements / 4);
+}
+
+TEST(ShardedOptimizer, ScatteredGradientsHaveNoReplicas) {
+  ParallelConfig c = config(4, 2);
+  c.sharded_optimizer.reduce_scatter = true;
+  EXPECT_THROW(planned(c), InputError);
+}
+
+}  // namespace
+}  // namespace foreshard
