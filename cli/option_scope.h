@@ -1,7 +1,7 @@
 #pragma once
 
-// Which framework an option of a job belongs to: one table. An option that the chosen framework does not know is an error,
-// never silence.
+// Which framework an option of a job belongs to: one table. An option that the chosen framework
+// does not know is an error, never silence.
 
 #include <string>
 #include <vector>
@@ -12,16 +12,17 @@
 namespace foreshard::cli {
 
 struct OptionScope {
-  std::string option;                        ///< Without dashes.
-  std::vector<FrameworkKind> frameworks;     ///< Those that it means something to.
-  std::string instead;                       ///< What to say elsewhere; may be empty.
+  std::string option;                     ///< Without dashes.
+  std::vector<FrameworkKind> frameworks;  ///< Those that it means something to.
+  std::string instead;                    ///< What to say elsewhere; may be empty.
 };
 
 /// Options that not every framework has. Options that are not listed apply to all.
 const std::vector<OptionScope>& option_scopes();
 /// Name of a framework on the command line.
 std::string framework_name(FrameworkKind kind);
-/// Reports the options that were given and do not apply to `framework`, with those that they belong to.
+/// Reports the options that were given and do not apply to `framework`, with those that they belong
+/// to.
 void check_option_scopes(Arguments& arguments, FrameworkKind framework);
 
 }  // namespace foreshard::cli

@@ -36,8 +36,9 @@ void read_zero_options(const Json& z, ZeroCase& c) {
                                              : OffloadKind::kNone;
 }
 
-/// checkpoint_wrapper(module): a module of its own around it, which frameworks see too. It answers for attributes of what it
-/// wraps, so it has the same class name (and is a leaf where that is one).
+/// checkpoint_wrapper(module): a module of its own around it, which frameworks see too. It answers
+/// for attributes of what it wraps, so it has the same class name (and is a leaf where that is
+/// one).
 void wrap(Model& model, ModuleId inner) {
   const auto wrapper = static_cast<std::uint32_t>(model.modules.size());
   Module w;
@@ -55,7 +56,8 @@ void wrap(Model& model, ModuleId inner) {
   call.outputs = w.outputs;
   w.program.push_back(call);
   for (Module& m : model.modules) {
-    for (ChildModule& c : m.children) if (c.id == inner) c.id = ModuleId(wrapper);
+    for (ChildModule& c : m.children)
+      if (c.id == inner) c.id = ModuleId(wrapper);
     for (Statement& s : m.program) {
       if (s.function == Function::kCall && s.child == inner) s.child = ModuleId(wrapper);
     }
@@ -74,7 +76,9 @@ ZeroCase read_zero_case(const Json& golden_case) {
   c.steps = golden_case.value("steps", std::int64_t{4});
   ParallelConfig& config = c.config;
   const int stage = options.at("zero").at("stage").get<int>();
-  config.framework = stage == 1 ? FrameworkKind::kZero1 : stage == 2 ? FrameworkKind::kZero2 : FrameworkKind::kZero3;
+  config.framework = stage == 1   ? FrameworkKind::kZero1
+                     : stage == 2 ? FrameworkKind::kZero2
+                                  : FrameworkKind::kZero3;
   config.shard = golden_case.at("mesh").at("shard").get<std::int64_t>();
   config.accumulate = options.value("gradient_accumulation_steps", std::int64_t{1});
   config.precision = MixedPrecision{};
@@ -87,12 +91,15 @@ ZeroCase read_zero_case(const Json& golden_case) {
   c.extras.timer_from_step = 2;
   config.zero.leaf_classes = options.value("z3_leaf_classes", std::vector<std::string>{});
   if (options.contains("communication_data_type")) {
-    config.zero.communication_dtype = short_dtype(options.at("communication_data_type").get<std::string>());
+    config.zero.communication_dtype =
+        short_dtype(options.at("communication_data_type").get<std::string>());
   }
   if (options.contains("data_types")) {
-    config.zero.grad_accum_dtype = short_dtype(options.at("data_types").at("grad_accum_dtype").get<std::string>());
+    config.zero.grad_accum_dtype =
+        short_dtype(options.at("data_types").at("grad_accum_dtype").get<std::string>());
   }
-  for (ModelArgument& a : c.spec.model.arguments) if (!a.tokens) a.dtype = *config.precision.param;
+  for (ModelArgument& a : c.spec.model.arguments)
+    if (!a.tokens) a.dtype = *config.precision.param;
   if (options.contains("checkpoint")) {
     const auto classes = options.at("checkpoint").at("classes").get<std::vector<std::string>>();
     config.checkpoint = CheckpointKind::kModules;
@@ -102,7 +109,8 @@ ZeroCase read_zero_case(const Json& golden_case) {
     for (std::uint32_t i = 0; i < modules; ++i) {
       for (const std::string& name : classes) {
         if (c.spec.model.modules[i].class_name != name) continue;
-        config.checkpoint_modules.push_back(c.spec.model.modules[i].name + "._checkpoint_wrapped_module");
+        config.checkpoint_modules.push_back(c.spec.model.modules[i].name +
+                                            "._checkpoint_wrapped_module");
         wrap(c.spec.model, ModuleId(i));
       }
     }

@@ -1,6 +1,7 @@
 #pragma once
 
-// One golden case of golden/zero: what to build and the DeepSpeed options (format: docs of the recordings).
+// One golden case of golden/zero: what to build and the DeepSpeed options (format: docs of the
+// recordings).
 
 #include "conformance/model_spec.h"
 #include "core/json_fwd.h"
@@ -16,7 +17,8 @@ struct ZeroCase {
   std::int64_t rank = 0, steps = 4;
 };
 
-/// Ends the names of modules that checkpoint_wrapper adds; the recordings show them by the name of what they wrap.
+/// Ends the names of modules that checkpoint_wrapper adds; the recordings show them by the name of
+/// what they wrap.
 inline constexpr const char* kCheckpointWrapper = "@checkpoint";
 
 /// InputError on malformed cases.

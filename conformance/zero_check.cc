@@ -7,12 +7,14 @@
 namespace foreshard {
 namespace {
 
-/// `effective` holds DeepSpeed's defaults, which the case reader takes from ParallelConfig; a null cause is none.
+/// `effective` holds DeepSpeed's defaults, which the case reader takes from ParallelConfig; a null
+/// cause is none.
 Json comparable(const Json& golden) {
   Json result = golden;
   result.erase("effective");
   result["events"] = expand_repeated_steps(golden.at("events"));
-  for (Json& e : result["events"]) if (e.contains("cause") && e["cause"].is_null()) e.erase("cause");
+  for (Json& e : result["events"])
+    if (e.contains("cause") && e["cause"].is_null()) e.erase("cause");
   return result;
 }
 

@@ -7,7 +7,8 @@
 
 namespace foreshard {
 
-/// Kind `zero`: events in order with all their fields, and the tables of parameters, groups and sub-groups.
+/// Kind `zero`: events in order with all their fields, and the tables of parameters, groups and
+/// sub-groups.
 std::vector<CheckResult> check_zero(const std::filesystem::path& file);
 
 }  // namespace foreshard

@@ -7,12 +7,18 @@ namespace {
 
 const char* text_of(CollectiveKind k) {
   switch (k) {
-    case CollectiveKind::kAllGather: return "all_gather";
-    case CollectiveKind::kReduceScatter: return "reduce_scatter";
-    case CollectiveKind::kAllReduce: return "all_reduce";
-    case CollectiveKind::kBroadcast: return "broadcast";
-    case CollectiveKind::kReduce: return "reduce";
-    default: return "other";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kReduce:
+      return "reduce";
+    default:
+      return "other";
   }
 }
 
@@ -57,28 +63,44 @@ void ZeroEvents::on_event(const zero::Event& e) {
   const char* const pass = e.forward ? "forward" : "backward";
   Json event;
   switch (e.kind) {
-    case EventKind::kCollective: event = collective(e); break;
-    case EventKind::kWait: event = {{"ev", "wait"}, {"stream", e.stream}, {"on", e.on}}; break;
+    case EventKind::kCollective:
+      event = collective(e);
+      break;
+    case EventKind::kWait:
+      event = {{"ev", "wait"}, {"stream", e.stream}, {"on", e.on}};
+      break;
     case EventKind::kHostSync:
       event = {{"ev", "cpu_sync"}, {"on", e.on}};
       if (e.on == "device" && !e.cause.empty()) event["cause"] = e.cause;
       break;
-    case EventKind::kBucketAdd: event = {{"ev", "bucket_add"}, {"param", names(e).at(0)}, {"numel", e.numel}}; break;
+    case EventKind::kBucketAdd:
+      event = {{"ev", "bucket_add"}, {"param", names(e).at(0)}, {"numel", e.numel}};
+      break;
     case EventKind::kReduceBucket:
       event = {{"ev", "reduce_bucket"}, {"params", names(e)}, {"numel", e.numel}};
       if (e.number >= 0) event["buffer"] = e.number;
       break;
-    case EventKind::kSubGroupStep: event = {{"ev", "sub_group_step"}, {"group", e.number}}; break;
-    case EventKind::kTrace: event = {{"ev", "trace"}, {"mode", e.cause}}; break;
-    case EventKind::kTraceInvalidated: event = {{"ev", "trace_invalidated"}}; break;
-    case EventKind::kFetch: event = {{"ev", "fetch"}, {"module", name(e.module)}, {"pass", pass}}; break;
+    case EventKind::kSubGroupStep:
+      event = {{"ev", "sub_group_step"}, {"group", e.number}};
+      break;
+    case EventKind::kTrace:
+      event = {{"ev", "trace"}, {"mode", e.cause}};
+      break;
+    case EventKind::kTraceInvalidated:
+      event = {{"ev", "trace_invalidated"}};
+      break;
+    case EventKind::kFetch:
+      event = {{"ev", "fetch"}, {"module", name(e.module)}, {"pass", pass}};
+      break;
     case EventKind::kGather:
       event = {{"ev", "gather"}, {"cause", e.cause}, {"params", names(e)}, {"numel", e.numel}};
       break;
     case EventKind::kRelease:
       event = {{"ev", "release"}, {"params", names(e)}, {"module", name(e.module)}, {"pass", pass}};
       break;
-    case EventKind::kReleaseAll: event = {{"ev", "release_all"}, {"params", names(e)}}; break;
+    case EventKind::kReleaseAll:
+      event = {{"ev", "release_all"}, {"params", names(e)}};
+      break;
   }
   add(std::move(event));
 }

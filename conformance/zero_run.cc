@@ -114,7 +114,8 @@ Json run_zero_case(const Json& golden_case) {
   for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
     const Module& m = model.modules[i];
     if (!m.has_forward || m.parameters.empty()) continue;
-    is_leaf(m) ? run.host().trace_module(ModuleId(i)) : run.host().trace_own_parameters(ModuleId(i));
+    is_leaf(m) ? run.host().trace_module(ModuleId(i))
+               : run.host().trace_own_parameters(ModuleId(i));
   }
   Json result;
   try {

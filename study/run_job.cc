@@ -186,8 +186,6 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
     set_own_data_parallelism(run, config);
   } else if (run.strategy.starts_with("ZeRO-1")) {
     config.framework = FrameworkKind::kZero1;
-    if (run.source_id.starts_with("internevo")) config.zero.style = ZeroOptions::Style::kTensorOwners;
-    if (run.source_id.starts_with("nanotron")) config.zero.style = ZeroOptions::Style::kFlatShards;
   } else if (contains(run.strategy, "ZeRO-3")) {
     config.framework = FrameworkKind::kZero3;
   } else if (run.strategy == "DDP") {

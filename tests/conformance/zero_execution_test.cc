@@ -20,7 +20,7 @@ Model tiny() {
   o.heads = 4;
   o.kv_heads = 2;
   o.ffn = 52;
-  o.vocabulary = 61;   // Uneven over four ranks.
+  o.vocabulary = 61;  // Uneven over four ranks.
   o.max_sequence = 16;
   return plain_llama(o);
 }
@@ -34,7 +34,7 @@ ParallelConfig small_job(FrameworkKind framework) {
   c.sequence = 8;
   c.micro_batch = 2;
   c.precision = MixedPrecision{};
-  c.average_micro_batches = true;            // As DeepSpeed's engine does.
+  c.average_micro_batches = true;  // As DeepSpeed's engine does.
   c.zero.reduce_bucket_size = 3000;
   c.zero.prefetch_bucket_size = 2000;
   c.zero.param_persistence_threshold = 100;
@@ -53,17 +53,21 @@ std::vector<double> losses(const ParallelConfig& c) {
   return run(s, run_options).trace.losses;
 }
 
-/// ZeRO trains as data parallelism does: the same averages of gradients, the same clipping and optimizer, in fp32.
-void expect_as_ddp(FrameworkKind framework, const Change& change = {}, std::int64_t accumulate = 1) {
+/// ZeRO trains as data parallelism does: the same averages of gradients, the same clipping and
+/// optimizer, in fp32.
+void expect_as_ddp(FrameworkKind framework, const Change& change = {},
+                   std::int64_t accumulate = 1) {
   ParallelConfig ddp = small_job(FrameworkKind::kDdp), zero = small_job(framework);
   ddp.accumulate = zero.accumulate = accumulate;
   if (change) change(zero);
   const std::vector<double> expected = losses(ddp), found = losses(zero);
   ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
 }
 
-constexpr FrameworkKind kStages[] = {FrameworkKind::kZero1, FrameworkKind::kZero2, FrameworkKind::kZero3};
+constexpr FrameworkKind kStages[] = {FrameworkKind::kZero1, FrameworkKind::kZero2,
+                                     FrameworkKind::kZero3};
 
 TEST(ZeroExecution, StageOneTrainsAsDdp) { expect_as_ddp(FrameworkKind::kZero1); }
 TEST(ZeroExecution, StageTwoTrainsAsDdp) { expect_as_ddp(FrameworkKind::kZero2); }
@@ -76,18 +80,23 @@ TEST(ZeroExecution, MicroBatches) {
 TEST(ZeroExecution, OptimizerInHostMemory) {
   for (const FrameworkKind stage : kStages) {
     for (const bool pinned : {false, true}) {
-      expect_as_ddp(stage, [&](ParallelConfig& c) {
-        c.offload = OffloadKind::kOptimizer;
-        c.zero.pin_memory = pinned;
-        c.zero.overlap_comm = pinned;
-      }, pinned ? 1 : 2);
+      expect_as_ddp(
+          stage,
+          [&](ParallelConfig& c) {
+            c.offload = OffloadKind::kOptimizer;
+            c.zero.pin_memory = pinned;
+            c.zero.overlap_comm = pinned;
+          },
+          pinned ? 1 : 2);
     }
   }
 }
 
 TEST(ZeroExecution, ParametersInHostMemory) {
-  expect_as_ddp(FrameworkKind::kZero3, [](ParallelConfig& c) { c.offload = OffloadKind::kParameters; });
-  expect_as_ddp(FrameworkKind::kZero3, [](ParallelConfig& c) { c.offload = OffloadKind::kBoth; }, 2);
+  expect_as_ddp(FrameworkKind::kZero3,
+                [](ParallelConfig& c) { c.offload = OffloadKind::kParameters; });
+  expect_as_ddp(
+      FrameworkKind::kZero3, [](ParallelConfig& c) { c.offload = OffloadKind::kBoth; }, 2);
 }
 
 TEST(ZeroExecution, SubGroupsAndSecondaryGroups) {
@@ -96,7 +105,8 @@ TEST(ZeroExecution, SubGroupsAndSecondaryGroups) {
 }
 
 TEST(ZeroExecution, BlocksAsLeavesAndCheckpoints) {
-  expect_as_ddp(FrameworkKind::kZero3, [](ParallelConfig& c) { c.zero.leaf_classes = {"LlamaBlock"}; });
+  expect_as_ddp(FrameworkKind::kZero3,
+                [](ParallelConfig& c) { c.zero.leaf_classes = {"LlamaBlock"}; });
   for (const bool reentrant : {false, true}) {
     expect_as_ddp(FrameworkKind::kZero3, [&](ParallelConfig& c) {
       c.checkpoint = CheckpointKind::kFull;
@@ -108,7 +118,8 @@ TEST(ZeroExecution, BlocksAsLeavesAndCheckpoints) {
 
 TEST(ZeroExecution, OtherTrainersStageOne) {
   for (const auto style : {ZeroOptions::Style::kTensorOwners, ZeroOptions::Style::kFlatShards}) {
-    expect_as_ddp(FrameworkKind::kZero1, [&](ParallelConfig& c) { c.zero.style = style; }, 2);
+    expect_as_ddp(
+        FrameworkKind::kZero1, [&](ParallelConfig& c) { c.zero.style = style; }, 2);
   }
   expect_as_ddp(FrameworkKind::kZero1, [](ParallelConfig& c) {
     c.zero.style = ZeroOptions::Style::kTensorOwners;

@@ -1,4 +1,5 @@
-// ZeRO with offloaded states: what crosses PCIe in a step, where the optimizer runs, what is refused. Bytes by hand.
+// ZeRO with offloaded states: what crosses PCIe in a step, where the optimizer runs, what is
+// refused. Bytes by hand.
 
 #include <gtest/gtest.h>
 
@@ -39,8 +40,8 @@ struct Traffic {
   std::int64_t up = 0, down = 0;
 };
 
-/// Of the last of three steps (the first records the trace, the second compares it), without model inputs, what the host
-/// reads, and norms.
+/// Of the last of three steps (the first records the trace, the second compares it), without model
+/// inputs, what the host reads, and norms.
 Traffic traffic(const RankProgram& p) {
   Traffic t;
   for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
@@ -70,12 +71,13 @@ TEST(ZeroOffload, StageTwoSendsWideGradientsDownAndHalvesUp) {
   ASSERT_EQ(part * 4, m.parameter_count().value);
   const RankProgram p = planned(m, job(FrameworkKind::kZero2, OffloadKind::kOptimizer));
   const Traffic t = traffic(p);
-  EXPECT_EQ(t.down, 4 * part);               // The own gradients in fp32.
-  EXPECT_EQ(t.up, 2 * part);                 // The updated partition in bf16.
-  EXPECT_EQ(cpu_kernels(p, OpKind::kFusedAdamW), 3);          // One in each step: DeepSpeedCPUAdam.
+  EXPECT_EQ(t.down, 4 * part);                        // The own gradients in fp32.
+  EXPECT_EQ(t.up, 2 * part);                          // The updated partition in bf16.
+  EXPECT_EQ(cpu_kernels(p, OpKind::kFusedAdamW), 3);  // One in each step: DeepSpeedCPUAdam.
 }
 
-/// Stage 3 writes the 16-bit part into its host buffer, takes it up again and sends it down in fp32 (partition_grads).
+/// Stage 3 writes the 16-bit part into its host buffer, takes it up again and sends it down in fp32
+/// (partition_grads).
 TEST(ZeroOffload, StageThreeMovesGradientsThreeTimes) {
   const Model m = tiny();
   const std::int64_t part = m.parameter_count().value / 4;
@@ -84,7 +86,8 @@ TEST(ZeroOffload, StageThreeMovesGradientsThreeTimes) {
   EXPECT_EQ(t.up, 2 * part + 2 * part);
 }
 
-/// With parameters in host memory every gather takes this rank's part up first; the update stays in host memory.
+/// With parameters in host memory every gather takes this rank's part up first; the update stays in
+/// host memory.
 TEST(ZeroOffload, ParametersComeUpWithEachGather) {
   const Model m = tiny();
   const std::int64_t part = m.parameter_count().value / 4;
@@ -93,7 +96,9 @@ TEST(ZeroOffload, ParametersComeUpWithEachGather) {
   c.zero.prefetch_bucket_size = 0;
   const Traffic t = traffic(planned(m, c));
   EXPECT_EQ(t.down, 2 * part + 4 * part);
-  EXPECT_EQ(t.up, 2 * part + 2 * 2 * part);  // Gradients once; every parameter for forward and for backward.
+  EXPECT_EQ(
+      t.up,
+      2 * part + 2 * 2 * part);  // Gradients once; every parameter for forward and for backward.
 }
 
 /// Masters, gradients, both moments (16 B), and the 16-bit buffers: host bytes of a rank.

@@ -13,8 +13,8 @@ namespace {
 using toy::ToyCost;
 using toy::ToyProgram;
 
-/// Forward 40 on the device, down 100, the host waits, 300 on the CPU, up 50, forward 10: the device idles 450 of 500 ns,
-/// 300 of them for the optimizer and 150 for copies.
+/// Forward 40 on the device, down 100, the host waits, 300 on the CPU, up 50, forward 10: the
+/// device idles 450 of 500 ns, 300 of them for the optimizer and 150 for copies.
 TEST(CpuStream, OptimizerOnTheCpuIsOptimizerTime) {
   ToyProgram p;
   p.p.streams[2].on_host = true;
@@ -28,8 +28,9 @@ TEST(CpuStream, OptimizerOnTheCpuIsOptimizerTime) {
   EXPECT_EQ(r.breakdown.compute, nanoseconds(50));
 }
 
-/// Transfers slow kernels of the device down, not those of the CPU. A gather of 150 that doubles kernels beside one of 100: on the
-/// device 75 are done when it ends, the rest takes 25, then 1 more: 176. On the CPU 100; the gather ends the step at 150.
+/// Transfers slow kernels of the device down, not those of the CPU. A gather of 150 that doubles
+/// kernels beside one of 100: on the device 75 are done when it ends, the rest takes 25, then 1
+/// more: 176. On the CPU 100; the gather ends the step at 150.
 TEST(CpuStream, TransfersDoNotSlowTheCpu) {
   for (const bool on_host : {false, true}) {
     ToyProgram p;
@@ -42,8 +43,8 @@ TEST(CpuStream, TransfersDoNotSlowTheCpu) {
   }
 }
 
-/// A pass over 12 GB on a node of 400 GB/s: 0.6 of it are used, eight GPUs' processes share: 12 / (240 / 8) = 0.4 s; on one GPU
-/// 0.05 s. The same launch on a device stream is the GPU's.
+/// A pass over 12 GB on a node of 400 GB/s: 0.6 of it are used, eight GPUs' processes share: 12 /
+/// (240 / 8) = 0.4 s; on one GPU 0.05 s. The same launch on a device stream is the GPU's.
 TEST(CpuStream, BoundByTheShareOfHostMemory) {
   const HardwareProfile profile = load_hardware("dgx-a100-80");
   ASSERT_EQ(profile.node.host_memory_bandwidth.value, 400e9);
@@ -54,7 +55,8 @@ TEST(CpuStream, BoundByTheShareOfHostMemory) {
   l.stream = 1;
   l.read = Bytes(8'000'000'000);
   l.written = Bytes(4'000'000'000);
-  const auto eight = make_cost_model(make_cluster(profile, 8), {}), one = make_cost_model(make_cluster(profile, 1), {});
+  const auto eight = make_cost_model(make_cluster(profile, 8), {}),
+             one = make_cost_model(make_cluster(profile, 1), {});
   EXPECT_NEAR(to_seconds(eight->launch(p, l).device), 0.4, 1e-6);
   EXPECT_NEAR(to_seconds(one->launch(p, l).device), 0.05, 1e-6);
   l.stream = 0;

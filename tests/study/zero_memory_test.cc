@@ -1,4 +1,5 @@
-// ZeRO memory against what users saw. Source of the figures: DeepSpeed issues as quoted beside each test.
+// ZeRO memory against what users saw. Source of the figures: DeepSpeed issues as quoted beside each
+// test.
 
 #include <gtest/gtest.h>
 
@@ -31,9 +32,10 @@ MemoryResult after_initialize(const Job& job) {
   return simulate_on(s, job.hardware).memory;
 }
 
-/// DeepSpeed#4527: 6,805 M parameters, ZeRO-3 with both offloads on 4 GPUs. The estimator promises 0.49 GB; the driver shows
-/// 14,678 MiB after deepspeed.initialize: the whole 16-bit model was on the device before it was cut, and the allocator keeps
-/// its segments. Llama-2-7B stands in (6,738 M), in proportion.
+/// DeepSpeed#4527: 6,805 M parameters, ZeRO-3 with both offloads on 4 GPUs. The estimator promises
+/// 0.49 GB; the driver shows 14,678 MiB after deepspeed.initialize: the whole 16-bit model was on
+/// the device before it was cut, and the allocator keeps its segments. Llama-2-7B stands in (6,738
+/// M), in proportion.
 TEST(ZeroMemory, WholeModelStaysReservedAfterInitialize) {
   Job job = job_of("llama2-7b", "dgx-a100-80", 4, FrameworkKind::kZero3);
   job.config.offload = OffloadKind::kBoth;
@@ -45,8 +47,9 @@ TEST(ZeroMemory, WholeModelStaysReservedAfterInitialize) {
   EXPECT_LT(after_initialize(job).device_peak.value, m.device_peak.value / 3);
 }
 
-/// DeepSpeed#4093: GPT-J-6B under ZeRO-3, about 13 GB on each GPU with 2 GPUs and with 4, where 0.77 GB were promised. The
-/// retained segments do not shrink with the number of GPUs. Pythia-6.9B (6,857 M) stands in.
+/// DeepSpeed#4093: GPT-J-6B under ZeRO-3, about 13 GB on each GPU with 2 GPUs and with 4, where
+/// 0.77 GB were promised. The retained segments do not shrink with the number of GPUs. Pythia-6.9B
+/// (6,857 M) stands in.
 TEST(ZeroMemory, MoreGpusDoNotShrinkWhatConstructionReserved) {
   Job two = job_of("pythia-6.9b", "dgx-a100-80", 2, FrameworkKind::kZero3);
   two.config.offload = OffloadKind::kBoth;
@@ -55,11 +58,12 @@ TEST(ZeroMemory, MoreGpusDoNotShrinkWhatConstructionReserved) {
   const double a = static_cast<double>(after_initialize(two).reserved_peak.value);
   const double b = static_cast<double>(after_initialize(four).reserved_peak.value);
   EXPECT_NEAR(a, b, 0.02 * a);
-  EXPECT_NEAR(a, 2.0 * 6857e6 + 1e9, 0.03 * a);   // The 16-bit model and the reduce bucket.
+  EXPECT_NEAR(a, 2.0 * 6857e6 + 1e9, 0.03 * a);  // The 16-bit model and the reduce bucket.
 }
 
-/// DeepSpeed#5305: a 7B model on 8 GPUs without checkpointing reserves more under stage 3 than under stage 2 (75.2 and 62.3 G
-/// there, whose sequence is not stated): coalesced gathers, two more pools, a bucket of its own.
+/// DeepSpeed#5305: a 7B model on 8 GPUs without checkpointing reserves more under stage 3 than
+/// under stage 2 (75.2 and 62.3 G there, whose sequence is not stated): coalesced gathers, two more
+/// pools, a bucket of its own.
 TEST(ZeroMemory, OnFewGpusStageThreeReservesMoreThanStageTwo) {
   Job two = job_of("llama2-7b", "dgx-a100-80", 8, FrameworkKind::kZero2);
   two.config.sequence = 4096;
@@ -69,15 +73,17 @@ TEST(ZeroMemory, OnFewGpusStageThreeReservesMoreThanStageTwo) {
   EXPECT_GT(evaluate(three).result.memory.reserved_peak, evaluate(two).result.memory.reserved_peak);
 }
 
-/// ZeRO-Offload: 16 B of states for each own element, and the 16-bit copy, are in host memory (hand calculation).
+/// ZeRO-Offload: 16 B of states for each own element, and the 16-bit copy, are in host memory (hand
+/// calculation).
 TEST(ZeroMemory, HostMemoryUnderOffload) {
   Job job = job_of("gpt2", "dgx-a100-80", 8, FrameworkKind::kZero2);
   job.config.offload = OffloadKind::kOptimizer;
   job.config.sequence = 256;
   const Evaluation e = evaluate(job);
   const double own = static_cast<double>(job.model->parameter_count().value) / 8;
-  const double largest = 50257.0 * 768;      // The staging buffer of one gradient.
-  EXPECT_NEAR(static_cast<double>(e.result.memory.host_peak.value), 18 * own + 2 * largest, 0.01 * 18 * own);
+  const double largest = 50257.0 * 768;  // The staging buffer of one gradient.
+  EXPECT_NEAR(static_cast<double>(e.result.memory.host_peak.value), 18 * own + 2 * largest,
+              0.01 * 18 * own);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace foreshard::zero {
 namespace {
 
-/// Any power of two keeps values exact; DeepSpeed starts at 2^16 and settles where nothing overflows.
+/// Any power of two keeps values exact; DeepSpeed starts at 2^16 and settles where nothing
+/// overflows.
 constexpr double kLossScale = 1024;
 
 void check(const ParallelConfig& c) {
@@ -20,16 +21,20 @@ void check(const ParallelConfig& c) {
   if (z.style != Style::kDeepSpeed && c.framework != FrameworkKind::kZero1) {
     issues.add("zero.style", "is of stage 1", "zero1, or DeepSpeed's style");
   }
-  if (z.style != Style::kDeepSpeed && c.offload != OffloadKind::kNone) issues.add("offload", "is DeepSpeed's alone", "none");
-  if (z.style != Style::kTensorOwners && c.replicate > 1 && c.shard > 1) issues.add("replicate", "ZeRO shards over all ranks", "shard alone");
+  if (z.style != Style::kDeepSpeed && c.offload != OffloadKind::kNone)
+    issues.add("offload", "is DeepSpeed's alone", "none");
+  if (z.style != Style::kTensorOwners && c.replicate > 1 && c.shard > 1)
+    issues.add("replicate", "ZeRO shards over all ranks", "shard alone");
   if (!stage3 && (c.offload == OffloadKind::kParameters || c.offload == OffloadKind::kBoth)) {
     issues.add("offload", "parameters can be offloaded in stage 3 only", "optimizer, or zero3");
   }
   if (z.hpz_partition_size < 1 || c.world() % z.hpz_partition_size != 0) {
-    issues.add("zero.hpz_partition_size", "is " + std::to_string(z.hpz_partition_size), "a divisor of the number of ranks");
+    issues.add("zero.hpz_partition_size", "is " + std::to_string(z.hpz_partition_size),
+               "a divisor of the number of ranks");
   }
   if (!stage3 && z.allgather_bucket_size % 2 != 0) {
-    issues.add("zero.allgather_bucket_size", "is " + std::to_string(z.allgather_bucket_size), "an even number");
+    issues.add("zero.allgather_bucket_size", "is " + std::to_string(z.allgather_bucket_size),
+               "an even number");
   }
   issues.throw_if_any();
 }
@@ -45,9 +50,14 @@ std::unique_ptr<Framework> make_zero(const ParallelConfig& config, Extras extras
 }
 
 Zero::Zero(const ParallelConfig& config, Extras extras)
-    : config_(config), options_(config.zero), extras_(std::move(extras)), world_(config.world()),
-      offload_optimizer_(config.offload == OffloadKind::kOptimizer || config.offload == OffloadKind::kBoth),
-      offload_parameters_(config.offload == OffloadKind::kParameters || config.offload == OffloadKind::kBoth),
+    : config_(config),
+      options_(config.zero),
+      extras_(std::move(extras)),
+      world_(config.world()),
+      offload_optimizer_(config.offload == OffloadKind::kOptimizer ||
+                         config.offload == OffloadKind::kBoth),
+      offload_parameters_(config.offload == OffloadKind::kParameters ||
+                          config.offload == OffloadKind::kBoth),
       dtype_(config.precision.param.value_or(config.model_dtype)),
       loss_scale_(dtype_ == DType::kFloat16 ? kLossScale : 1) {}
 
@@ -67,10 +77,12 @@ void Zero::throughput_timer(Host& host) {
 void Zero::make_parameters(Host& host, const std::function<void(ParameterId)>& made) {
   group_ = host.add_group("shard", world_, 1);
   rank_ = host.options().rank;
-  host.run_backward_on_one_stream();   // Gradient hooks are made on the compute stream, gathers or not.
+  host.run_backward_on_one_stream();  // Gradient hooks are made on the compute stream, gathers or
+                                      // not.
   const Model& model = host.model();
   ids_ = parameter_order(model);
-  std::copy_if(ids_.begin(), ids_.end(), std::back_inserter(trainable_), [&](ParameterId id) { return model.at(id).trainable; });
+  std::copy_if(ids_.begin(), ids_.end(), std::back_inserter(trainable_),
+               [&](ParameterId id) { return model.at(id).trainable; });
   RankProgram& program = host.program().program();
   program.parameters.resize(model.parameters.size());
   std::vector<bool> seen(model.modules.size());
@@ -78,7 +90,8 @@ void Zero::make_parameters(Host& host, const std::function<void(ParameterId)>& m
     if (host.parameter(id)) return;
     const ParameterDef& def = model.at(id);
     const Shape shape(std::span<const std::int64_t>(def.shape));
-    SymTensor t = host.empty(shape, dtype_, BufferCategory::kParameter, {}, host.program().intern(def.name));
+    SymTensor t =
+        host.empty(shape, dtype_, BufferCategory::kParameter, {}, host.program().intern(def.name));
     host.launch(OpKind::kInitialize, {}, {t}, {static_cast<double>(id.value)});
     host.set_requires_grad(t, def.trainable);
     ParameterView& view = program.parameters[id.value];
@@ -97,7 +110,8 @@ void Zero::make_parameters(Host& host, const std::function<void(ParameterId)>& m
     seen[m.value] = true;
     for (const ChildModule& c : model.at(m).children) self(self, c.id);
     for (const OwnedParameter& p : model.at(m).parameters) make(p.id);
-    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host.buffer(model.at(m), static_cast<std::int64_t>(b));
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
+      host.buffer(model.at(m), static_cast<std::int64_t>(b));
   };
   visit(visit, ModuleId(0));
 }
@@ -118,8 +132,8 @@ std::string Zero::stream_name(StreamIndex s) const {
   return s == gather_stream_ ? "all_gather" : "reduce";
 }
 
-void Zero::collective(Host& host, CollectiveKind kind, const SymTensor& input, const SymTensor& output, int root,
-                      ReduceOp op) {
+void Zero::collective(Host& host, CollectiveKind kind, const SymTensor& input,
+                      const SymTensor& output, int root, ReduceOp op) {
   Collective c;
   c.kind = kind;
   c.op = op;
@@ -133,12 +147,19 @@ void Zero::collective(Host& host, CollectiveKind kind, const SymTensor& input, c
   host.collective(c);
   // Construction sends parameters as bytes.
   const bool raw = kind == CollectiveKind::kBroadcast && is_floating(output->dtype);
-  emit({.kind = EventKind::kCollective, .number = root, .cause = cause_, .collective = kind, .in_bytes = input->bytes(),
-        .out_bytes = output->bytes(), .group_size = world_, .dtype = raw ? DType::kUInt8 : output->dtype,
+  emit({.kind = EventKind::kCollective,
+        .number = root,
+        .cause = cause_,
+        .collective = kind,
+        .in_bytes = input->bytes(),
+        .out_bytes = output->bytes(),
+        .group_size = world_,
+        .dtype = raw ? DType::kUInt8 : output->dtype,
         .stream = stream_name(host.stream())});
 }
 
-void Zero::collective_in(Host& host, GroupId group, CollectiveKind kind, const SymTensor& input, const SymTensor& output) {
+void Zero::collective_in(Host& host, GroupId group, CollectiveKind kind, const SymTensor& input,
+                         const SymTensor& output) {
   const GroupId job = std::exchange(group_, group);
   const std::int64_t ranks = std::exchange(world_, host.groups()[group.value].size);
   collective(host, kind, input, output);
@@ -171,7 +192,8 @@ SymTensor Zero::flat_view(Host& host, const SymTensor& t, std::int64_t offset, s
   return host.view_as(t, {numel}, t->offset + offset);
 }
 
-SymTensor Zero::flatten(Host& host, const TensorList& parts, BufferCategory category, std::int64_t padding) {
+SymTensor Zero::flatten(Host& host, const TensorList& parts, BufferCategory category,
+                        std::int64_t padding) {
   std::int64_t numel = padding;
   for (const SymTensor& p : parts) numel += p->numel;
   TensorList all = parts;

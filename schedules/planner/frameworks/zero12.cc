@@ -5,12 +5,14 @@
 namespace foreshard::zero {
 
 Zero12::Zero12(const ParallelConfig& config, Extras extras)
-    : Zero(config, std::move(extras)), stage2_(config.framework == FrameworkKind::kZero2),
+    : Zero(config, std::move(extras)),
+      stage2_(config.framework == FrameworkKind::kZero2),
       overlap_(config.zero.overlap_comm.value_or(false)) {
-  if (offload_optimizer_) options_.contiguous_gradients = true;   // DeepSpeed insists.
+  if (offload_optimizer_) options_.contiguous_gradients = true;  // DeepSpeed insists.
 }
 
-// ---------------------------------------------------------------------------------------------- construction
+// ----------------------------------------------------------------------------------------------
+// construction
 
 void Zero12::initialize(Host& host) {
   if (overlap_) reduce_stream_ = host.program().add_stream("reduce", 0);
@@ -20,8 +22,10 @@ void Zero12::initialize(Host& host) {
   for (FlatGroup& g : groups_) make_flat(host, g);
   if (offload_optimizer_) {
     std::int64_t largest = 0;
-    for (const ParameterId id : trainable_) largest = std::max(largest, host.model().at(id).numel());
-    host_staging_ = host_tensor(host, largest, dtype_, BufferCategory::kShardedGradient, options_.pin_memory);
+    for (const ParameterId id : trainable_)
+      largest = std::max(largest, host.model().at(id).numel());
+    host_staging_ =
+        host_tensor(host, largest, dtype_, BufferCategory::kShardedGradient, options_.pin_memory);
     device_staging_ = host.empty({largest}, dtype_, BufferCategory::kBucket);
     host.launch(OpKind::kFill, {}, {device_staging_}, {0.0});
   }
@@ -29,12 +33,15 @@ void Zero12::initialize(Host& host) {
     accumulators_.push_back(host.grad_accumulator(host.parameter(id)));
     host.register_accumulate_hook(accumulators_.back(), id.value);
   }
-  for (FlatGroup& g : groups_) {             // initialize_optimizer_states
+  for (FlatGroup& g : groups_) {  // initialize_optimizer_states
     if (offload_optimizer_) {
-      g.host_gradient = host_tensor(host, g.partition, DType::kFloat32, BufferCategory::kShardedGradient, options_.pin_memory);
+      g.host_gradient = host_tensor(host, g.partition, DType::kFloat32,
+                                    BufferCategory::kShardedGradient, options_.pin_memory);
       host.launch(OpKind::kFill, {}, {g.host_gradient}, {0.0});
     } else {
-      host.launch(OpKind::kFill, {}, {host.empty({g.partition}, DType::kFloat32, BufferCategory::kShardedGradient)}, {0.0});
+      host.launch(OpKind::kFill, {},
+                  {host.empty({g.partition}, DType::kFloat32, BufferCategory::kShardedGradient)},
+                  {0.0});
     }
   }
 }
@@ -50,7 +57,8 @@ void Zero12::make_groups(Host& host) {
     g.registered = list;
     if (options_.round_robin_gradients) {
       for (std::size_t r = 0; r < static_cast<std::size_t>(world_); ++r) {
-        for (std::size_t i = r; i < list.size(); i += static_cast<std::size_t>(world_)) g.order.push_back(list[i]);
+        for (std::size_t i = r; i < list.size(); i += static_cast<std::size_t>(world_))
+          g.order.push_back(list[i]);
       }
     } else {
       g.order = list;
@@ -71,7 +79,8 @@ void Zero12::make_groups(Host& host) {
   }
 }
 
-/// The parameters become views of one flat buffer; the fp32 copy of this rank's partition is what the optimizer sees.
+/// The parameters become views of one flat buffer; the fp32 copy of this rank's partition is what
+/// the optimizer sees.
 void Zero12::make_flat(Host& host, FlatGroup& g) {
   RankProgram& program = host.program().program();
   g.flat = host.empty({g.partition * world_}, dtype_, BufferCategory::kParameter);
@@ -85,43 +94,51 @@ void Zero12::make_flat(Host& host, FlatGroup& g) {
     host.set_parameter(id, std::move(view));
   }
   if (g.flat->numel > g.numel) {
-    host.launch(OpKind::kFill, {}, {flat_view(host, g.flat, g.numel, g.flat->numel - g.numel)}, {0.0});
+    host.launch(OpKind::kFill, {}, {flat_view(host, g.flat, g.numel, g.flat->numel - g.numel)},
+                {0.0});
   }
   const SymTensor own = flat_view(host, g.flat, rank_ * g.partition, g.partition);
   SymTensor clone = host.empty({g.partition}, dtype_, BufferCategory::kShardedParameter);
   host.launch(OpKind::kCopy, {own}, {clone});
   SymTensor master;
-  if (offload_optimizer_) {                  // .to("cpu", fp32): the cast is the device's, then pageable memory is filled.
+  if (offload_optimizer_) {  // .to("cpu", fp32): the cast is the device's, then pageable memory is
+                             // filled.
     const SymTensor wide = host.cast(clone, DType::kFloat32, BufferCategory::kShardedParameter);
-    master = host_tensor(host, g.partition, DType::kFloat32, BufferCategory::kShardedParameter, options_.pin_memory);
+    master = host_tensor(host, g.partition, DType::kFloat32, BufferCategory::kShardedParameter,
+                         options_.pin_memory);
     copy_across(host, wide, master, true);
-    g.host_half = host_tensor(host, g.partition, dtype_, BufferCategory::kShardedParameter, options_.pin_memory);
+    g.host_half = host_tensor(host, g.partition, dtype_, BufferCategory::kShardedParameter,
+                              options_.pin_memory);
     host.launch(OpKind::kFill, {}, {g.host_half}, {0.0});
   } else {
     master = host.cast(clone, DType::kFloat32, BufferCategory::kShardedParameter);
   }
-  masters_.push_back({g.order.empty() ? ParameterId() : g.order[0], std::move(master), g.partition});
+  masters_.push_back(
+      {g.order.empty() ? ParameterId() : g.order[0], std::move(master), g.partition});
 }
 
 std::vector<int> Zero12::owners(ParameterId id) const {
   const Place& p = places_.at(id);
   std::vector<int> ranks;
   const std::int64_t size = groups_[p.group].partition;
-  for (std::int64_t r = p.first / size; r * size < p.first + p.numel; ++r) ranks.push_back(static_cast<int>(r));
+  for (std::int64_t r = p.first / size; r * size < p.first + p.numel; ++r)
+    ranks.push_back(static_cast<int>(r));
   return ranks;
 }
 
 Zero12::Overlap Zero12::overlap_of(ParameterId id) const {
   const Place& p = places_.at(id);
   const std::int64_t size = groups_[p.group].partition, begin = rank_ * size;
-  const std::int64_t from = std::max(begin, p.first), to = std::min(begin + size, p.first + p.numel);
+  const std::int64_t from = std::max(begin, p.first),
+                     to = std::min(begin + size, p.first + p.numel);
   return {from - p.first, from - begin, to - from};
 }
 
 std::int64_t Zero12::own_first_offset(std::size_t group) const {
   const FlatGroup& g = groups_[group];
   for (std::size_t i = 0; i < g.order.size(); ++i) {
-    if (places_.at(g.order[i]).mine) return std::max<std::int64_t>(0, rank_ * g.partition - g.first[i]);
+    if (places_.at(g.order[i]).mine)
+      return std::max<std::int64_t>(0, rank_ * g.partition - g.first[i]);
   }
   return 0;
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// ZeRO stages 1 and 2: 16-bit parameters whole in a flat buffer per optimizer group, fp32 partitions and optimizer states on
-// one rank each, gradients reduced in buckets (rules Z12-*, Z1-*, Z2-*). Source: DeepSpeed 0.19.8 zero/stage_1_and_2.py.
+// ZeRO stages 1 and 2: 16-bit parameters whole in a flat buffer per optimizer group, fp32
+// partitions and optimizer states on one rank each, gradients reduced in buckets (rules Z12-*,
+// Z1-*, Z2-*). Source: DeepSpeed 0.19.8 zero/stage_1_and_2.py.
 
 #include <map>
 #include <optional>
@@ -13,20 +14,22 @@ namespace foreshard::zero {
 
 /// One optimizer group (Z12-P-1).
 struct FlatGroup {
-  std::vector<ParameterId> order;          ///< In the flat buffer; round_robin_gradients deals them out to partitions.
-  std::vector<ParameterId> registered;     ///< As the optimizer got them.
-  std::vector<std::int64_t> first;         ///< First element of each of `order`.
-  std::int64_t numel = 0, partition = 0;   ///< Real elements; elements of one rank's partition.
+  std::vector<ParameterId>
+      order;  ///< In the flat buffer; round_robin_gradients deals them out to partitions.
+  std::vector<ParameterId> registered;    ///< As the optimizer got them.
+  std::vector<std::int64_t> first;        ///< First element of each of `order`.
+  std::int64_t numel = 0, partition = 0;  ///< Real elements; elements of one rank's partition.
   SymTensor flat;
-  SymTensor compact;                       ///< fp32 gradients of the own partition (grad_accum_dtype fp32, stage 2).
-  SymTensor host_gradient, host_half;      ///< Offloaded: fp32 gradients and the 16-bit copy on its way up.
+  SymTensor compact;  ///< fp32 gradients of the own partition (grad_accum_dtype fp32, stage 2).
+  SymTensor host_gradient,
+      host_half;  ///< Offloaded: fp32 gradients and the 16-bit copy on its way up.
 };
 
 /// Where a parameter is.
 struct Place {
   std::size_t group = 0;
-  std::int64_t first = 0, numel = 0;       ///< In the flat buffer.
-  bool mine = false;                       ///< Touches this rank's partition.
+  std::int64_t first = 0, numel = 0;  ///< In the flat buffer.
+  bool mine = false;                  ///< Touches this rank's partition.
 };
 
 class Zero12 final : public Zero {
@@ -50,10 +53,11 @@ class Zero12 final : public Zero {
  private:
   struct Slice {
     int owner;
-    std::int64_t offset, numel;            ///< In the bucket.
-    SymTensor output;                      ///< Where the reduced slice is added in fp32, if it is kept that way.
+    std::int64_t offset, numel;  ///< In the bucket.
+    SymTensor output;  ///< Where the reduced slice is added in fp32, if it is kept that way.
   };
-  /// What of a parameter lies in the own partition: first element of the parameter, place in the partition, elements.
+  /// What of a parameter lies in the own partition: first element of the parameter, place in the
+  /// partition, elements.
   struct Overlap {
     std::int64_t source = 0, destination = 0, numel = 0;
   };
@@ -62,7 +66,8 @@ class Zero12 final : public Zero {
   void make_groups(Host& host);
   void make_flat(Host& host, FlatGroup& group);
   Overlap overlap_of(ParameterId id) const;
-  /// Gradients in fp32 while those of the model are narrower: in the own partition (stage 2), or of the whole model (stage 1).
+  /// Gradients in fp32 while those of the model are narrower: in the own partition (stage 2), or of
+  /// the whole model (stage 1).
   bool wide() const { return grad_accum_dtype() != dtype_; }
   bool compact() const { return wide() && grad_accum_dtype() == DType::kFloat32; }
 
@@ -72,8 +77,10 @@ class Zero12 final : public Zero {
   void reduce_bucket(Host& host);
   void average(Host& host, const SymTensor& tensor);
   std::vector<Slice> slices(Host& host);
-  void reduce_slices(Host& host, const SymTensor& tensor, const std::vector<Slice>& slices, int root);
-  void reduce_pieces(Host& host, const SymTensor& tensor, const std::vector<Slice>& pieces, int root);
+  void reduce_slices(Host& host, const SymTensor& tensor, const std::vector<Slice>& slices,
+                     int root);
+  void reduce_pieces(Host& host, const SymTensor& tensor, const std::vector<Slice>& pieces,
+                     int root);
   void average_whole(Host& host, const SymTensor& tensor);
   void average_apart(Host& host);
   void copy_to_partition(Host& host, ParameterId id);
@@ -98,7 +105,7 @@ class Zero12 final : public Zero {
   std::map<ParameterId, Place> places_;
   std::vector<Ref<AutogradNode>> accumulators_;
 
-  bool ready_ = false;                     ///< Bucket buffers exist.
+  bool ready_ = false;  ///< Bucket buffers exist.
   SymTensor buffers_[2];
   int index_ = 0;
   std::vector<ParameterId> bucket_, previous_;
@@ -106,14 +113,14 @@ class Zero12 final : public Zero {
   bool oversized_ = false;
   SymTensor partition_gradients_;
   std::int64_t partition_offset_ = 0;
-  std::map<ParameterId, SymTensor> averaged_;   ///< Of own parameters, over micro-batches.
-  std::map<ParameterId, SymTensor> wide_gradients_;   ///< grad_accum of stage 1.
-  TensorList norms_;                       ///< Of the groups, on the device or (offloaded) the host.
+  std::map<ParameterId, SymTensor> averaged_;        ///< Of own parameters, over micro-batches.
+  std::map<ParameterId, SymTensor> wide_gradients_;  ///< grad_accum of stage 1.
+  TensorList norms_;  ///< Of the groups, on the device or (offloaded) the host.
 
   // Offloaded optimizer.
-  std::map<ParameterId, SymTensor> host_sums_;   ///< Gradients over micro-batches, in host memory.
+  std::map<ParameterId, SymTensor> host_sums_;  ///< Gradients over micro-batches, in host memory.
   std::map<ParameterId, SymTensor> parameter_norms_;
-  SymTensor device_staging_, host_staging_;      ///< Of the largest parameter.
+  SymTensor device_staging_, host_staging_;  ///< Of the largest parameter.
   std::optional<EventId> pending_copy_, ready_event_;
   std::optional<EventId> reuse_events_[2];
 };

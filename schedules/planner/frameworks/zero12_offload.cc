@@ -1,4 +1,5 @@
-// ZeRO 1 and 2 with the optimizer in host memory: reduced gradients go down one by one (ZeRO-Offload).
+// ZeRO 1 and 2 with the optimizer in host memory: reduced gradients go down one by one
+// (ZeRO-Offload).
 
 #include "schedules/planner/frameworks/zero12.h"
 
@@ -12,7 +13,8 @@ void Zero12::wait_for_copies(Host& host) {
   pending_copy_.reset();
 }
 
-/// copy_grads_in_partition. The lone backward of a step goes straight down in fp32; others add up in host memory.
+/// copy_grads_in_partition. The lone backward of a step goes straight down in fp32; others add up
+/// in host memory.
 void Zero12::offload_gradient(Host& host, ParameterId id) {
   SymTensor& grad = gradient(host, id);
   const Overlap o = overlap_of(id);
@@ -31,7 +33,8 @@ void Zero12::offload_gradient(Host& host, ParameterId id) {
     const SymTensor flag = host.empty({1}, DType::kUInt8, BufferCategory::kWorkspace);
     check_finite(host, {compact() ? source : grad}, flag, true);
   }
-  const SymTensor wide_source = host.cast(source, DType::kFloat32, BufferCategory::kReduceTemporary);
+  const SymTensor wide_source =
+      host.cast(source, DType::kFloat32, BufferCategory::kReduceTemporary);
   copy_across(host, wide_source, flat_view(host, g.host_gradient, o.destination, o.numel), false);
   record_copy(host);
   grad.reset();
@@ -43,7 +46,8 @@ void Zero12::accumulate_on_host(Host& host, ParameterId id) {
   SymTensor& sum = host_sums_[id];
   const SymTensor grad = gradient(host, id);
   if (!sum) {
-    sum = host_tensor(host, grad->numel, dtype_, BufferCategory::kShardedGradient, options_.pin_memory);
+    sum = host_tensor(host, grad->numel, dtype_, BufferCategory::kShardedGradient,
+                      options_.pin_memory);
     host.launch(OpKind::kFill, {}, {sum}, {0.0});
   }
   const SymTensor flat = flat_view(host, grad, 0, grad->numel);

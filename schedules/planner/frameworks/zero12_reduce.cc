@@ -9,10 +9,11 @@ namespace foreshard::zero {
 
 void Zero12::begin_micro_batch(Host& host, std::int64_t index, bool sync) {
   Zero::begin_micro_batch(host, index, sync);
-  if (index == 0) wide_gradients_.clear();   // clear_backward_seen_flag after a window's epilogue.
+  if (index == 0) wide_gradients_.clear();  // clear_backward_seen_flag after a window's epilogue.
 }
 
-/// grad_handling_hook: buckets are made at the first gradient even where nothing is reduced in backward (stage 1).
+/// grad_handling_hook: buckets are made at the first gradient even where nothing is reduced in
+/// backward (stage 1).
 void Zero12::on_accumulated(Host& host, std::uint32_t parameter) {
   const ParameterId id(parameter);
   if (!stage2_ && !overlap_ && !wide() && !options_.contiguous_gradients) return;
@@ -58,8 +59,9 @@ void Zero12::add_to_bucket(Host& host, ParameterId id) {
   if (options_.contiguous_gradients) {
     if (grad->numel > options_.reduce_bucket_size) {
       oversized_ = true;
-      if (offload_optimizer_) {              // An own storage, whatever else the gradient shares.
-        const SymTensor clone = host.empty(grad->shape, grad->dtype, BufferCategory::kUnshardedGradient);
+      if (offload_optimizer_) {  // An own storage, whatever else the gradient shares.
+        const SymTensor clone =
+            host.empty(grad->shape, grad->dtype, BufferCategory::kUnshardedGradient);
         host.launch(OpKind::kCopy, {grad}, {clone});
         grad = clone;
       }
@@ -79,7 +81,10 @@ void Zero12::add_to_bucket(Host& host, ParameterId id) {
 void Zero12::reduce_bucket(Host& host) {
   cause_ = "reduce";
   if (!bucket_.empty()) {
-    emit({.kind = EventKind::kReduceBucket, .parameters = bucket_, .numel = elements_, .number = index_});
+    emit({.kind = EventKind::kReduceBucket,
+          .parameters = bucket_,
+          .numel = elements_,
+          .number = index_});
   }
   if (!options_.contiguous_gradients) {
     average_apart(host);
@@ -96,13 +101,14 @@ void Zero12::reduce_bucket(Host& host) {
       copy_to_partition(host, id);
     } else if (stage2_ && !mine) {
       if (overlap_ && !options_.contiguous_gradients) {
-        previous_.push_back(id);             // Dropped when the next reduction has waited for this one.
+        previous_.push_back(id);  // Dropped when the next reduction has waited for this one.
       } else {
         host.parameter(id)->grad.reset();
       }
     }
   }
-  if (offload_optimizer_ && elements_ > 0 && !oversized_) reuse_events_[index_] = host.record_event();
+  if (offload_optimizer_ && elements_ > 0 && !oversized_)
+    reuse_events_[index_] = host.record_event();
   ready_event_.reset();
   oversized_ = false;
   bucket_.clear();
@@ -131,7 +137,8 @@ std::vector<Zero12::Slice> Zero12::slices(Host& host) {
     const Place& p = places_.at(id);
     const std::int64_t size = groups_[p.group].partition;
     for (const int owner : owners(id)) {
-      const std::int64_t n = std::min((owner + 1) * size, p.first + p.numel) - std::max(owner * size, p.first);
+      const std::int64_t n =
+          std::min((owner + 1) * size, p.first + p.numel) - std::max(owner * size, p.first);
       SymTensor output = owner == rank_ ? compact_slice(host, id) : SymTensor();
       if (!output && !result.empty() && result.back().owner == owner) {
         result.back().numel += n;
@@ -166,7 +173,8 @@ void Zero12::average(Host& host, const SymTensor& tensor) {
     if (std::find(seen.begin(), seen.end(), s.owner) != seen.end()) continue;
     seen.push_back(s.owner);
     std::vector<Slice> part;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(part), [&](const Slice& x) { return x.owner == s.owner; });
+    std::copy_if(all.begin(), all.end(), std::back_inserter(part),
+                 [&](const Slice& x) { return x.owner == s.owner; });
     reduce_slices(host, tensor, part, s.owner);
   }
 }
@@ -175,21 +183,25 @@ void Zero12::average(Host& host, const SymTensor& tensor) {
 void Zero12::average_whole(Host& host, const SymTensor& tensor) {
   const SymTensor sent = host.cast(tensor, communication_dtype(), BufferCategory::kReduceTemporary);
   collective(host, CollectiveKind::kAllReduce, sent, sent, -1, ReduceOp::kSum);
-  if (world_ > 1) host.launch(OpKind::kMulInPlace, {sent}, {sent}, {1.0 / static_cast<double>(world_)});
+  if (world_ > 1)
+    host.launch(OpKind::kMulInPlace, {sent}, {sent}, {1.0 / static_cast<double>(world_)});
   if (sent != tensor) host.launch(OpKind::kCopy, {sent}, {tensor});
   std::int64_t offset = 0;
   for (const ParameterId id : bucket_) {
     if (const SymTensor output = compact_slice(host, id)) {
       const Overlap o = overlap_of(id);
       const SymTensor part = flat_view(host, sent, offset + o.source, o.numel);
-      host.launch(OpKind::kAddInPlace, {output, host.cast(part, DType::kFloat32, BufferCategory::kReduceTemporary)}, {output});
+      host.launch(OpKind::kAddInPlace,
+                  {output, host.cast(part, DType::kFloat32, BufferCategory::kReduceTemporary)},
+                  {output});
     }
     offset += places_.at(id).numel;
   }
 }
 
 /// Pieces of more than reduce_bucket_size elements, each reduced at once.
-void Zero12::reduce_slices(Host& host, const SymTensor& tensor, const std::vector<Slice>& slices, int root) {
+void Zero12::reduce_slices(Host& host, const SymTensor& tensor, const std::vector<Slice>& slices,
+                           int root) {
   std::vector<Slice> pieces;
   std::int64_t numel = 0;
   for (const Slice& s : slices) {
@@ -204,20 +216,24 @@ void Zero12::reduce_slices(Host& host, const SymTensor& tensor, const std::vecto
 }
 
 /// The pieces are flattened once more, reduced, and this rank's come back.
-void Zero12::reduce_pieces(Host& host, const SymTensor& tensor, const std::vector<Slice>& pieces, int root) {
+void Zero12::reduce_pieces(Host& host, const SymTensor& tensor, const std::vector<Slice>& pieces,
+                           int root) {
   if (overlap_ && root >= 0) sync_device(host, cause_);
   TensorList parts;
   for (const Slice& s : pieces) parts.push_back(flat_view(host, tensor, s.offset, s.numel));
   const SymTensor flat = flatten(host, parts, BufferCategory::kReduceTemporary);
   const SymTensor sent = host.cast(flat, communication_dtype(), BufferCategory::kReduceTemporary);
-  collective(host, root < 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduce, sent, sent, root, ReduceOp::kSum);
+  collective(host, root < 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduce, sent, sent,
+             root, ReduceOp::kSum);
   if (sent != flat && (root < 0 || root == rank_)) host.launch(OpKind::kCopy, {sent}, {flat});
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].owner == rank_) {
       const SymTensor part = flat_view(host, sent, offset, pieces[i].numel);
       if (const SymTensor& output = pieces[i].output) {
-        host.launch(OpKind::kAddInPlace, {output, host.cast(part, DType::kFloat32, BufferCategory::kReduceTemporary)}, {output});
+        host.launch(OpKind::kAddInPlace,
+                    {output, host.cast(part, DType::kFloat32, BufferCategory::kReduceTemporary)},
+                    {output});
       }
       host.launch(OpKind::kCopy, {part}, {parts[i]});
     }
@@ -248,7 +264,9 @@ void Zero12::average_apart(Host& host) {
     if (const SymTensor output = compact_slice(host, bucket_[i])) {
       const Overlap o = overlap_of(bucket_[i]);
       const SymTensor own = flat_view(host, reduced, o.source, o.numel);
-      host.launch(OpKind::kAddInPlace, {output, host.cast(own, DType::kFloat32, BufferCategory::kReduceTemporary)}, {output});
+      host.launch(OpKind::kAddInPlace,
+                  {output, host.cast(own, DType::kFloat32, BufferCategory::kReduceTemporary)},
+                  {output});
     }
     host.launch(OpKind::kCopy, {reduced}, {parts[i]});
     offset += parts[i]->numel;
@@ -259,7 +277,7 @@ void Zero12::average_apart(Host& host) {
 void Zero12::copy_to_partition(Host& host, ParameterId id) {
   if (offload_optimizer_) return offload_gradient(host, id);
   SymTensor& grad = gradient(host, id);
-  if (compact()) {                           // The fp32 buffer has it already.
+  if (compact()) {  // The fp32 buffer has it already.
     if (!stage2_) grad.reset();
     return;
   }

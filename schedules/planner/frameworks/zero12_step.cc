@@ -21,8 +21,9 @@ TensorList Zero12::own_slices(Host& host, std::size_t group, std::int64_t& cover
       continue;
     }
     SymTensor& kept = averaged_[id];
-    if (!kept) {                             // Unused in this step.
-      kept = host.empty(host.parameter(id)->shape, grad_accum_dtype(), BufferCategory::kShardedGradient);
+    if (!kept) {  // Unused in this step.
+      kept = host.empty(host.parameter(id)->shape, grad_accum_dtype(),
+                        BufferCategory::kShardedGradient);
       host.launch(OpKind::kFill, {}, {kept}, {0.0});
     }
     slices.push_back(flat_view(host, kept, o.source, o.numel));
@@ -60,7 +61,8 @@ void Zero12::before_optimizer(Host& host) {
     }
     TensorList own;
     for (const ParameterId id : groups_[i].order) {
-      if (places_.at(id).mine && parameter_norms_.count(id) != 0) own.push_back(parameter_norms_.at(id));
+      if (places_.at(id).mine && parameter_norms_.count(id) != 0)
+        own.push_back(parameter_norms_.at(id));
     }
     norms_.push_back(offloaded_norm(host, own));
   }
@@ -77,7 +79,8 @@ SymTensor Zero12::flat_gradient(Host& host, std::size_t group) {
     flat = flatten(host, slices, BufferCategory::kShardedGradient, g.partition - covered);
   }
   SymTensor gradient = host.cast(flat, DType::kFloat32, BufferCategory::kShardedGradient);
-  std::erase_if(averaged_, [&](const auto& entry) { return places_.at(entry.first).group == group; });
+  std::erase_if(averaged_,
+                [&](const auto& entry) { return places_.at(entry.first).group == group; });
   return gradient;
 }
 
@@ -114,7 +117,8 @@ void Zero12::after_optimizer(Host& host) {
   cause_ = "updated_params";
   for (const FlatGroup& g : groups_) {
     if (world_ == 1) break;
-    collective(host, CollectiveKind::kAllGather, flat_view(host, g.flat, rank_ * g.partition, g.partition), g.flat);
+    collective(host, CollectiveKind::kAllGather,
+               flat_view(host, g.flat, rank_ * g.partition, g.partition), g.flat);
   }
   cause_.clear();
   throughput_timer(host);

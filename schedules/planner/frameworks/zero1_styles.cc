@@ -1,5 +1,6 @@
-// ZeRO-1 of public trainers other than DeepSpeed. InternEvo (core/trainer optimizer/hybrid_zero_optim.py): whole tensors belong
-// to ranks. nanotron (optim/zero.py, optim/gradient_accumulator.py): every parameter is cut flat over the ranks.
+// ZeRO-1 of public trainers other than DeepSpeed. InternEvo (core/trainer
+// optimizer/hybrid_zero_optim.py): whole tensors belong to ranks. nanotron (optim/zero.py,
+// optim/gradient_accumulator.py): every parameter is cut flat over the ranks.
 
 #include <algorithm>
 #include <map>
@@ -14,10 +15,11 @@
 namespace foreshard::zero {
 namespace {
 
-constexpr std::int64_t kOwnersBucketBytes = 512LL << 20;   ///< InternEvo's reduce_bucket_size.
-constexpr std::int64_t kShardsBucketBytes = 25LL << 20;    ///< torch DDP's bucket_cap_mb.
+constexpr std::int64_t kOwnersBucketBytes = 512LL << 20;  ///< InternEvo's reduce_bucket_size.
+constexpr std::int64_t kShardsBucketBytes = 25LL << 20;   ///< torch DDP's bucket_cap_mb.
 
-/// What both have: whole 16-bit parameters, gradients reduced in buckets at the last micro-batch, one flat fp32 master.
+/// What both have: whole 16-bit parameters, gradients reduced in buckets at the last micro-batch,
+/// one flat fp32 master.
 class Zero1Style : public Zero {
  public:
   Zero1Style(const ParallelConfig& config, std::int64_t bucket_bytes)
@@ -96,7 +98,8 @@ class Zero1Style : public Zero {
   std::vector<Ref<AutogradNode>> accumulators_;
 };
 
-// ---------------------------------------------------------------------------------------------- whole tensors
+// ----------------------------------------------------------------------------------------------
+// whole tensors
 
 class TensorOwners final : public Zero1Style {
  public:
@@ -109,7 +112,8 @@ class TensorOwners final : public Zero1Style {
     assign(host);
     for (std::int64_t r = 0; r < config_.shard; ++r) {
       std::int64_t offset = 0;
-      const SymTensor flat = host.empty({numel_[static_cast<std::size_t>(r)]}, dtype_, BufferCategory::kParameter);
+      const SymTensor flat =
+          host.empty({numel_[static_cast<std::size_t>(r)]}, dtype_, BufferCategory::kParameter);
       for (const ParameterId id : trainable_) {
         if (owner_.at(id) != r) continue;
         move_into(host, id, flat, offset);
@@ -125,7 +129,8 @@ class TensorOwners final : public Zero1Style {
   void after_optimizer(Host& host) override {
     if (flat_->numel > 0) host.launch(OpKind::kCopy, {masters_[0].local}, {flat_});
     if (config_.shard == 1) return;
-    for (const ParameterId id : trainable_) {   // Broadcasts are issued together and waited for together.
+    for (const ParameterId id :
+         trainable_) {  // Broadcasts are issued together and waited for together.
       const SymTensor flat = flat_view(host, host.parameter(id), 0, host.parameter(id)->numel);
       send(host, flat, owner_.at(id));
     }
@@ -138,7 +143,8 @@ class TensorOwners final : public Zero1Style {
     numel_.assign(static_cast<std::size_t>(config_.shard), 0);
     std::vector<ParameterId> sorted = trainable_;
     const auto numel = [&](ParameterId id) { return host.model().at(id).numel(); };
-    std::stable_sort(sorted.begin(), sorted.end(), [&](ParameterId a, ParameterId b) { return numel(a) > numel(b); });
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](ParameterId a, ParameterId b) { return numel(a) > numel(b); });
     for (const ParameterId id : sorted) {
       const auto least = std::min_element(numel_.begin(), numel_.end());
       *least += numel(id);
@@ -185,10 +191,11 @@ class TensorOwners final : public Zero1Style {
   std::int64_t own_ = 0;
   std::map<ParameterId, int> owner_;
   std::vector<std::int64_t> numel_;
-  SymTensor flat_;                           ///< This rank's own parameters, side by side.
+  SymTensor flat_;  ///< This rank's own parameters, side by side.
 };
 
-// ---------------------------------------------------------------------------------------------- flat shards
+// ----------------------------------------------------------------------------------------------
+// flat shards
 
 class FlatShards final : public Zero1Style {
  public:
@@ -206,7 +213,8 @@ class FlatShards final : public Zero1Style {
       shards += p.shard;
       pieces_.emplace(id, std::move(p));
     }
-    const SymTensor sums = host.empty({offset}, DType::kFloat32, BufferCategory::kUnshardedGradient);
+    const SymTensor sums =
+        host.empty({offset}, DType::kFloat32, BufferCategory::kUnshardedGradient);
     host.launch(OpKind::kFill, {}, {sums}, {0.0});
     master_ = host.empty({shards}, DType::kFloat32, BufferCategory::kShardedParameter);
     gradient_ = host.empty({shards}, DType::kFloat32, BufferCategory::kShardedGradient);
@@ -215,10 +223,13 @@ class FlatShards final : public Zero1Style {
       Piece& p = pieces_.at(id);
       p.sum = flat_view(host, sums, offset, world_ * p.shard);
       offset += world_ * p.shard;
-      const std::int64_t begin = std::min(rank_ * p.shard, p.numel), n = std::min(p.shard, p.numel - begin);
+      const std::int64_t begin = std::min(rank_ * p.shard, p.numel),
+                         n = std::min(p.shard, p.numel - begin);
       const SymTensor own = flat_view(host, master_, p.place, p.shard);
       host.launch(OpKind::kFill, {}, {own}, {0.0});
-      if (n > 0) host.launch(OpKind::kCopy, {flat_view(host, host.parameter(id), begin, n)}, {flat_view(host, own, 0, n)});
+      if (n > 0)
+        host.launch(OpKind::kCopy, {flat_view(host, host.parameter(id), begin, n)},
+                    {flat_view(host, own, 0, n)});
     }
     masters_.push_back({trainable_[0], master_, shards});
     hook(host);
@@ -228,7 +239,8 @@ class FlatShards final : public Zero1Style {
     for (auto& [id, p] : pieces_) host.launch(OpKind::kFill, {}, {p.sum}, {0.0});
     if (world_ == 1) {
       for (const auto& [id, p] : pieces_) {
-        host.launch(OpKind::kCopy, {flat_view(host, master_, p.place, p.numel)}, {flat_view(host, host.parameter(id), 0, p.numel)});
+        host.launch(OpKind::kCopy, {flat_view(host, master_, p.place, p.numel)},
+                    {flat_view(host, host.parameter(id), 0, p.numel)});
       }
       return;
     }
@@ -242,20 +254,23 @@ class FlatShards final : public Zero1Style {
       if (p.numel % world_ == 0) {
         const std::array<std::int64_t, 2> strides{row, 1};
         const Shape shape{world_, p.shard};
-        host.launch(OpKind::kCopy, {host.view_as(whole, shape, strides, p.place)}, {host.view_as(flat, shape, flat->offset)});
+        host.launch(OpKind::kCopy, {host.view_as(whole, shape, strides, p.place)},
+                    {host.view_as(flat, shape, flat->offset)});
         continue;
       }
       for (std::int64_t r = 0; r * p.shard < p.numel; ++r) {
         const std::int64_t n = std::min(p.shard, p.numel - r * p.shard);
-        host.launch(OpKind::kCopy, {flat_view(host, whole, r * row + p.place, n)}, {flat_view(host, flat, r * p.shard, n)});
+        host.launch(OpKind::kCopy, {flat_view(host, whole, r * row + p.place, n)},
+                    {flat_view(host, flat, r * p.shard, n)});
       }
     }
   }
 
  private:
   struct Piece {
-    std::int64_t numel = 0, shard = 0, place = 0;   ///< Elements; of one rank; where the shard stands in the master.
-    SymTensor sum;                                  ///< fp32 gradient accumulator, padded.
+    std::int64_t numel = 0, shard = 0,
+                 place = 0;  ///< Elements; of one rank; where the shard stands in the master.
+    SymTensor sum;           ///< fp32 gradient accumulator, padded.
   };
 
   /// FP32GradientAccumulator: the 16-bit gradient is added to the fp32 buffer and dropped.
@@ -275,15 +290,18 @@ class FlatShards final : public Zero1Style {
       rows.push_back(host.view_as(g, {world_, g->numel / world_}, g->offset));
       total += g->numel / world_;
     }
-    const TensorList out{host.empty({world_, total}, DType::kFloat32, BufferCategory::kReduceInput)};
+    const TensorList out{
+        host.empty({world_, total}, DType::kFloat32, BufferCategory::kReduceInput)};
     launch_lists(host, OpKind::kCat, {&rows}, {&out}, {1.0});
-    const SymTensor flat = flat_view(host, out[0], 0, world_ * total), own = flat_view(host, flat, rank_ * total, total);
+    const SymTensor flat = flat_view(host, out[0], 0, world_ * total),
+                    own = flat_view(host, flat, rank_ * total, total);
     host.launch(OpKind::kMulInPlace, {flat}, {flat}, {1.0 / static_cast<double>(world_)});
     collective(host, CollectiveKind::kReduceScatter, flat, own, -1, ReduceOp::kSum);
     std::int64_t offset = 0;
     for (const ParameterId id : bucket_) {
       const Piece& p = pieces_.at(id);
-      host.launch(OpKind::kCopy, {flat_view(host, own, offset, p.shard)}, {flat_view(host, gradient_, p.place, p.shard)});
+      host.launch(OpKind::kCopy, {flat_view(host, own, offset, p.shard)},
+                  {flat_view(host, gradient_, p.place, p.shard)});
       offset += p.shard;
     }
   }
@@ -295,7 +313,11 @@ class FlatShards final : public Zero1Style {
 
 }  // namespace
 
-std::unique_ptr<Framework> make_tensor_owners(const ParallelConfig& config) { return std::make_unique<TensorOwners>(config); }
-std::unique_ptr<Framework> make_flat_shards(const ParallelConfig& config) { return std::make_unique<FlatShards>(config); }
+std::unique_ptr<Framework> make_tensor_owners(const ParallelConfig& config) {
+  return std::make_unique<TensorOwners>(config);
+}
+std::unique_ptr<Framework> make_flat_shards(const ParallelConfig& config) {
+  return std::make_unique<FlatShards>(config);
+}
 
 }  // namespace foreshard::zero

@@ -19,7 +19,8 @@ void Zero3::initialize(Host& host) {
     gather_stream_ = host.program().add_stream("all_gather", 0);
     reduce_stream_ = host.program().add_stream("reduce", 0);
   }
-  host.set_function_linear(true);            // torch.nn.functional.linear is replaced (memory_efficient_linear).
+  host.set_function_linear(
+      true);  // torch.nn.functional.linear is replaced (memory_efficient_linear).
   if (options_.partitioned_construction) {
     make_parameters(host, [&](ParameterId id) {
       if (parameters_.empty()) describe_parameters(host);
@@ -31,7 +32,8 @@ void Zero3::initialize(Host& host) {
     for (const ParameterId id : ids_) broadcast(host, id);
     for (const ParameterId id : ids_) partition(host, id);
   }
-  if (options_.hpz_partition_size > 1) secondary_group_ = host.add_group("secondary", options_.hpz_partition_size, 1);
+  if (options_.hpz_partition_size > 1)
+    secondary_group_ = host.add_group("secondary", options_.hpz_partition_size, 1);
   find_leaves(host.model());
   watch_modules(host, ModuleId(0));
   make_sub_groups();
@@ -42,7 +44,8 @@ void Zero3::initialize(Host& host) {
   gather_once(host);
 }
 
-// ---------------------------------------------------------------------------------------------- parameters
+// ----------------------------------------------------------------------------------------------
+// parameters
 
 /// Z3-P-1, Z3-P-2.
 void Zero3::describe_parameters(Host& host) {
@@ -52,7 +55,8 @@ void Zero3::describe_parameters(Host& host) {
     p.numel = host.model().at(ids_[i]).numel();
     p.partition = (p.numel + world_ - 1) / world_;
     p.trainable = host.model().at(ids_[i]).trainable;
-    if (p.numel <= options_.param_persistence_threshold && persistent + p.numel <= options_.model_persistence_threshold) {
+    if (p.numel <= options_.param_persistence_threshold &&
+        persistent + p.numel <= options_.model_persistence_threshold) {
       p.persistent = true;
       persistent += p.numel;
     }
@@ -69,10 +73,13 @@ void Zero3::partition(Host& host, ParameterId id) {
   p.full = whole;
   p.nothing = host.unallocated(whole->shape, dtype_, 0, BufferCategory::kUnshardedParameter);
   if (options_.hpz_partition_size > 1) make_secondary(host, p);
-  p.shard = offload_parameters_ ? host_tensor(host, p.partition, dtype_, BufferCategory::kShardedParameter, options_.pin_memory)
-                                : host.empty({p.partition}, dtype_, BufferCategory::kShardedParameter);
-  const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
-  if (n < p.partition) {                   // torch.empty in DeepSpeed: any values.
+  p.shard = offload_parameters_
+                ? host_tensor(host, p.partition, dtype_, BufferCategory::kShardedParameter,
+                              options_.pin_memory)
+                : host.empty({p.partition}, dtype_, BufferCategory::kShardedParameter);
+  const std::int64_t begin = std::min(rank_ * p.partition, p.numel),
+                     n = std::min(p.partition, p.numel - begin);
+  if (n < p.partition) {  // torch.empty in DeepSpeed: any values.
     host.launch(OpKind::kFill, {}, {flat_view(host, p.shard, n, p.partition - n)}, {0.0});
   }
   if (n > 0) {
@@ -114,9 +121,11 @@ void Zero3::make_sub_groups() {
   }
 }
 
-// ---------------------------------------------------------------------------------------------- modules
+// ----------------------------------------------------------------------------------------------
+// modules
 
-/// Z3-P-3: modules named by class, or whose parameters per module are few (stage3_module_granularity_threshold).
+/// Z3-P-3: modules named by class, or whose parameters per module are few
+/// (stage3_module_granularity_threshold).
 void Zero3::find_leaves(const Model& model) {
   const auto is_named = [&](ModuleId m) {
     const auto& classes = options_.leaf_classes;
@@ -141,7 +150,7 @@ void Zero3::find_leaves(const Model& model) {
       layers += l;
       numel += n;
     }
-    if (!module.has_forward) return {layers, numel};   // ModuleList and the like.
+    if (!module.has_forward) return {layers, numel};  // ModuleList and the like.
     ++layers;
     if (numel <= kLargestLeaf) granularity[m] = numel / layers;
     return {layers, numel};
@@ -171,13 +180,16 @@ void Zero3::watch_modules(Host& host, ModuleId m) {
   for (const ChildModule& c : host.model().at(m).children) watch_modules(host, c.id);
 }
 
-// ---------------------------------------------------------------------------------------------- optimizer
+// ----------------------------------------------------------------------------------------------
+// optimizer
 
-/// The parts of trainable parameters side by side: on the device through host memory (defragment), or in page-locked memory.
+/// The parts of trainable parameters side by side: on the device through host memory (defragment),
+/// or in page-locked memory.
 void Zero3::move_parts(Host& host) {
   std::int64_t total = 0;
   for (const ParameterId id : trainable_) total += parameters_.at(id).partition;
-  const SymTensor staging = host_tensor(host, total, dtype_, BufferCategory::kShardedParameter, offload_parameters_);
+  const SymTensor staging =
+      host_tensor(host, total, dtype_, BufferCategory::kShardedParameter, offload_parameters_);
   std::int64_t offset = 0;
   for (const auto& group : sub_groups_) {
     for (const ParameterId id : group) {
@@ -219,7 +231,8 @@ void Zero3::make_masters(Host& host) {
     largest = std::max(largest, parts->numel);
     SymTensor master;
     if (offload_optimizer_) {
-      master = host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedParameter, false);
+      master = host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedParameter,
+                           false);
       if (in_host_memory(parts)) {
         host.launch(OpKind::kCopy, {parts}, {master});
       } else {
@@ -232,26 +245,31 @@ void Zero3::make_masters(Host& host) {
       master = host.empty({parts->numel}, DType::kFloat32, BufferCategory::kShardedParameter);
       host.launch(OpKind::kCopy, {wide}, {master});
     }
-    masters_.push_back({sub_groups_[i].empty() ? ParameterId() : sub_groups_[i][0], std::move(master), parts->numel});
+    masters_.push_back({sub_groups_[i].empty() ? ParameterId() : sub_groups_[i][0],
+                        std::move(master), parts->numel});
   }
   if (!offload_optimizer_) {
-    host.launch(OpKind::kFill, {}, {host.empty({largest}, DType::kFloat32, BufferCategory::kShardedGradient)}, {0.0});
+    host.launch(OpKind::kFill, {},
+                {host.empty({largest}, DType::kFloat32, BufferCategory::kShardedGradient)}, {0.0});
     return;
   }
   for (const SymTensor& parts : sub_group_parts_) {
-    host_gradients_.push_back(host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedGradient, options_.pin_memory));
+    host_gradients_.push_back(host_tensor(host, parts->numel, DType::kFloat32,
+                                          BufferCategory::kShardedGradient, options_.pin_memory));
     host.launch(OpKind::kFill, {}, {host_gradients_.back()}, {0.0});
   }
 }
 
 void Zero3::make_gradients(Host& host) {
   if (options_.contiguous_gradients) {
-    bucket_buffer_ = host.empty({options_.reduce_bucket_size}, communication_dtype(), BufferCategory::kBucket);
+    bucket_buffer_ =
+        host.empty({options_.reduce_bucket_size}, communication_dtype(), BufferCategory::kBucket);
   }
   std::int64_t total = 0, offset = 0;
   for (const ParameterId id : trainable_) total += parameters_.at(id).partition;
   gradients_ = offload_optimizer_
-                   ? host_tensor(host, total, grad_accum_dtype(), BufferCategory::kShardedGradient, options_.pin_memory)
+                   ? host_tensor(host, total, grad_accum_dtype(), BufferCategory::kShardedGradient,
+                                 options_.pin_memory)
                    : host.empty({total}, grad_accum_dtype(), BufferCategory::kShardedGradient);
   host.launch(OpKind::kFill, {}, {gradients_}, {0.0});
   for (const auto& group : sub_groups_) {
@@ -266,7 +284,8 @@ void Zero3::make_gradients(Host& host) {
 void Zero3::publish(Host& host) {
   for (const ParameterId id : ids_) {
     const PartitionedParameter& p = parameters_.at(id);
-    const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
+    const std::int64_t begin = std::min(rank_ * p.partition, p.numel),
+                       n = std::min(p.partition, p.numel - begin);
     ParameterView& view = host.program().program().parameters[id.value];
     view.local = n > 0 ? host.id_of(flat_view(host, p.shard, 0, n)) : TensorId();
     view.first_element = begin;
@@ -281,8 +300,10 @@ void Zero3::gather_once(Host& host) {
     for (const ParameterId id : group) {
       PartitionedParameter& p = parameters_.at(id);
       {
-        const SymTensor whole = host.empty({world_ * p.partition}, dtype_, BufferCategory::kGatherOutput);
-        collective(host, CollectiveKind::kAllGather, to_device(host, p.shard, BufferCategory::kGatherInput, true), whole);
+        const SymTensor whole =
+            host.empty({world_ * p.partition}, dtype_, BufferCategory::kGatherOutput);
+        collective(host, CollectiveKind::kAllGather,
+                   to_device(host, p.shard, BufferCategory::kGatherInput, true), whole);
         sync_device(host, "");
       }
       if (leaf_of_.count(id) != 0) continue;

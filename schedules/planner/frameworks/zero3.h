@@ -1,7 +1,8 @@
 #pragma once
 
-// ZeRO stage 3: every parameter in W parts, gathered module by module along a recorded trace (rules Z3-*). Source: DeepSpeed
-// 0.19.8 zero/{stage3,parameter_offload,partitioned_param_coordinator,partition_parameters}.py.
+// ZeRO stage 3: every parameter in W parts, gathered module by module along a recorded trace (rules
+// Z3-*). Source: DeepSpeed 0.19.8
+// zero/{stage3,parameter_offload,partitioned_param_coordinator,partition_parameters}.py.
 
 #include <deque>
 #include <map>
@@ -19,24 +20,24 @@ enum class Status : std::uint8_t { kPartitioned, kInFlight, kAvailable };
 /// One all-gather under way.
 struct GatherHandle {
   std::vector<ParameterId> parameters;
-  std::int64_t ranks = 1;                  ///< Of the group that gathers: the job, or a secondary group (Z3-X).
-  std::vector<std::int64_t> parts;         ///< Elements of one rank's part of each parameter.
-  SymTensor flat;                          ///< Null if the parameter is gathered in place.
+  std::int64_t ranks = 1;  ///< Of the group that gathers: the job, or a secondary group (Z3-X).
+  std::vector<std::int64_t> parts;  ///< Elements of one rank's part of each parameter.
+  SymTensor flat;                   ///< Null if the parameter is gathered in place.
   bool complete = false;
 };
 
 struct PartitionedParameter {
-  std::int64_t numel = 0, partition = 0;   ///< Elements; elements of one rank's part, padded.
+  std::int64_t numel = 0, partition = 0;  ///< Elements; elements of one rank's part, padded.
   bool persistent = false, trainable = true;
-  SymTensor full;                          ///< The parameter; its data comes with each gather and goes with the release.
-  SymTensor nothing;                       ///< The data of a released parameter.
-  SymTensor shard;                         ///< On the device, or in host memory.
-  SymTensor secondary;                     ///< Part of the secondary group (hpZ), from a release until the next step.
-  SymTensor gradient;                      ///< This rank's part, in the static gradient buffer.
+  SymTensor full;     ///< The parameter; its data comes with each gather and goes with the release.
+  SymTensor nothing;  ///< The data of a released parameter.
+  SymTensor shard;    ///< On the device, or in host memory.
+  SymTensor secondary;  ///< Part of the secondary group (hpZ), from a release until the next step.
+  SymTensor gradient;   ///< This rank's part, in the static gradient buffer.
   std::size_t sub_group = 0;
-  std::int64_t position = 0;               ///< Of the part in its sub-group.
+  std::int64_t position = 0;  ///< Of the part in its sub-group.
   Status status = Status::kPartitioned;
-  std::set<ModuleId> active;               ///< Modules that use it now.
+  std::set<ModuleId> active;  ///< Modules that use it now.
   std::shared_ptr<GatherHandle> handle;
 };
 
@@ -47,7 +48,8 @@ class Zero3 final : public Zero {
   void initialize(Host& host) override;
   void before_model(Host& host, bool training) override;
   void pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) override;
-  void post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) override;
+  void post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs,
+                    std::span<SymTensor> outputs) override;
   void on_function_backward(Host& host, std::uint32_t payload) override;
   void on_accumulated(Host& host, std::uint32_t parameter) override;
   void end_micro_batch(Host& host) override;
@@ -93,7 +95,8 @@ class Zero3 final : public Zero {
   const std::set<ParameterId>& releasable(Host& host, ModuleId m);
   void release_leftovers(Host& host);
   void release_all(Host& host);
-  void emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId m = {}, bool forward = true);
+  void emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId m = {},
+                     bool forward = true);
 
   // ------------------------------------------------------------ zero3_gather.cc
   void start_gather(Host& host, std::vector<ParameterId> ids, const char* cause);
@@ -119,10 +122,10 @@ class Zero3 final : public Zero {
 
   bool overlap_;
   std::map<ParameterId, PartitionedParameter> parameters_;
-  std::map<ParameterId, std::size_t> position_;       ///< In model.parameters(): DeepSpeed's ds_id.
+  std::map<ParameterId, std::size_t> position_;  ///< In model.parameters(): DeepSpeed's ds_id.
   std::set<ModuleId> leaves_;
-  bool fast_leaves_ = false;                          ///< Leaves by granularity: no events, no record_stream (Z3-P-3).
-  std::map<ParameterId, ModuleId> leaf_of_;           ///< Parameters reduced with their leaf module.
+  bool fast_leaves_ = false;  ///< Leaves by granularity: no events, no record_stream (Z3-P-3).
+  std::map<ParameterId, ModuleId> leaf_of_;  ///< Parameters reduced with their leaf module.
   std::vector<std::vector<ParameterId>> sub_groups_;
   std::vector<Ref<AutogradNode>> accumulators_;
   GroupId secondary_group_;
@@ -131,22 +134,26 @@ class Zero3 final : public Zero {
   std::vector<ModuleId> module_order_;
   std::vector<Use> parameter_order_;
   std::deque<Use> queue_;
-  std::map<ParameterId, std::int64_t> fetched_for_;   ///< Last step of the trace that a fetch has counted.
+  std::map<ParameterId, std::int64_t>
+      fetched_for_;  ///< Last step of the trace that a fetch has counted.
   std::map<std::pair<ModuleId, std::int64_t>, std::set<ParameterId>> releasable_;
   std::int64_t trace_step_ = 0, available_ = 0;
   std::deque<EventId> fetch_events_, reduce_events_;
   std::vector<ModuleId> active_backward_;
-  std::map<ModuleId, int> grads_remaining_;           ///< Inputs of a module whose gradients are to come.
-  std::map<ModuleId, std::set<ParameterId>> recompute_;   ///< Frozen parameters that a recomputation fetched for it.
+  std::map<ModuleId, int> grads_remaining_;  ///< Inputs of a module whose gradients are to come.
+  std::map<ModuleId, std::set<ParameterId>>
+      recompute_;  ///< Frozen parameters that a recomputation fetched for it.
 
   SymTensor bucket_buffer_;
   std::vector<ParameterId> bucket_;
   std::int64_t elements_ = 0;
-  SymTensor gradients_;                               ///< Static buffer of this rank's parts.
-  std::vector<SymTensor> sub_group_parts_, host_gradients_;   ///< Of each sub-group: 16-bit parts; offloaded fp32 gradients.
+  SymTensor gradients_;  ///< Static buffer of this rank's parts.
+  std::vector<SymTensor> sub_group_parts_,
+      host_gradients_;  ///< Of each sub-group: 16-bit parts; offloaded fp32 gradients.
   std::map<ParameterId, SymTensor> parameter_norms_;
   TensorList norms_;
-  std::vector<std::pair<ParameterId, BufferId>> carried_;   ///< Persistent parameters whole at the start of this step.
+  std::vector<std::pair<ParameterId, BufferId>>
+      carried_;  ///< Persistent parameters whole at the start of this step.
 };
 
 }  // namespace foreshard::zero

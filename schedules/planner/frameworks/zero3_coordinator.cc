@@ -15,24 +15,31 @@ std::vector<ParameterId> Zero3::parameters_of(const Model& model, ModuleId m, bo
   };
   visit(visit, m);
   std::vector<ParameterId> ids(found.begin(), found.end());
-  std::sort(ids.begin(), ids.end(), [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
+  std::sort(ids.begin(), ids.end(),
+            [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
   return ids;
 }
 
 void Zero3::emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId m, bool forward) {
   if (ids.empty()) return;
-  std::sort(ids.begin(), ids.end(), [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
+  std::sort(ids.begin(), ids.end(),
+            [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
   emit({.kind = kind, .parameters = std::move(ids), .module = m, .forward = forward});
 }
 
-// ---------------------------------------------------------------------------------------------- trace
+// ----------------------------------------------------------------------------------------------
+// trace
 
 /// A list that all ranks must share: its length and its values are broadcast and read by the host.
 void Zero3::compare_integers(Host& host, std::int64_t count) {
   for (const std::int64_t n : {std::int64_t{1}, count}) {
-    if (n == 0) {                          // An empty broadcast does nothing.
-      emit({.kind = EventKind::kCollective, .number = 0, .collective = CollectiveKind::kBroadcast, .group_size = world_,
-            .dtype = DType::kInt64, .stream = stream_name(host.stream())});
+    if (n == 0) {  // An empty broadcast does nothing.
+      emit({.kind = EventKind::kCollective,
+            .number = 0,
+            .collective = CollectiveKind::kBroadcast,
+            .group_size = world_,
+            .dtype = DType::kInt64,
+            .stream = stream_name(host.stream())});
       continue;
     }
     const SymTensor t = host.empty({n}, DType::kInt64, BufferCategory::kWorkspace);
@@ -61,7 +68,8 @@ void Zero3::reset_step(Host& host) {
     if (trace_ == Trace::kRecord) {
       parameter_order_.clear();
       for (std::size_t s = 0; s < module_order_.size(); ++s) {
-        for (const ParameterId id : parameters_of(host.model(), module_order_[s], is_leaf(module_order_[s]))) {
+        for (const ParameterId id :
+             parameters_of(host.model(), module_order_[s], is_leaf(module_order_[s]))) {
           parameter_order_.push_back({id, static_cast<std::int64_t>(s)});
         }
       }
@@ -93,7 +101,8 @@ void Zero3::check_trace(Host& host, ModuleId m) {
   if (trace_ == Trace::kRecord) module_order_.push_back(m);
 }
 
-// ---------------------------------------------------------------------------------------------- module hooks
+// ----------------------------------------------------------------------------------------------
+// module hooks
 
 namespace {
 
@@ -118,12 +127,15 @@ void Zero3::pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) {
   if (!is_leaf(m) || !host.grad_enabled() || with_gradient.empty()) return;
   host.apply_function(with_gradient, m.value * kHooks + kLeafGradients);
   std::size_t k = 0;
-  for (SymTensor& t : inputs) if (host.requires_grad(t)) t = with_gradient[k++];
+  for (SymTensor& t : inputs)
+    if (host.requires_grad(t)) t = with_gradient[k++];
 }
 
-void Zero3::post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+void Zero3::post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs,
+                         std::span<SymTensor> outputs) {
   release_module(host, m, true);
-  const bool any = std::any_of(inputs.begin(), inputs.end(), [&](const SymTensor& t) { return host.requires_grad(t); });
+  const bool any = std::any_of(inputs.begin(), inputs.end(),
+                               [&](const SymTensor& t) { return host.requires_grad(t); });
   for (SymTensor& t : outputs) {
     if (!host.requires_grad(t) || !host.grad_enabled()) continue;
     host.apply_function({&t, 1}, m.value * kHooks + kPreBackward);
@@ -138,15 +150,19 @@ void Zero3::on_function_backward(Host& host, std::uint32_t payload) {
     case kPostBackward:
       if (--grads_remaining_[m] == 0) release_module(host, m, false);
       return;
-    case kLeafGradients: return reduce_leaf(host, m);
-    default: break;
+    case kLeafGradients:
+      return reduce_leaf(host, m);
+    default:
+      break;
   }
   check_trace(host, m);
-  if (std::find(active_backward_.begin(), active_backward_.end(), m) == active_backward_.end()) active_backward_.push_back(m);
+  if (std::find(active_backward_.begin(), active_backward_.end(), m) == active_backward_.end())
+    active_backward_.push_back(m);
   fetch(host, m, false);
 }
 
-// ---------------------------------------------------------------------------------------------- fetching
+// ----------------------------------------------------------------------------------------------
+// fetching
 
 /// Z3-AG-1: what the module needs, then (along a complete trace) what comes next.
 void Zero3::fetch(Host& host, ModuleId m, bool forward) {
@@ -158,7 +174,7 @@ void Zero3::fetch(Host& host, ModuleId m, bool forward) {
   for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);
     p.active.insert(m);
-    if (recomputing && !p.trainable) {       // No hook of its own will release it.
+    if (recomputing && !p.trainable) {  // No hook of its own will release it.
       recompute_[active_backward_.back()].insert(id);
       p.active.insert(active_backward_.back());
     }
@@ -179,7 +195,8 @@ void Zero3::prefetch(Host& host, const std::vector<ParameterId>& fetched) {
     fetched_for_[queue_.front().id] = queue_.front().step;
     queue_.pop_front();
   }
-  const std::int64_t most = std::min(options_.max_live_parameters - available_, options_.prefetch_bucket_size);
+  const std::int64_t most =
+      std::min(options_.max_live_parameters - available_, options_.prefetch_bucket_size);
   std::vector<ParameterId> next;
   std::int64_t numel = 0;
   while (options_.prefetch_bucket_size > 0 && !queue_.empty() && numel < most) {
@@ -188,14 +205,17 @@ void Zero3::prefetch(Host& host, const std::vector<ParameterId>& fetched) {
     const auto [at, fresh] = fetched_for_.emplace(use.id, use.step);
     if (!fresh) at->second = std::max(at->second, use.step);
     const PartitionedParameter& p = parameters_.at(use.id);
-    if (p.status != Status::kPartitioned || std::find(next.begin(), next.end(), use.id) != next.end()) continue;
+    if (p.status != Status::kPartitioned ||
+        std::find(next.begin(), next.end(), use.id) != next.end())
+      continue;
     next.push_back(use.id);
     numel += p.numel;
   }
   start_gather(host, std::move(next), "prefetch");
 }
 
-// ---------------------------------------------------------------------------------------------- releasing
+// ----------------------------------------------------------------------------------------------
+// releasing
 
 /// Z3-R-2: the parameter forgets its data; `record`: the device may still read it.
 bool Zero3::release(Host& host, ParameterId id, bool record) {
@@ -204,7 +224,8 @@ bool Zero3::release(Host& host, ParameterId id, bool record) {
   p.handle.reset();
   if (options_.hpz_partition_size > 1 && !p.secondary) make_secondary(host, p);
   const SymStorage& s = *p.full->storage;
-  if (record && s.buffer.valid() && host.stream() != s.pool) host.program().record_stream(s.buffer, host.stream());
+  if (record && s.buffer.valid() && host.stream() != s.pool)
+    host.program().record_stream(s.buffer, host.stream());
   host.set_data(p.full, p.nothing);
   p.status = Status::kPartitioned;
   available_ -= p.numel;

@@ -14,9 +14,11 @@ constexpr std::size_t kMostFetchEvents = 2;
 
 /// Parameters with a secondary part come from the secondary group, the others from the job.
 void Zero3::start_gather(Host& host, std::vector<ParameterId> ids, const char* cause) {
-  std::erase_if(ids, [&](ParameterId id) { return parameters_.at(id).status != Status::kPartitioned; });
+  std::erase_if(ids,
+                [&](ParameterId id) { return parameters_.at(id).status != Status::kPartitioned; });
   if (ids.empty()) return;
-  std::sort(ids.begin(), ids.end(), [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
+  std::sort(ids.begin(), ids.end(),
+            [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
   std::int64_t numel = 0;
   std::vector<ParameterId> here, everywhere;
   for (const ParameterId id : ids) {
@@ -38,7 +40,8 @@ SymTensor Zero3::new_data(Host& host, PartitionedParameter& p) {
   return whole;
 }
 
-/// Z3-AG-2: one parameter straight into its own memory, several through one flat buffer. One rank gathers nothing.
+/// Z3-AG-2: one parameter straight into its own memory, several through one flat buffer. One rank
+/// gathers nothing.
 void Zero3::start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary) {
   auto handle = std::make_shared<GatherHandle>();
   handle->parameters = ids;
@@ -72,7 +75,8 @@ void Zero3::start_gather_of(Host& host, const std::vector<ParameterId>& ids, boo
   const SymTensor own = flat_view(host, handle->flat, rank_ % handle->ranks * total, total);
   {
     TensorList here;
-    for (const SymTensor& part : parts) here.push_back(to_device(host, part, BufferCategory::kGatherInput, true));
+    for (const SymTensor& part : parts)
+      here.push_back(to_device(host, part, BufferCategory::kGatherInput, true));
     const TensorList out{own};
     launch_lists(host, OpKind::kCat, {&here}, {&out}, {0.0});
   }
@@ -92,7 +96,8 @@ void Zero3::finish_gather(Host& host, GatherHandle& handle) {
     const SymTensor whole = new_data(host, p);
     const std::array<std::int64_t, 2> strides{row, 1};
     const Shape shape{handle.ranks, handle.parts[i]};
-    host.launch(OpKind::kCopy, {host.view_as(handle.flat, shape, strides, offset)}, {host.view_as(whole, shape)});
+    host.launch(OpKind::kCopy, {host.view_as(handle.flat, shape, strides, offset)},
+                {host.view_as(whole, shape)});
     offset += handle.parts[i];
   }
   handle.flat.reset();
@@ -106,7 +111,7 @@ void Zero3::wait_for(Host& host, ParameterId id, bool fast) {
     sync_event(host, fetch_events_.front());
     fetch_events_.pop_front();
   }
-  if (world_ == 1 && !p.handle->complete) {   // Nothing to gather: the host waits for the copy.
+  if (world_ == 1 && !p.handle->complete) {  // Nothing to gather: the host waits for the copy.
     host.program().sync_stream(gather_stream_);
     emit({.kind = EventKind::kHostSync, .on = stream_name(gather_stream_)});
   }
@@ -115,15 +120,20 @@ void Zero3::wait_for(Host& host, ParameterId id, bool fast) {
   if (!fast) fetch_events_.push_back(host.record_event(gather_stream_));
 }
 
-/// _partition_param_sec: this rank's part of the secondary group, copied out of the whole before it goes; the host waits.
+/// _partition_param_sec: this rank's part of the secondary group, copied out of the whole before it
+/// goes; the host waits.
 void Zero3::make_secondary(Host& host, PartitionedParameter& p) {
   const std::int64_t part = world_ * p.partition / options_.hpz_partition_size;
-  const std::int64_t begin = std::min(rank_ % options_.hpz_partition_size * part, p.numel), n = std::min(part, p.numel - begin);
-  p.secondary = offload_parameters_ ? host_tensor(host, part, dtype_, BufferCategory::kShardedParameter, options_.pin_memory)
-                                    : host.empty({part}, dtype_, BufferCategory::kShardedParameter);
+  const std::int64_t begin = std::min(rank_ % options_.hpz_partition_size * part, p.numel),
+                     n = std::min(part, p.numel - begin);
+  p.secondary =
+      offload_parameters_
+          ? host_tensor(host, part, dtype_, BufferCategory::kShardedParameter, options_.pin_memory)
+          : host.empty({part}, dtype_, BufferCategory::kShardedParameter);
   host.launch(OpKind::kFill, {}, {p.secondary}, {0.0});
   if (n > 0) {
-    const SymTensor from = flat_view(host, p.full, begin, n), to = flat_view(host, p.secondary, 0, n);
+    const SymTensor from = flat_view(host, p.full, begin, n),
+                    to = flat_view(host, p.secondary, 0, n);
     if (offload_parameters_) {
       copy_across(host, from, to, true);
     } else {
@@ -134,8 +144,8 @@ void Zero3::make_secondary(Host& host, PartitionedParameter& p) {
   emit({.kind = EventKind::kHostSync, .on = stream_name(host.stream())});
 }
 
-/// Z3-P-2: one all-gather each on the compute stream, then the host waits for the device. One rank gathers nothing where
-/// there are several, and waits for the stream.
+/// Z3-P-2: one all-gather each on the compute stream, then the host waits for the device. One rank
+/// gathers nothing where there are several, and waits for the stream.
 void Zero3::gather_persistent(Host& host) {
   std::vector<ParameterId> ids;
   for (const ParameterId id : ids_) {

@@ -12,7 +12,9 @@ constexpr std::size_t kMostReduceEvents = 2;
 
 }  // namespace
 
-void Zero3::on_accumulated(Host& host, std::uint32_t parameter) { add_to_bucket(host, ParameterId(parameter)); }
+void Zero3::on_accumulated(Host& host, std::uint32_t parameter) {
+  add_to_bucket(host, ParameterId(parameter));
+}
 
 /// The gradients of a leaf module, when those of its inputs are there.
 void Zero3::reduce_leaf(Host& host, ModuleId m) {
@@ -21,9 +23,10 @@ void Zero3::reduce_leaf(Host& host, ModuleId m) {
       const auto leaf = leaf_of_.find(id);
       if (leaf == leaf_of_.end() || leaf->second != m) continue;
       PartitionedParameter& p = parameters_.at(id);
-      if (!p.full->grad) {                   // torch.zeros_like(parameter), or of what stands for a released one.
+      if (!p.full->grad) {  // torch.zeros_like(parameter), or of what stands for a released one.
         const bool here = p.status == Status::kAvailable;
-        p.full->grad = host.empty(here ? p.full->shape : Shape{fast_leaves_ ? 1 : 0}, dtype_, BufferCategory::kUnshardedGradient);
+        p.full->grad = host.empty(here ? p.full->shape : Shape{fast_leaves_ ? 1 : 0}, dtype_,
+                                  BufferCategory::kUnshardedGradient);
         host.launch(OpKind::kFill, {}, {p.full->grad}, {0.0});
       }
       add_to_bucket(host, id);
@@ -56,8 +59,9 @@ void Zero3::reduce_bucket(Host& host) {
   for (const ParameterId id : bucket_) {
     const PartitionedParameter& p = parameters_.at(id);
     if (p.full->grad->numel == p.numel) continue;
-    throw ZeroError("RuntimeError", std::to_string(p.full->grad->numel) + " != " + std::to_string(p.numel) +
-                                        " Cannot reduce scatter gradients whose size is not same as the params");
+    throw ZeroError("RuntimeError",
+                    std::to_string(p.full->grad->numel) + " != " + std::to_string(p.numel) +
+                        " Cannot reduce scatter gradients whose size is not same as the params");
   }
   if (reduce_events_.size() > kMostReduceEvents) {
     sync_event(host, reduce_events_.front(), "reduce");
@@ -65,11 +69,13 @@ void Zero3::reduce_bucket(Host& host) {
   }
   const StreamGuard guard(host, reduce_stream_);
   cause_ = "reduce";
-  if (options_.contiguous_gradients && elements_ <= options_.reduce_bucket_size && !options_.reduce_scatter) {
+  if (options_.contiguous_gradients && elements_ <= options_.reduce_bucket_size &&
+      !options_.reduce_scatter) {
     all_reduce_bucket(host);
   } else {
     std::vector<ParameterId> sorted = bucket_;
-    std::sort(sorted.begin(), sorted.end(), [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
+    std::sort(sorted.begin(), sorted.end(),
+              [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
     reduce_scatter(host, std::move(sorted));
   }
   cause_.clear();
@@ -92,9 +98,12 @@ void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
       rows.push_back(host.view_as(grad, {world_, p.partition}, grad->offset));
       continue;
     }
-    const SymTensor padded = host.empty({world_ * p.partition}, sent, BufferCategory::kReduceTemporary);
-    host.launch(OpKind::kCopy, {flat_view(host, grad, 0, p.numel)}, {flat_view(host, padded, 0, p.numel)});
-    host.launch(OpKind::kFill, {}, {flat_view(host, padded, p.numel, padded->numel - p.numel)}, {0.0});
+    const SymTensor padded =
+        host.empty({world_ * p.partition}, sent, BufferCategory::kReduceTemporary);
+    host.launch(OpKind::kCopy, {flat_view(host, grad, 0, p.numel)},
+                {flat_view(host, padded, 0, p.numel)});
+    host.launch(OpKind::kFill, {}, {flat_view(host, padded, p.numel, padded->numel - p.numel)},
+                {0.0});
     rows.push_back(host.view_as(padded, {world_, p.partition}));
   }
   SymTensor flat = rows[0];
@@ -123,7 +132,7 @@ void Zero3::all_reduce_bucket(Host& host) {
   host.launch(OpKind::kMulInPlace, {bucket}, {bucket}, {1.0 / static_cast<double>(world_)});
   collective(host, CollectiveKind::kAllReduce, bucket, bucket, -1, ReduceOp::kSum);
   SymTensor reduced = bucket;
-  if (world_ != 1) {                         // A product with the predivide factor (1), out of place.
+  if (world_ != 1) {  // A product with the predivide factor (1), out of place.
     reduced = host.empty({elements_}, bucket->dtype, BufferCategory::kReduceTemporary);
     host.launch(OpKind::kMulScalar, {bucket}, {reduced}, {1.0});
   }
@@ -133,7 +142,8 @@ void Zero3::all_reduce_bucket(Host& host) {
   std::int64_t offset = 0;
   for (const ParameterId id : bucket_) {
     const PartitionedParameter& p = parameters_.at(id);
-    const std::int64_t begin = std::min(rank_ * p.partition, p.numel), n = std::min(p.partition, p.numel - begin);
+    const std::int64_t begin = std::min(rank_ * p.partition, p.numel),
+                       n = std::min(p.partition, p.numel - begin);
     if (n > 0) keep_partition(host, id, flat_view(host, reduced, offset + begin, n));
     offset += p.numel;
   }
@@ -151,12 +161,15 @@ void Zero3::keep_partition(Host& host, ParameterId id, const SymTensor& part) {
   }
 }
 
-/// The buffer is in host memory: sums are made on the device and go down; at the boundary the norm and an fp32 copy.
-void Zero3::offload_partition(Host& host, ParameterId id, const SymTensor& part, const SymTensor& kept) {
+/// The buffer is in host memory: sums are made on the device and go down; at the boundary the norm
+/// and an fp32 copy.
+void Zero3::offload_partition(Host& host, ParameterId id, const SymTensor& part,
+                              const SymTensor& kept) {
   SymTensor sum = part;
   if (micro_ == 0) {
     copy_across(host, part, kept, false);
-    sum = to_device(host, kept, BufferCategory::kReduceTemporary, false);   // Up again at once, used or not.
+    sum = to_device(host, kept, BufferCategory::kReduceTemporary,
+                    false);  // Up again at once, used or not.
   } else {
     sum = to_device(host, kept, BufferCategory::kReduceTemporary, false);
     host.launch(OpKind::kAddInPlace, {sum, part}, {sum});
@@ -166,7 +179,8 @@ void Zero3::offload_partition(Host& host, ParameterId id, const SymTensor& part,
   parameter_norms_[id] = wide_norm(host, sum);
   const PartitionedParameter& p = parameters_.at(id);
   const SymTensor wide = host.cast(sum, DType::kFloat32, BufferCategory::kReduceTemporary);
-  copy_across(host, wide, flat_view(host, host_gradients_[p.sub_group], p.position, part->numel), false);
+  copy_across(host, wide, flat_view(host, host_gradients_[p.sub_group], p.position, part->numel),
+              false);
 }
 
 /// Z3-G-3.

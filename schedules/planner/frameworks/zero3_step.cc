@@ -14,7 +14,8 @@ void Zero3::before_model(Host& host, bool training) {
   reset_step(host);
 }
 
-/// Everything is released; overflow check (fp16), then one fp64 norm for each sub-group (fp32 where it is offloaded).
+/// Everything is released; overflow check (fp16), then one fp64 norm for each sub-group (fp32 where
+/// it is offloaded).
 void Zero3::before_optimizer(Host& host) {
   carried_.clear();
   for (const ParameterId id : ids_) {
@@ -33,10 +34,13 @@ void Zero3::before_optimizer(Host& host) {
       flag = host.empty({1}, DType::kUInt8, BufferCategory::kWorkspace);
       // isinf and isnan: a mask of one byte an element each, and its any().
       for (int i = 0; i < 2; ++i) {
-        const SymTensor mask = in_host_memory(gradients_)
-                                   ? host_tensor(host, gradients_->numel, DType::kBool, BufferCategory::kWorkspace, false)
-                                   : host.empty({gradients_->numel}, DType::kBool, BufferCategory::kWorkspace);
-        host.launch(OpKind::kCompare, {gradients_}, {mask}, {4.0, std::numeric_limits<double>::infinity()});
+        const SymTensor mask =
+            in_host_memory(gradients_)
+                ? host_tensor(host, gradients_->numel, DType::kBool, BufferCategory::kWorkspace,
+                              false)
+                : host.empty({gradients_->numel}, DType::kBool, BufferCategory::kWorkspace);
+        host.launch(OpKind::kCompare, {gradients_}, {mask},
+                    {4.0, std::numeric_limits<double>::infinity()});
       }
       host.launch(OpKind::kFill, {}, {flag}, {0.0});
     }
@@ -53,11 +57,13 @@ void Zero3::before_optimizer(Host& host) {
         parts.push_back(parameter_norms_.at(id));
       }
     }
-    norms_.push_back(offload_optimizer_ ? offloaded_norm(host, parts) : global_norm(host, parts, DType::kFloat64));
+    norms_.push_back(offload_optimizer_ ? offloaded_norm(host, parts)
+                                        : global_norm(host, parts, DType::kFloat64));
   }
 }
 
-/// An fp32 gradient of the sub-group, its update, the 16-bit parts from the fp32 ones; then the next sub-group.
+/// An fp32 gradient of the sub-group, its update, the 16-bit parts from the fp32 ones; then the
+/// next sub-group.
 void Zero3::update(Host& host, Optimizer* optimizer) {
   SymTensor norm = combined_norm(host, norms_);
   if (loss_scale_ != 1) host.launch(OpKind::kMulInPlace, {norm}, {norm}, {1 / loss_scale_});
@@ -107,10 +113,11 @@ void Zero3::after_optimizer(Host& host) {
   cause_.clear();
   for (const ParameterId id : trainable_) parameters_.at(id).secondary.reset();
   std::vector<Carry>& carries = host.program().program().carries;
-  carries.clear();                         // Persistent parameters live across the end of a step.
+  carries.clear();  // Persistent parameters live across the end of a step.
   for (const auto& [id, before] : carried_) {
     const PartitionedParameter& p = parameters_.at(id);
-    if (step_ > 0 && p.status == Status::kAvailable) carries.push_back({before, p.full->storage->buffer});
+    if (step_ > 0 && p.status == Status::kAvailable)
+      carries.push_back({before, p.full->storage->buffer});
   }
   throughput_timer(host);
 }

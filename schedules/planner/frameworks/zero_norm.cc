@@ -12,7 +12,8 @@ constexpr BufferCategory kClip = BufferCategory::kClipTemporary;
 
 SymTensor scalar_like(Host& host, const SymTensor& t, DType dtype) {
   const MemorySpace space = t->storage->space;
-  return space == MemorySpace::kDevice ? host.empty(Shape(), dtype, kClip) : host.empty_on_host(Shape(), dtype, space, kClip);
+  return space == MemorySpace::kDevice ? host.empty(Shape(), dtype, kClip)
+                                       : host.empty_on_host(Shape(), dtype, space, kClip);
 }
 
 }  // namespace
@@ -46,7 +47,8 @@ SymTensor Zero::global_norm(Host& host, const TensorList& gradients, DType dtype
   return norm;
 }
 
-/// Python adds the squares up on the device, float() reads them; one fp32 number goes up again, over the ranks and back.
+/// Python adds the squares up on the device, float() reads them; one fp32 number goes up again,
+/// over the ranks and back.
 SymTensor Zero::offloaded_norm(Host& host, const TensorList& norms) {
   SymTensor square = host.empty({1}, DType::kFloat32, kClip);
   if (norms.empty()) {
@@ -81,7 +83,8 @@ SymTensor Zero::combined_norm(Host& host, const TensorList& norms) {
   if (norms.size() == 1) return norms[0];
   SymTensor stacked;
   if (in_host_memory(norms[0])) {
-    stacked = host.empty_on_host({static_cast<std::int64_t>(norms.size())}, DType::kFloat32, MemorySpace::kHostPageable, kClip);
+    stacked = host.empty_on_host({static_cast<std::int64_t>(norms.size())}, DType::kFloat32,
+                                 MemorySpace::kHostPageable, kClip);
     TensorList rows;
     for (const SymTensor& n : norms) rows.push_back(host.view_as(n, {1}, n->offset));
     const TensorList out{stacked};
@@ -115,17 +118,21 @@ void Zero::check_finite(Host& host, const TensorList& gradients, const SymTensor
     host.launch(q);
     if (read) read_back(host, finite);
   }
-  host.launch(OpKind::kFill, {}, {flag}, {0.0});   // A run that overflows would skip the step; ours do not.
+  host.launch(OpKind::kFill, {}, {flag},
+              {0.0});  // A run that overflows would skip the step; ours do not.
 }
 
-void Zero::unscale_and_clip(Host& host, const SymTensor& gradient, const SymTensor& norm, bool always) {
+void Zero::unscale_and_clip(Host& host, const SymTensor& gradient, const SymTensor& norm,
+                            bool always) {
   if (!config_.clip) {
-    if (always || loss_scale_ != 1) host.launch(OpKind::kMulInPlace, {gradient}, {gradient}, {1 / loss_scale_});
+    if (always || loss_scale_ != 1)
+      host.launch(OpKind::kMulInPlace, {gradient}, {gradient}, {1 / loss_scale_});
     return;
   }
   SymTensor coefficient = scalar_like(host, gradient, DType::kFloat32);
   host.launch(OpKind::kClipCoefficient, {norm}, {coefficient}, {config_.max_norm});
-  if (loss_scale_ != 1) host.launch(OpKind::kMulInPlace, {coefficient}, {coefficient}, {1 / loss_scale_});
+  if (loss_scale_ != 1)
+    host.launch(OpKind::kMulInPlace, {coefficient}, {coefficient}, {1 / loss_scale_});
   host.launch(OpKind::kMulInPlace, {gradient, coefficient}, {gradient});
 }
 

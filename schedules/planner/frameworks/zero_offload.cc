@@ -4,11 +4,14 @@
 
 namespace foreshard::zero {
 
-SymTensor Zero::host_tensor(Host& host, std::int64_t numel, DType dtype, BufferCategory category, bool pinned) {
-  return host.empty_on_host({numel}, dtype, pinned ? MemorySpace::kHostPinned : MemorySpace::kHostPageable, category);
+SymTensor Zero::host_tensor(Host& host, std::int64_t numel, DType dtype, BufferCategory category,
+                            bool pinned) {
+  return host.empty_on_host(
+      {numel}, dtype, pinned ? MemorySpace::kHostPinned : MemorySpace::kHostPageable, category);
 }
 
-/// Pageable memory goes through the driver's staging buffer: the call returns when the data is there.
+/// Pageable memory goes through the driver's staging buffer: the call returns when the data is
+/// there.
 void Zero::copy_across(Host& host, const SymTensor& from, const SymTensor& to, bool blocks) {
   const bool down = in_host_memory(to);
   const SymTensor& on_host = down ? to : from;
