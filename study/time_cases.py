@@ -76,7 +76,9 @@ def main():
             "Our answer beside each published pair of runs that differ in one setting, and beside collectives that users measured. Rows B* are "
             "users' reports. Everything here is one command:\n",
             f"    foreshard score ratios {CASES}\n",
-            "and the page is written by `python3 study/time_cases.py build/release/foreshard`. The form of the cases: `docs/formats/ratios.md`.\n"]
+            "and the page is written by `python3 study/time_cases.py build/release/foreshard`. The form of the cases: `docs/formats/ratios.md`.\n",
+            "Reports that are rows of a series: B1 is ou-01, B7 is-21, B13 ml-01 and fs-01, B23 hf-01. B2 (pipeline and expert parallelism) and B5, "
+            "B11, B12, B15 to B17, B24 to B28 name no pair that can be planned.\n"]
     text += ratio_lines(program)
     text += collective_lines(program)
     page = ROOT / "docs/validation/time-cases.md"
