@@ -326,7 +326,7 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   set_software(run, out);
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;
-    for (ParameterDef& p : model.parameters) p.dtype = config.model_dtype;
+    model.set_dtype(config.model_dtype);
     out.job.model = std::make_shared<const Model>(std::move(model));
   }
   return out;
