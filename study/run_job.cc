@@ -343,6 +343,13 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   }
   set_checkpointing(run, config);
   set_software(run, out);
+  if (contains(run.strategy + run.model, "LoRA")) {
+    out.calibrates = false;
+    if (run.ac_mode.empty()) {
+      config.checkpoint = CheckpointKind::kFull;
+      out.assumptions.push_back("full checkpointing, the default of LoRA recipes (not stated)");
+    }
+  }
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;
     model.set_dtype(config.model_dtype);
