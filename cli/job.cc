@@ -305,10 +305,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     return job;
   }
   guarded(a, [&] {
-    Model model = load_model(a.positional(0));
-    if (a.has("model-dtype")) {
-      for (ParameterDef& p : model.parameters) p.dtype = c.model_dtype;
-    }
+    Model model = load_model(with_adapters(a.positional(0), a));
+    if (a.has("model-dtype")) model.set_dtype(c.model_dtype);
     resolve_auto(a, model, c.zero);
     job.model = std::make_shared<const Model>(std::move(model));
   });

@@ -114,12 +114,32 @@ PositionalSpec model_argument() {
   return {"MODEL", "Catalogue name (foreshard models), a Hugging Face config.json, or a graph file of your own"};
 }
 
+OptionGroup adapter_options() {
+  return {"Adapters",
+          {option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
+           option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
+           option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
+           option("lora-targets", "NAMES", "Linear modules, e.g. q_proj,v_proj (default) or all-linear"),
+           option("lora-base", "KIND", "How frozen weights are kept: 16bit (default), 4bit (QLoRA), 4bit-double",
+                  {"16bit", "4bit", "4bit-double"})}};
+}
+
+std::string with_adapters(std::string model, const Arguments& arguments) {
+  for (const char* name : {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-base"}) {
+    if (!arguments.has(name)) continue;
+    std::string key = name;
+    key[4] = '_';
+    model += (model.find('?') == std::string::npos ? "?" : "&") + key + "=" + arguments.text(name);
+  }
+  return model;
+}
+
 std::vector<OptionGroup> job_options() {
   OptionGroup job{"Job",
                   {option("gpus", "N", "Number of GPUs"),
                    option("on", "HARDWARE", "Machine (foreshard hw), a profile file, or e.g. 2x-a100-80-200g, dgx-h100@400g"),
                    {"config", "FILE", "YAML file of these options, one \"name: value\" per line", {}, false}}};
-  return {job, training_group(), sharding_group(), fsdp1_group(), zero_group(), ddp_group(), sharded_optimizer_group()};
+  return {job, training_group(), sharding_group(), adapter_options(), fsdp1_group(), zero_group(), ddp_group(), sharded_optimizer_group()};
 }
 
 }  // namespace foreshard::cli

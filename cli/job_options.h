@@ -9,6 +9,9 @@ namespace foreshard::cli {
 
 /// Option groups "Job", "Sharding", "Training", and one for the knobs of each framework.
 std::vector<OptionGroup> job_options();
+/// LoRA and QLoRA on the model; and the model's request with what was given of them ("NAME?lora_rank=16&...").
+OptionGroup adapter_options();
+std::string with_adapters(std::string model, const Arguments& arguments);
 /// The positional argument MODEL.
 PositionalSpec model_argument();
 

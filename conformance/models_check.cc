@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "models/describe.h"
 #include "models/load_model.h"
-#include "study/model_costs.h"
+#include "schedules/planner/model_costs.h"
 
 namespace foreshard {
 namespace {

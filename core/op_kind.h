@@ -46,6 +46,9 @@ namespace foreshard {
   X(kRsqrt, "rsqrt")                                                                               \
   X(kCos, "cos")                                                                                   \
   X(kSin, "sin")                                                                                   \
+  X(kSign, "sign")                                                                                 \
+  X(kUniform, "uniform") /* random values of an interval */                                        \
+  X(kRelativeBucket, "relative_bucket") /* T5's bucket of a distance */                            \
   X(kWhere, "where")                                                                               \
   X(kCompare, "compare")                                                                           \
   X(kDropout, "dropout")                                                                           \
@@ -63,6 +66,9 @@ namespace foreshard {
   X(kIndexSelect, "index_select")                                                                  \
   X(kIndexAdd, "index_add")                                                                        \
   X(kHistogram, "histogram")                                                                       \
+  X(kNonzero, "nonzero") /* its size depends on data: no executor kernel */                        \
+  X(kMaskedScatter, "masked_scatter")                                                              \
+  X(kMaskedSelect, "masked_select")                                                                \
   /* normalisation, attention, embedding, loss */                                                  \
   X(kLayerNorm, "layer_norm")                                                                      \
   X(kLayerNormBackward, "layer_norm_backward")                                                     \
@@ -87,6 +93,11 @@ namespace foreshard {
   X(kMseLossBackward, "mse_loss_backward")                                                         \
   X(kConv2d, "conv2d")                                                                             \
   X(kConv2dBackward, "conv2d_backward")                                                            \
+  X(kConv1dDepthwise, "conv1d_depthwise")                                                          \
+  X(kConv1dDepthwiseBackward, "conv1d_depthwise_backward")                                         \
+  X(kAvgPool2d, "avg_pool2d")                                                                      \
+  X(kAvgPool2dBackward, "avg_pool2d_backward")                                                     \
+  X(kSolveTriangular, "solve_triangular")                                                          \
   X(kGroupedMatmul, "grouped_matmul")                                                              \
   /* lists of tensors in one launch: sharding copies and optimizers */                             \
   X(kForeachCopy, "foreach_copy")                                                                  \
@@ -107,6 +118,7 @@ namespace foreshard {
   X(kFlatten, "flatten")          /* tensors -> one flat buffer */                                 \
   X(kUnflatten, "unflatten")      /* one flat buffer -> tensors */                                 \
   X(kQuantizeFp8, "quantize_fp8")                                                                  \
+  X(kDequantize4Bit, "dequantize_4bit")                                                            \
   X(kAmax, "amax")                                                                                 \
   X(kCheckFinite, "check_finite")                                                                  \
   X(kInitialize, "initialize")    /* parameter values; executor asks its initializer */            \

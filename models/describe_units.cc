@@ -241,7 +241,9 @@ std::vector<UnitFact> split_units(const Model& model, TailRule rule) {
   std::vector<ModuleId> tail = model.roles.tail;
   if (rule == TailRule::kBaseModelNorm && !tail.empty()) {
     const std::string& norm = model.at(tail.front()).name;
-    const bool direct = std::count(norm.begin(), norm.end(), '.') == 1;   // base.norm
+    bool direct = std::count(norm.begin(), norm.end(), '.') == 1;   // base.norm, where all blocks are the base model's
+    const std::string base = norm.substr(0, norm.find('.') + 1);
+    for (const ModuleId block : model.roles.blocks) direct = direct && model.at(block).name.rfind(base, 0) == 0;
     const bool is_norm = model.at(tail.front()).class_name.find("Norm") != std::string::npos;
     if (is_norm && !direct) tail.erase(tail.begin());
   }

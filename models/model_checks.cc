@@ -18,7 +18,7 @@ struct FunctionRule {
 const std::map<Function, FunctionRule>& rules() {
   using F = Function;
   static const std::map<F, FunctionRule> table = {
-      {F::kLinear, {1, 1, 1, 1, 2}},          {F::kConv1D, {1, 1, 1, 1, 2}},        {F::kEmbedding, {1, 1, 1, 1, 1}},
+      {F::kLinear, {1, 3, 1, 0, 2}},          {F::kConv1D, {1, 1, 1, 1, 2}}, {F::kLinear4Bit, {1, 1, 1, 1, 2, 2}},        {F::kEmbedding, {1, 1, 1, 1, 1}},
       {F::kLayerNorm, {1, 1, 1, 0, 2, 0, 1}}, {F::kRmsNorm, {1, 1, 1, 0, 1, 0, 1}}, {F::kAttention, {3, 4, 1, 0, 0, 1, 2}},
       {F::kPackedAttention, {3, 3, 1, 0, 0, 3}}, {F::kAdd, {2, 2}},                 {F::kSub, {2, 2}},
       {F::kMul, {2, 2}},                      {F::kDiv, {2, 2}},                    {F::kAddScalar, {1, 1, 1, 0, 0, 0, 1}},
@@ -32,11 +32,14 @@ const std::map<Function, FunctionRule>& rules() {
       {F::kExperts, {1, 1, 1, 3, 3}},         {F::kRoutedExperts, {3, 3, 1, 2, 2, 2}}, {F::kTopK, {1, 1, 2, 0, 0, 1}},
       {F::kConv2d, {1, 1, 1, 1, 2, 2}},       {F::kRepeatKv, {1, 1, 1, 0, 0, 1}},   {F::kSelect, {1, 1, 1, 0, 0, 2}},
       {F::kCausalMask, {1, 2, 1, 0, 0, 2}},   {F::kGather, {2, 2, 1, 0, 0, 1}},     {F::kIndex, {2, 2}},
-      {F::kClamp, {1, 1, 1, 0, 0, 0, 2}},     {F::kVectorNorm, {1, 1, 1, 0, 0, 0, 1}}, {F::kMaskedFill, {2, 2}},
-      {F::kDivInPlace, {2, 2}},               {F::kMaskedScatter, {3, 3}},          {F::kAvgPool2d, {1, 1, 1, 0, 0, 1}},
+      {F::kClamp, {1, 1, 1, 0, 0, 0, 2}},     {F::kVectorNorm, {1, 1, 1, 0, 0, 0, 1}}, {F::kMaskedFill, {2, 2, 1, 0, 0, 0, 1}},
+      {F::kDivInPlace, {2, 2}},               {F::kMaskedScatter, {3, 3, 1, 0, 0, 1}}, {F::kAvgPool2d, {1, 1, 1, 0, 0, 1}},
       {F::kConv1dDepthwise, {1, 1, 1, 1, 1, 1}}, {F::kLoopedExperts, {3, 3, 1, 3, 3, 2}}, {F::kAssign, {1, 1 << 20, -1}},
       {F::kJitter, {1, 1, 1, 0, 0, 0, 1}},     {F::kSliceLike, {2, 2, 1, 0, 0, 1}},    {F::kExpandLike, {2, 2, 1, 0, 0, 1}}, {F::kViewLike, {2, 2}},
-      {F::kFusedLinearCrossEntropy, {2, 2, 1, 1, 1}}, {F::kRelativeBias, {1, 1, 1, 1, 1, 3}}, {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}}};
+      {F::kFusedLinearCrossEntropy, {2, 2, 1, 1, 1}}, {F::kRelativeBias, {1, 1, 1, 1, 1, 3}}, {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}},
+      {F::kPositionMask, {1, 1, 1, 0, 0, 1}}, {F::kZeroBias, {2, 2, 1, 0, 0, 1}},   {F::kPad, {1, 1, 1, 0, 0, 2}},
+      {F::kTileMask, {2, 2, 1, 0, 0, 2}},     {F::kCrossMask, {2, 2, 2, 0, 0, 1}},  {F::kAxialRotaryTable, {1, 1, 2, 0, 0, 1}},
+      {F::kWindowOrder, {1, 1, 1, 0, 0, 1}},  {F::kWindowedAttention, {3, 3, 1, 0, 0, 1, 2}}};
   return table;
 }
 
@@ -67,6 +70,9 @@ void check_statement(const Model& model, const Module& module, std::size_t index
   check_count(place, "inputs", s.inputs.size(), rule.min_inputs, rule.max_inputs, issues);
   if (rule.outputs >= 0) check_count(place, "outputs", s.outputs.size(), rule.outputs, rule.outputs, issues);
   check_count(place, "parameters", s.parameters.size(), rule.min_parameters, rule.max_parameters, issues);
+  if (s.function == Function::kLinear && (s.inputs.size() > 1) == !s.parameters.empty()) {
+    issues.add(place, "has its weight twice or not at all", "a weight as parameter or as second input");
+  }
   check_count(place, "ints", s.ints.size(), rule.min_ints, 1 << 20, issues);
   check_count(place, "floats", s.floats.size(), rule.min_floats, 1 << 20, issues);
   if (s.function == Function::kBuffer || s.function == Function::kAddBuffer) {

@@ -50,9 +50,15 @@ std::optional<Function> parse_function(std::string_view text) {
   return std::nullopt;
 }
 
+void Model::set_dtype(DType dtype) {
+  for (ParameterDef& p : parameters) {
+    if (p.packs == 1) p.dtype = dtype;
+  }
+}
+
 Elements Model::parameter_count() const {
   Elements n;
-  for (const ParameterDef& p : parameters) n += Elements(p.numel());
+  for (const ParameterDef& p : parameters) n += Elements(p.numel() * p.packs);
   return n;
 }
 

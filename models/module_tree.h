@@ -25,7 +25,8 @@ using ValueSlot = std::int32_t;
 //   X(enumerator, "text name")  -- meaning of ints / floats / parameters is given with the recipes in models/ops.
 #define FORESHARD_FUNCTIONS(X)                                                                      \
   X(kCall, "call")                     /* child module; Statement::child */                         \
-  X(kLinear, "linear")                 /* x; parameters: weight [out, in], bias? */                 \
+  X(kLinear, "linear")                 /* x[, weight[, bias]]; parameters where the weight is no input: weight [out, in], bias? */ \
+  X(kLinear4Bit, "linear_4bit")        /* x; ints: out, in; parameters: packed NF4 weight, bias?; see below */ \
   X(kConv1D, "conv1d_linear")          /* x; parameters: weight [in, out], bias (GPT-2's Conv1D: addmm) */ \
   X(kEmbedding, "embedding")           /* indices; parameters: weight */                            \
   X(kLayerNorm, "layer_norm")          /* x; parameters: weight?, bias?; floats: eps */             \
@@ -74,7 +75,7 @@ using ValueSlot = std::int32_t;
   X(kFusedLinearCrossEntropy, "fused_linear_cross_entropy") /* x [.., h], targets -> mean loss; parameters: weight [classes, h] */ \
   X(kRoutedExperts, "routed_experts")  /* x, weights, indices; ints: experts, top_k; parameters */  \
   X(kTopK, "topk")                     /* ints: k; outputs values, indices */                       \
-  X(kConv2d, "conv2d")                 /* ints: stride, padding; parameters: weight, bias? */       \
+  X(kConv2d, "conv2d")                 /* ints: stride, padding; parameters: weight, bias?; see below */ \
   X(kRepeatKv, "repeat_kv")            /* expand + reshape copy; ints: repeats */                   \
   /* Needed by the Hugging Face families; conventions below. */                                     \
   X(kSelect, "select")                 /* one index of a dimension, which disappears; ints: dim, index */ \
@@ -86,8 +87,8 @@ using ValueSlot = std::int32_t;
   X(kSoftplus, "softplus")                                                                          \
   X(kVectorNorm, "vector_norm")        /* over the last dimension, kept; floats: p; saves x and the result */ \
   X(kDivInPlace, "div_")               /* x /= y; outputs x again; saves as div does */             \
-  X(kMaskedFill, "masked_fill")        /* x, mask; saves the mask */                                \
-  X(kMaskedScatter, "masked_scatter")  /* x, token ids, rows: rows of x at image tokens replaced; saves the boolean mask */ \
+  X(kMaskedFill, "masked_fill")        /* x, mask; floats: value where the mask is true; saves the mask */ \
+  X(kMaskedScatter, "masked_scatter")  /* x, token ids, rows; ints: token whose places take the rows; saves the boolean mask */ \
   X(kAvgPool2d, "avg_pool2d")          /* ints: kernel = stride; saves x */                         \
   X(kConv1dDepthwise, "conv1d_depthwise") /* x [b, c, s]; parameters: weight [c, 1, k]; ints: padding */ \
   X(kLoopedExperts, "looped_experts")  /* x [T, h], weights, indices; parameters w1, v1, w2 [E * f, h]; ints: experts, top_k, activation */ \
@@ -97,7 +98,15 @@ using ValueSlot = std::int32_t;
   X(kJitter, "jitter")                 /* x *= uniform noise of x's shape, in place; outputs x; floats: width; saves the noise */ \
   X(kAssign, "assign")                 /* outputs are the inputs: Python's a, b = c, d; no tensor work */ \
   X(kRelativeBias, "relative_bias")    /* x [b, s, .] -> [1, heads, s, s]; parameters: table [buckets, heads]; ints: bidirectional, buckets, distance */ \
-  X(kGatedDeltaRule, "gated_delta_rule") /* q, k, v, decay, beta: Qwen3-Next's chunked fallback; ints: chunk */
+  X(kPositionMask, "position_mask")    /* bias [1, h, s, t] -> additive mask, contiguous; ints: causal; saves the causal mask */ \
+  X(kZeroBias, "zero_bias")            /* x [b, s, .], y [b, t, .] -> zeros [1, heads, s, t]; ints: heads */ \
+  X(kPad, "pad")                       /* zeros after the end; ints: dim, count */                  \
+  X(kTileMask, "tile_mask")            /* tiles seen [b, t], x: its dtype -> additive [b, 1, t n, t n]; ints: patches, n (padded) */ \
+  X(kCrossMask, "cross_mask")          /* tiles seen [b, s, 1, t], x: its dtype -> additive [b, 1, s, t n], rows that see any [b, 1, s, 1]; ints: n */ \
+  X(kAxialRotaryTable, "axial_rotary_table") /* x [n, .] -> cos, sin [n, width] in fp32, rows and columns half each; ints: width */ \
+  X(kWindowOrder, "window_order")      /* x [n, .]: groups of `unit` rows in the order of windows; ints: unit; saves the index */ \
+  X(kWindowedAttention, "windowed_attention") /* q, k, v [1, h, n, d] -> [1, n, h, d]; ints: lengths, repeated up to n; floats: dropout, scale */ \
+  X(kGatedDeltaRule, "gated_delta_rule") /* q, k [b, s, h, d], v, decay [b, s, h'], beta: Qwen3-Next's chunked fallback; ints: chunk */
 
 // Conventions of the functions above.
 //   view, reshape: 0 keeps the input's size of that dimension, -1 (once) is what remains. Negative dims count from the
@@ -112,6 +121,10 @@ using ValueSlot = std::int32_t;
 //     [b, s, heads, d]. ints[0]: causal (ignored with a mask). floats: dropout, scale.
 //   routed_experts (grouped_mm of the library): inputs x [T, h], weights [T, k], indices [T, k]; parameters gate_up
 //     [E, 2 f, h], down [E, h, f]; ints: experts, top_k, activation (Activation below).
+//   conv2d: a weight of rank 5 [o, c, t, r, s] takes x [n, c, t, h, w] whole in t (a patch embedding of video).
+//   linear_4bit (bitsandbytes MatMul4Bit): the weight is made anew in x's dtype for each product, forward and backward;
+//     the module's first buffer holds the scales, in 8 bits where they are quantised themselves.
+//   looped_experts: every expert is given tokens * top_k / experts tokens, whatever the indices say.
 //   cast: dtype is that of the result; with a second input, that value's dtype instead. softmax: dtype of the result (a
 //     16-bit input is converted inside the kernel), or with ints[0] = 1 the input's own. dropout: p 0 hands x on.
 //   add, mul, div and so on promote as PyTorch does (bfloat16 * float32 -> float32) and broadcast.
@@ -146,6 +159,7 @@ struct ParameterDef {
   std::vector<std::int64_t> shape;
   DType dtype = DType::kFloat32;
   bool trainable = true;
+  std::int64_t packs = 1;                  ///< Values that one element holds (4: four-bit values in 16-bit storage).
   std::int64_t numel() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
@@ -186,7 +200,8 @@ struct Module {
 struct ModelArgument {
   std::string name;
   bool tokens = true;                      ///< int64 indices below `vocabulary`; otherwise floating.
-  std::vector<std::int64_t> shape;         ///< Empty: [micro-batch, sequence] chosen when planning; -1: the micro-batch.
+  /// Empty: [micro-batch, sequence] chosen when planning; -n: n times the micro-batch; 0: the sequence.
+  std::vector<std::int64_t> shape;
   std::int64_t vocabulary = 0;
   DType dtype = DType::kInt64;
   bool requires_grad = false;
@@ -216,7 +231,9 @@ struct Model {
   Module& at(ModuleId id) { return modules[id.value]; }
   const Module& at(ModuleId id) const { return modules[id.value]; }
   const ParameterDef& at(ParameterId id) const { return parameters[id.value]; }
-  /// Tied parameters once.
+  /// Every parameter that is not packed is kept in this dtype.
+  void set_dtype(DType dtype);
+  /// Tied parameters once; packed values counted singly.
   Elements parameter_count() const;
   Elements trainable_count() const;
   /// By fully qualified name, following aliases; invalid id if there is none.

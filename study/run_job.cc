@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "models/adapters.h"
 #include "models/load_model.h"
 #include "models/plain/plain_models.h"
 
@@ -30,7 +32,6 @@ Stack stack_of(const MeasuredRun& run) {
 std::string refusal_of(const MeasuredRun& run) {
   const auto has = [&](const char* word) { return contains(run.strategy, word) || contains(run.precision, word) ||
                                                   contains(run.model, word); };
-  if (has("LoRA")) return "adapters (LoRA, QLoRA) on quantised or frozen weights are not planned from a table row";
   if (has("MoE") || has("+EP")) return "expert parallelism is not modelled";
   if (has("+CP") || run.cp.value_or(1) > 1) return "context parallelism is not modelled";
   if (run.tp.value_or(1) > 1) return "tensor parallelism is not modelled";
@@ -289,6 +290,20 @@ std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
   return std::make_shared<const Model>(plain_llama(o));
 }
 
+/// Adapters of a LoRA or QLoRA run. No row states rank and targets: those of the trainers' own recipes (fsdp_qlora: 64,
+/// others 16, on every linear module; double quantisation as in QLoRA's paper).
+std::optional<LoraOptions> adapters_of(const MeasuredRun& run, std::vector<std::string>& assumptions) {
+  const std::string text = run.strategy + " " + run.model;
+  if (!contains(text, "LoRA")) return std::nullopt;
+  LoraOptions o;
+  o.rank = run.row_id.starts_with("fsdp_qlora") ? 64 : 16;
+  o.alpha = static_cast<double>(o.rank);
+  o.targets = {"all-linear"};
+  if (contains(text, "QLoRA")) o.base = LoraOptions::Base::k4BitDouble;
+  assumptions.push_back(fmt::format("adapters of rank {} on all linear modules (not stated)", o.rank));
+  return o;
+}
+
 }  // namespace
 
 RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
@@ -316,15 +331,26 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     const Json configuration = configuration_of(run, out.assumptions);
     const bool fused = fused_kernels(run) && configuration["model_type"] == "llama";
     out.job.model = fused ? fused_llama(run) : model_of(configuration, run.row_id);
+    if (const auto adapters = adapters_of(run, out.assumptions)) {
+      out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));
+      config.model_dtype = DType::kBFloat16;                // Frozen weights are kept in 16 bits.
+    }
   } catch (const InputError& error) {
     out.refusal = error.what();
     return out;
   }
   set_checkpointing(run, config);
   set_software(run, out);
+  if (contains(run.strategy + run.model, "LoRA")) {
+    out.calibrates = false;
+    if (run.ac_mode.empty()) {
+      config.checkpoint = CheckpointKind::kFull;
+      out.assumptions.push_back("full checkpointing, the default of LoRA recipes (not stated)");
+    }
+  }
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;
-    for (ParameterDef& p : model.parameters) p.dtype = config.model_dtype;
+    model.set_dtype(config.model_dtype);
     out.job.model = std::make_shared<const Model>(std::move(model));
   }
   return out;

@@ -148,6 +148,7 @@ void attention_backward(const KernelCall& c) {
           s[at] *= gp[at] - static_cast<float>(dot);
         }
       }
+      if (c.has_output(3)) from_floats(c.outputs[3].at(b).at(h), s.data());
       gemm({.m = p.queries, .n = p.width, .k = p.keys, .alpha = p.scale}, s.data(), ks.data(), gqs.data());
       gemm({.transpose_a = true, .m = p.keys, .n = p.width, .k = p.queries, .alpha = p.scale}, s.data(), qs.data(), gks.data());
       from_floats(gq.at(b).at(h), gqs.data());

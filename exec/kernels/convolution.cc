@@ -80,4 +80,78 @@ void conv2d_backward(const KernelCall& c) {
   if (c.has_output(2)) from_floats(c.outputs[2], gbias.data());
 }
 
+namespace {
+
+/// Calls f(element of x, element of the weight, element of y) for every product of a depthwise 1-D convolution of stride 1.
+template <typename F>
+void for_each_tap(const TensorView& x, const TensorView& weight, const TensorView& y, std::int64_t padding, F f) {
+  if (x.rank != 3 || y.rank != 3 || weight.rank != 3 || weight.shape[0] != x.shape[1]) {
+    kernel_error(fmt::format("x {}, weight {}, y {} do not fit", shape_text(x), shape_text(weight), shape_text(y)));
+  }
+  const std::int64_t taps = weight.shape[2], in = x.shape[2], out = y.shape[2];
+  for (std::int64_t row = 0; row < x.shape[0] * x.shape[1]; ++row) {
+    const std::int64_t channel = row % x.shape[1];
+    for (std::int64_t o = 0; o < out; ++o) {
+      for (std::int64_t t = 0; t < taps; ++t) {
+        const std::int64_t i = o + t - padding;
+        if (i < 0 || i >= in) continue;
+        f(static_cast<std::size_t>(row * in + i), static_cast<std::size_t>(channel * taps + t), static_cast<std::size_t>(row * out + o));
+      }
+    }
+  }
+}
+
+/// Calls f(element of x, element of y) for every pair of a non-overlapping 2-D pool.
+template <typename F>
+void for_each_in_pool(const TensorView& x, const TensorView& y, std::int64_t side, F f) {
+  for (std::int64_t plane = 0; plane < x.shape[0] * x.shape[1]; ++plane) {
+    for (std::int64_t h = 0; h < y.shape[2] * side; ++h) {
+      for (std::int64_t w = 0; w < y.shape[3] * side; ++w) {
+        f(static_cast<std::size_t>((plane * x.shape[2] + h) * x.shape[3] + w),
+          static_cast<std::size_t>((plane * y.shape[2] + h / side) * y.shape[3] + w / side));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void conv1d_depthwise(const KernelCall& c) {
+  const std::vector<float> x = to_floats(input(c, 0)), weight = to_floats(input(c, 1));
+  std::vector<float> y(static_cast<std::size_t>(output(c, 0).numel()), 0.0f);
+  for_each_tap(c.inputs[0], c.inputs[1], c.outputs[0], integer_attribute(c, 0, 0),
+               [&](std::size_t i, std::size_t w, std::size_t o) { y[o] += x[i] * weight[w]; });
+  from_floats(c.outputs[0], y.data());
+}
+
+void conv1d_depthwise_backward(const KernelCall& c) {
+  const std::vector<float> grad = to_floats(input(c, 0)), x = to_floats(input(c, 1)), weight = to_floats(input(c, 2));
+  std::vector<float> gx(x.size(), 0.0f), gweight(weight.size(), 0.0f);
+  for_each_tap(c.inputs[1], c.inputs[2], c.inputs[0], integer_attribute(c, 0, 0),
+               [&](std::size_t i, std::size_t w, std::size_t o) {
+                 gx[i] += grad[o] * weight[w];
+                 gweight[w] += grad[o] * x[i];
+               });
+  if (c.has_output(0)) from_floats(c.outputs[0], gx.data());
+  if (c.has_output(1)) from_floats(c.outputs[1], gweight.data());
+}
+
+void avg_pool2d(const KernelCall& c) {
+  const std::int64_t side = integer_attribute(c, 0, 1);
+  const std::vector<float> x = to_floats(input(c, 0));
+  std::vector<float> y(static_cast<std::size_t>(output(c, 0).numel()), 0.0f);
+  const auto area = static_cast<float>(side * side);
+  for_each_in_pool(c.inputs[0], c.outputs[0], side, [&](std::size_t i, std::size_t o) { y[o] += x[i] / area; });
+  from_floats(c.outputs[0], y.data());
+}
+
+void avg_pool2d_backward(const KernelCall& c) {
+  const std::int64_t side = integer_attribute(c, 0, 1);
+  const std::vector<float> grad = to_floats(input(c, 0));
+  std::vector<float> gx(static_cast<std::size_t>(output(c, 0).numel()), 0.0f);
+  const auto area = static_cast<float>(side * side);
+  for_each_in_pool(c.outputs[0], c.inputs[0], side, [&](std::size_t i, std::size_t o) { gx[i] = grad[o] / area; });
+  from_floats(c.outputs[0], gx.data());
+}
+
 }  // namespace foreshard::kernels

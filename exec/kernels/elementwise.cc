@@ -19,6 +19,16 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// Differs between ranks, steps and launches.
+std::uint64_t random_state(const KernelCall& c, std::int64_t seed) {
+  std::uint64_t state = mix(static_cast<std::uint64_t>(seed));
+  state = mix(state ^ static_cast<std::uint64_t>(c.origin.rank));
+  state = mix(state ^ static_cast<std::uint64_t>(c.origin.step + 1));
+  return mix(state ^ c.origin.instruction);
+}
+
+double unit_random(std::uint64_t state, std::uint64_t i) { return static_cast<double>(mix(state ^ i) >> 11) * 0x1p-53; }
+
 }  // namespace
 
 void unary(const KernelCall& c) {
@@ -42,6 +52,7 @@ void unary(const KernelCall& c) {
     case OpKind::kCos: return map(y, x, [](float a) { return std::cos(a); });
     case OpKind::kSin: return map(y, x, [](float a) { return std::sin(a); });
     case OpKind::kExp: return map(y, x, [](float a) { return std::exp(a); });
+    case OpKind::kSign: return map(y, x, [](float a) { return a > 0 ? 1.0f : a < 0 ? -1.0f : 0.0f; });
     case OpKind::kSoftplus: return map(y, x, scalar::softplus);
     case OpKind::kClamp: {
       const auto high = static_cast<float>(c.attribute(1, 0));
@@ -122,20 +133,25 @@ void compare(const KernelCall& c) {
 
 void dropout(const KernelCall& c) {
   const double p = c.attribute(0, 0.5);
-  std::uint64_t state = mix(static_cast<std::uint64_t>(integer_attribute(c, 1, 0)));
-  state = mix(state ^ static_cast<std::uint64_t>(c.origin.rank));
-  state = mix(state ^ static_cast<std::uint64_t>(c.origin.step + 1));
-  state = mix(state ^ c.origin.instruction);
+  const std::uint64_t state = random_state(c, integer_attribute(c, 1, 0));
   const TensorView& x = input(c, 0);
   std::vector<float> values = to_floats(x), mask(values.size());
   const auto keep_scale = static_cast<float>(p < 1 ? 1.0 / (1.0 - p) : 0.0);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const double u = static_cast<double>(mix(state ^ i) >> 11) * 0x1p-53;
+    const double u = unit_random(state, i);
     mask[i] = u < p ? 0.0f : 1.0f;
     values[i] *= mask[i] * keep_scale;
   }
   from_floats(output(c, 0), values.data());
   if (c.has_output(1)) from_floats(c.outputs[1], mask.data());
+}
+
+void uniform(const KernelCall& c) {
+  const double low = c.attribute(0, 0), high = c.attribute(1, 1);
+  const std::uint64_t state = random_state(c, integer_attribute(c, 2, 0));
+  std::vector<float> values(static_cast<std::size_t>(output(c, 0).numel()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(low + (high - low) * unit_random(state, i));
+  from_floats(output(c, 0), values.data());
 }
 
 void dropout_backward(const KernelCall& c) {

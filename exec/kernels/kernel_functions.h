@@ -16,6 +16,7 @@ void where(const KernelCall&);
 void compare(const KernelCall&);
 void dropout(const KernelCall&);
 void dropout_backward(const KernelCall&);
+void uniform(const KernelCall&);
 
 // structure.cc
 void fill(const KernelCall&);
@@ -76,6 +77,18 @@ void attention_backward(const KernelCall&);
 // convolution.cc
 void conv2d(const KernelCall&);
 void conv2d_backward(const KernelCall&);
+void conv1d_depthwise(const KernelCall&);
+void conv1d_depthwise_backward(const KernelCall&);
+void avg_pool2d(const KernelCall&);
+void avg_pool2d_backward(const KernelCall&);
+
+// masked.cc
+void masked_scatter(const KernelCall&);
+void masked_select(const KernelCall&);
+void relative_bucket(const KernelCall&);
+
+// triangular.cc
+void solve_triangular(const KernelCall&);
 
 // optimizer.cc
 void foreach_arithmetic(const KernelCall&);

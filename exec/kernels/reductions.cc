@@ -112,7 +112,13 @@ void sum(const KernelCall& c) {
 }
 
 void norm(const KernelCall& c) {
-  store_element(output(c, 0), 0, p_norm(to_floats(input(c, 0)), c.attribute(0, 2)));
+  const std::vector<float> values = to_floats(input(c, 0));
+  const std::int64_t rows = output(c, 0).numel();
+  const std::size_t n = rows > 0 ? values.size() / static_cast<std::size_t>(rows) : 0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* row = values.data() + static_cast<std::size_t>(r) * n;
+    store_element(output(c, 0), r, p_norm({row, row + n}, c.attribute(0, 2)));
+  }
 }
 
 void foreach_norm(const KernelCall& c) {
@@ -141,10 +147,14 @@ void cumsum(const KernelCall& c) {
   const TensorView x = transposed(input(c, 0), dim, input(c, 0).rank - 1);
   const TensorView y = transposed(output(c, 0), dim, output(c, 0).rank - 1);
   const auto n = static_cast<std::size_t>(x.shape[static_cast<std::size_t>(x.rank - 1)]);
+  const bool reversed = c.attribute(1, 0) != 0;
   std::vector<float> values = to_floats(x);
   for (std::size_t row = 0; n > 0 && row < values.size(); row += n) {
     double total = 0;
-    for (std::size_t i = row; i < row + n; ++i) values[i] = static_cast<float>(total += static_cast<double>(values[i]));
+    for (std::size_t k = 0; k < n; ++k) {
+      float& value = values[reversed ? row + n - 1 - k : row + k];
+      value = static_cast<float>(total += static_cast<double>(value));
+    }
   }
   from_floats(y, values.data());
 }

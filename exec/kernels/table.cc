@@ -21,7 +21,7 @@ KernelFunction kernel_for(OpKind op) {
     case OpKind::kNeg: case OpKind::kAddScalar: case OpKind::kMulScalar: case OpKind::kSilu: case OpKind::kGelu:
     case OpKind::kRelu: case OpKind::kSigmoid: case OpKind::kTanh: case OpKind::kPow: case OpKind::kSqrt:
     case OpKind::kRsqrt: case OpKind::kCos: case OpKind::kSin: case OpKind::kExp: case OpKind::kClamp:
-    case OpKind::kSoftplus: return unary;
+    case OpKind::kSign: case OpKind::kSoftplus: return unary;
     case OpKind::kAddInPlace: return add_in_place;
     case OpKind::kMulInPlace: return mul_in_place;
     case OpKind::kSiluBackward: case OpKind::kGeluBackward: case OpKind::kReluBackward: case OpKind::kSigmoidBackward:
@@ -63,6 +63,15 @@ KernelFunction kernel_for(OpKind op) {
     case OpKind::kMseLossBackward: return mse_loss_backward;
     case OpKind::kConv2d: return conv2d;
     case OpKind::kConv2dBackward: return conv2d_backward;
+    case OpKind::kConv1dDepthwise: return conv1d_depthwise;
+    case OpKind::kConv1dDepthwiseBackward: return conv1d_depthwise_backward;
+    case OpKind::kAvgPool2d: return avg_pool2d;
+    case OpKind::kAvgPool2dBackward: return avg_pool2d_backward;
+    case OpKind::kSolveTriangular: return solve_triangular;
+    case OpKind::kMaskedScatter: return masked_scatter;
+    case OpKind::kMaskedSelect: return masked_select;
+    case OpKind::kUniform: return uniform;
+    case OpKind::kRelativeBucket: return relative_bucket;
     case OpKind::kForeachCopy: return foreach_copy;
     case OpKind::kSplitCopy: return split_copy;
     case OpKind::kChunkCat: return chunk_cat;
@@ -81,7 +90,8 @@ KernelFunction kernel_for(OpKind op) {
     case OpKind::kCheckFinite: return check_finite;
     case OpKind::kInitialize: return initialize;
     case OpKind::kObserve: return observe;
-    case OpKind::kQuantizeFp8: case OpKind::kFusedBlock: return nullptr;
+    case OpKind::kQuantizeFp8: case OpKind::kFusedBlock: case OpKind::kNonzero: case OpKind::kDequantize4Bit:
+      return nullptr;
   }
   return nullptr;
 }

@@ -78,10 +78,11 @@ ModuleId add_ffn(ModelBuilder& b, ModuleId block, const Dbrx& d) {
   Program r(b, router, {"x"});
   if (d.jitter > 0) r.scalar(Function::kJitter, "x", d.jitter, "x");   // In place: the experts see it too.
   r.view("x", {-1, d.hidden}, "hidden_states");
-  r.returns({r.call(layer, {"hidden_states"}, "router_logits")});
+  r.call(layer, {"hidden_states"}, "router_logits");
+  r.returns({"router_logits", "x"});
   const ModuleId experts = add_experts(b, id, d);
   Program p(b, id, {"hidden_states"});
-  p.call(router, {"hidden_states"}, "router_logits");
+  p.call_all(router, {"hidden_states"}, {"router_logits", "hidden_states"});
   p.op_ints(Function::kSoftmax, {"router_logits"}, {1}, "router_probs");
   p.ops(Function::kTopK, {"router_probs"}, {d.top_k}, {"top_k_weights", "top_k_index"});
   if (d.norm_power) {
@@ -122,13 +123,8 @@ Model build(const Dbrx& d) {
   p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
   for (const ModuleId block : blocks) p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
   p.returns({p.call(norm, {"hidden_states"}, "hidden_states")});
-  Program root(b, b.root(), {"input_ids"});
-  root.call(model, {"input_ids"}, "hidden_states");
-  root.returns({root.call(head, {"hidden_states"}, "logits")});
-  b.model().architecture = "DbrxForCausalLM";
-  b.model().arguments = {token_argument("input_ids", d.vocabulary)};
-  b.model().roles = {blocks, {wte}, {norm, head}, {}};
-  return b.take();
+  b.model().not_modelled.push_back("routing: every expert is given an equal share of the tokens");
+  return finish_causal(b, {model, wte, norm, blocks}, head, d.vocabulary, false);
 }
 
 Activation read_expert_activation(HfConfig& ffn) {
@@ -158,6 +154,9 @@ Model import_dbrx(HfConfig& config) {
   d.experts = ffn.size("moe_num_experts", 4, kLargestExperts);
   d.top_k = ffn.size("moe_top_k", 1, kLargestExperts);
   d.norm_power = ffn.optional_number("moe_normalize_expert_weights", 1.0, 0.0, 1e3);
+  if (d.norm_power && *d.norm_power != 1 && *d.norm_power != 2) {
+    ffn.problem("moe_normalize_expert_weights", "is a norm that is not modelled", "1, 2 or null");
+  }
   d.activation = read_expert_activation(ffn);
   d.jitter = ffn.optional_number("moe_jitter_eps", std::nullopt, 0.0, 1.0).value_or(0.0);
   ffn.ignore({"moe_loss_weight", "hidden_size"});

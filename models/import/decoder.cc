@@ -9,6 +9,13 @@ std::int64_t window_of(const DecoderSpec& spec, std::int64_t layer) {
   return spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
 }
 
+bool has_sliding(const DecoderSpec& spec) {
+  return std::any_of(spec.windows.begin(), spec.windows.end(), [](std::int64_t w) { return w > 0; });
+}
+bool has_full(const DecoderSpec& spec) {
+  return spec.windows.empty() || std::find(spec.windows.begin(), spec.windows.end(), 0) != spec.windows.end();
+}
+
 // Which masks the model asks the library for; each may turn out to be None.
 struct Masks {
   bool full = false, sliding = false;
@@ -109,6 +116,8 @@ ModuleId add_rotary(ModelBuilder& b, ModuleId model, const DecoderSpec& spec) {
     auto& buffers = b.model().at(id).buffers;
     buffers.clear();
     for (const char* kind : {"full_attention", "sliding_attention"}) {
+      const bool sliding = std::string_view(kind) == "sliding_attention";
+      if (!(sliding ? has_sliding(spec) : has_full(spec))) continue;
       for (const char* name : {"_inv_freq", "_original_inv_freq"}) {
         buffers.push_back({kind + std::string(name), {spec.attention.rotary / 2}, DType::kFloat32, false});
       }
@@ -133,7 +142,7 @@ void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const Dec
   if (masks.sliding) make_mask(p, spec, masks.window, true, "sliding_mask");
   p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
   p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
-  const bool two_tables = spec.second_rotary && masks.sliding;
+  const bool two_tables = spec.second_rotary && has_sliding(spec) && has_full(spec);
   if (two_tables) p.call_all(rotary, {"hidden_states", "position_ids"}, {"sliding_cos", "sliding_sin"});
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     const ModuleId block = d.blocks[static_cast<std::size_t>(i)];
@@ -164,10 +173,32 @@ ModelArgument token_argument(const std::string& name, std::int64_t vocabulary) {
   return argument;
 }
 
+ModelArgument pixel_argument(std::vector<std::int64_t> shape) {
+  ModelArgument argument;
+  argument.name = "pixel_values";
+  argument.tokens = false;
+  argument.shape = std::move(shape);
+  argument.dtype = DType::kFloat32;
+  return argument;
+}
+
+Model finish_causal(ModelBuilder& b, const Decoder& decoder, ModuleId head, std::int64_t vocabulary, bool tied) {
+  Model& model = b.model();
+  if (tied) b.tie_parameter(head, "weight", model.at(decoder.embedding).parameters[0].id);
+  Program p(b, b.root(), {"input_ids"});
+  p.call(decoder.model, {"input_ids"}, "hidden_states");
+  p.returns({p.call(head, {"hidden_states"}, "logits")});
+  model.architecture = model.root().class_name;
+  model.arguments = {token_argument("input_ids", vocabulary)};
+  model.roles = {decoder.blocks, {decoder.embedding}, {decoder.norm, head}, {}};
+  return b.take();
+}
+
 Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name, const DecoderSpec& spec, bool from_embeddings) {
   Decoder d;
   const Masks masks = masks_of(spec);
-  d.model = b.add_module(parent, name, spec.prefix + (from_embeddings ? "TextModel" : "Model"));
+  const std::string model_class = spec.prefix + (from_embeddings ? "TextModel" : "Model");
+  d.model = b.add_module(parent, name, spec.model_class.empty() ? model_class : spec.model_class);
   d.embedding = add_embedding(b, d.model, spec);
   const ModuleId list = b.add_module(d.model, "layers", "ModuleList");
   b.model().at(list).has_forward = false;

@@ -32,6 +32,7 @@ struct DecoderSpec {
   bool long_rope = false;                  ///< Rotary frequencies for long contexts (Phi-3's "longrope").
   bool second_rotary = false;              ///< Gemma 3: sliding layers have a rotary table of their own.
   std::string embedding_class = "Embedding";
+  std::string model_class;                 ///< Of the decoder itself; empty: prefix + "Model" or "TextModel".
   /// Replaces the gated MLP of a layer (mixture of experts); returns a module hidden_states -> hidden_states.
   std::function<ModuleId(ModelBuilder&, ModuleId parent, std::int64_t layer)> mlp;
   /// Replaces the attention of a layer (name, module): same inputs and result; empty name: the usual one.
@@ -55,7 +56,12 @@ struct CausalHead {
 };
 Model causal_model(const std::string& class_name, const std::string& base, const DecoderSpec& spec, const CausalHead& head);
 
+/// Writes the root of a causal model from input_ids through `decoder` and `head` and hands the model over.
+Model finish_causal(ModelBuilder& b, const Decoder& decoder, ModuleId head, std::int64_t vocabulary, bool tied);
+
 /// A token argument "name" of [micro-batch, sequence].
 ModelArgument token_argument(const std::string& name, std::int64_t vocabulary);
+/// An argument of pixels; shape as in ModelArgument.
+ModelArgument pixel_argument(std::vector<std::int64_t> shape);
 
 }  // namespace foreshard

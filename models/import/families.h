@@ -23,11 +23,20 @@ Model import_mixtral(HfConfig& config);
 Model import_qwen2_moe(HfConfig& config);
 Model import_deepseek_v3(HfConfig& config);
 Model import_dbrx(HfConfig& config);
+Model import_qwen3_next(HfConfig& config);
+Model import_t5(HfConfig& config);
+Model import_llava(HfConfig& config);
+Model import_gemma3(HfConfig& config);
+Model import_qwen2_5_vl(HfConfig& config);
+Model import_mllama(HfConfig& config);
 /// MosaicML's MPT as llm-foundry trains it; not a transformers class of ours to import, but the catalogue's MPT models.
 Model import_mpt(HfConfig& config);
 
 /// Text decoders that multimodal models embed: the keys of one nested config.
 DecoderSpec read_llama_spec(HfConfig& config);
+DecoderSpec read_mistral_spec(HfConfig& config);
+DecoderSpec read_qwen2_spec(HfConfig& config);
+DecoderSpec read_qwen3_spec(HfConfig& config);
 DecoderSpec read_gemma3_text_spec(HfConfig& config, bool images);
 
 // ---- reading what most decoders have in common ----
@@ -46,6 +55,8 @@ DecoderSpec read_decoder(HfConfig& config, const std::string& prefix, const Deco
 /// "layer_types" of the file or `fallback`, as windows: `window` where a layer is "sliding_attention".
 std::vector<std::int64_t> read_windows(HfConfig& config, std::int64_t layers, std::int64_t window,
                                        const std::function<bool(std::int64_t)>& sliding_by_default);
+/// Qwen 2, 2.5 and 3: the window counts only with use_sliding_window, from layer max_window_layers on.
+void read_qwen_windows(HfConfig& config, DecoderSpec& spec, std::int64_t max_window_layers);
 bool read_tied(HfConfig& config, bool fallback);
 
 }  // namespace foreshard

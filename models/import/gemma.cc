@@ -1,8 +1,10 @@
-// Gemma 2 and Gemma 3 (text): four norms a block, scaled embedding, alternating sliding and full attention.
+// Gemma 2 and Gemma 3: four norms a block, scaled embedding, alternating sliding and full attention.
 
 #include <cmath>
 
 #include "models/import/families.h"
+#include "models/import/multimodal.h"
+#include "models/import/vision_tower.h"
 
 namespace foreshard {
 namespace {
@@ -54,6 +56,58 @@ DecoderSpec read_gemma3_text_spec(HfConfig& config, bool images) {
   }
   config.ignore({"rope_local_base_freq"});
   return spec;
+}
+
+namespace {
+
+/// AvgPool2d over the square of patches, a norm, a product with a plain weight matrix.
+ModuleId add_gemma3_projector(ModelBuilder& b, ModuleId model, const VisionTowerSpec& v, std::int64_t tokens_per_side, std::int64_t hidden) {
+  const ModuleId id = b.add_module(model, "multi_modal_projector", "Gemma3MultiModalProjector");
+  const ParameterId weight = b.add_parameter(id, "mm_input_projection_weight", {v.hidden, hidden});
+  const ModuleId norm = rms_norm_module(b, id, "mm_soft_emb_norm", "Gemma3RMSNorm", v.hidden, v.eps, NormStyle::kGemma);
+  const ModuleId pool = b.add_module(id, "avg_pool", "AvgPool2d");
+  Program f(b, pool, {"input"});
+  f.returns({f.op_ints(Function::kAvgPool2d, {"input"}, {v.side() / tokens_per_side})});
+  Program p(b, id, {"vision_outputs"});
+  p.reshape(p.transpose("vision_outputs", 1, 2), {0, 0, v.side(), v.side()}, "reshaped_vision_outputs");
+  p.call(pool, {"reshaped_vision_outputs"}, "pooled_vision_outputs");
+  p.view("pooled_vision_outputs", {0, 0, -1}, "pooled_vision_outputs");
+  p.transpose("pooled_vision_outputs", 1, 2, "pooled_vision_outputs");
+  p.call(norm, {"pooled_vision_outputs"}, "normed_vision_outputs");
+  p.returns({p.op(Function::kMatmul, {"normed_vision_outputs", p.parameter(weight)})});
+  return id;
+}
+
+}  // namespace
+
+Model import_gemma3(HfConfig& config) {
+  const VisionTowerSpec vision = read_vision_tower(config, "siglip_vision_model");
+  HfConfig text_config = config.nested("text_config");
+  text_config.choice("model_type", "gemma3_text", {"gemma3_text"});
+  const DecoderSpec text = read_gemma3_text_spec(text_config, true);
+  text_config.ignore({"tie_word_embeddings", "final_logit_softcapping"});   // The outer model looks at neither.
+  text_config.finish();
+  if (vision.clip) config.problem("vision_config.model_type", "is a CLIP tower, which Gemma 3 cannot have", "siglip_vision_model");
+  const std::int64_t tokens = config.size("mm_tokens_per_image", 256);
+  const auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
+  if (side > vision.side()) config.problem("mm_tokens_per_image", "is more than the image has patches");
+  const std::int64_t token = config.size_or("image_token_index", "image_token_id", 262144, kLargestVocabulary);
+  config.ignore({"boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"});
+  const bool tied = read_tied(config, true);
+  config.finish();
+  if (!config.usable()) return {};
+  Multimodal m("Gemma3ForConditionalGeneration", "Gemma3Model");
+  const VisionTower tower = add_vision_tower(m.b, m.model, "vision_tower", vision, {});
+  const ModuleId projector = add_gemma3_projector(m.b, m.model, vision, side, text.hidden);
+  m.add_language_model(text);
+  m.vision_blocks = tower.blocks;
+  m.extra_units = tower.extra_units;
+  Program p(m.b, m.model, {"input_ids", "pixel_values"});
+  p.call(m.decoder.embedding, {"input_ids"}, "inputs_embeds");
+  p.call(projector, {p.call(tower.module, {"pixel_values"})}, "image_features");
+  merge_images(p, token, "image_features");
+  p.returns({p.call(m.decoder.model, {"inputs_embeds"}, "hidden_states")});
+  return m.finish(text.vocabulary, tied, {pixel_argument({-1, vision.channels, vision.image, vision.image})});
 }
 
 Model import_gemma3_text(HfConfig& config) {

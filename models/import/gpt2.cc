@@ -90,7 +90,6 @@ Model build(const Gpt2& g, bool tied) {
   for (std::int64_t i = 0; i < g.layers; ++i) blocks.push_back(add_block(b, list, g, i));
   const ModuleId ln_f = b.layer_norm(model, "ln_f", g.hidden, true, g.eps);
   const ModuleId head = b.linear(b.root(), "lm_head", g.hidden, g.vocabulary, false);
-  if (tied) b.tie_parameter(head, "weight", b.model().at(wte).parameters[0].id);
 
   Program p(b, model, {"input_ids"});
   for (const char* name : {"position_ids", "inputs_embeds", "position_embeds", "hidden_states", "causal_mask"}) {
@@ -106,14 +105,10 @@ Model build(const Gpt2& g, bool tied) {
   for (const ModuleId block : blocks) p.call(block, {"hidden_states", "causal_mask", "position_ids"}, "hidden_states");
   p.call(ln_f, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
-  Program root(b, b.root(), {"input_ids"});
-  root.call(model, {"input_ids"}, "hidden_states");
-  root.returns({root.call(head, {"hidden_states"}, "logits")});
-  b.model().architecture = "GPT2LMHeadModel";
-  b.model().arguments = {token_argument("input_ids", g.vocabulary)};
   b.model().longest_sequence = g.positions;
-  b.model().roles = {blocks, {wte, wpe}, {ln_f, head}, {}};
-  return b.take();
+  Model whole = finish_causal(b, {model, wte, ln_f, blocks}, head, g.vocabulary, tied);
+  whole.roles.embeddings = {wte, wpe};
+  return whole;
 }
 
 }  // namespace

@@ -65,7 +65,6 @@ Model build(const Neox& n, bool tied) {
   const ModuleId norm = b.layer_norm(model, "final_layer_norm", n.hidden, true, n.eps);
   const ModuleId rotary = rotary_module(b, model, "rotary_emb", "GPTNeoXRotaryEmbedding", n.rotary);
   const ModuleId head = b.linear(b.root(), "lm_head", n.hidden, n.vocabulary, false);
-  if (tied) b.tie_parameter(head, "weight", b.model().at(embed).parameters[0].id);
 
   Program p(b, model, {"input_ids"});
   p.call(embed, {"input_ids"}, "inputs_embeds");
@@ -79,13 +78,7 @@ Model build(const Neox& n, bool tied) {
   for (const ModuleId block : blocks) p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
   p.call(norm, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
-  Program root(b, b.root(), {"input_ids"});
-  root.call(model, {"input_ids"}, "hidden_states");
-  root.returns({root.call(head, {"hidden_states"}, "logits")});
-  b.model().architecture = "GPTNeoXForCausalLM";
-  b.model().arguments = {token_argument("input_ids", n.vocabulary)};
-  b.model().roles = {blocks, {embed}, {norm, head}, {}};
-  return b.take();
+  return finish_causal(b, {model, embed, norm, blocks}, head, n.vocabulary, tied);
 }
 
 }  // namespace

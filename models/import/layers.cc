@@ -147,6 +147,20 @@ ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, co
   return id;
 }
 
+ModuleId patch_convolution(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t channels, std::int64_t filters,
+                           std::int64_t patch, bool bias, std::int64_t time) {
+  const ModuleId id = b.add_module(parent, name, time > 0 ? "Conv3d" : "Conv2d");
+  std::vector<std::int64_t> shape{filters, channels, patch, patch};
+  if (time > 0) shape.insert(shape.begin() + 2, time);
+  std::vector<ParameterId> parameters{b.add_parameter(id, "weight", shape)};
+  if (bias) parameters.push_back(b.add_parameter(id, "bias", {filters}));
+  Program p(b, id, {"input"});
+  p.op_ints(Function::kConv2d, {p.cast_like("input", p.parameter(parameters[0]), "input")}, {patch, 0}, "output");
+  p.last().parameters = parameters;
+  p.returns({"output"});
+  return id;
+}
+
 ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
                        std::int64_t width, bool long_rope) {
   const ModuleId id = b.add_module(parent, name, class_name);

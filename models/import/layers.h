@@ -32,6 +32,10 @@ ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, co
                    const std::string& first, const std::string& second, std::int64_t hidden, std::int64_t ffn,
                    Activation activation);
 
+/// nn.Conv2d whose stride is its kernel (patches); `time` > 0: nn.Conv3d over that many frames at once.
+ModuleId patch_convolution(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t channels, std::int64_t filters,
+                           std::int64_t patch, bool bias, std::int64_t time = 0);
+
 /// cos and sin of the rotary embedding, `width` wide, as a module without parameters; inputs: x, position_ids.
 /// `long_rope`: its frequencies are chosen anew in each call (longrope_frequency_update).
 ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,

@@ -77,6 +77,29 @@ ModuleId qwen_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, s
   return id;
 }
 
+ModuleId SparseMlp::operator()(ModelBuilder& b, ModuleId block, std::int64_t layer) const {
+  const bool named = std::find(dense_layers.begin(), dense_layers.end(), layer) != dense_layers.end();
+  if (!named && moe.experts > 0 && (layer + 1) % step == 0) return qwen_moe_block(b, block, moe, shared, normalise);
+  return gated_mlp(b, block, "mlp", prefix + "MLP", moe.hidden, dense_ffn, false, moe.activation);
+}
+
+SparseMlp read_sparse_mlp(HfConfig& config, const DecoderSpec& spec, const SparseDefaults& defaults) {
+  SparseMlp m;
+  m.prefix = spec.prefix;
+  m.dense_ffn = spec.ffn;
+  m.moe = {spec.prefix, spec.hidden, 0, 0, 0, spec.activation};
+  m.moe.ffn = config.size("moe_intermediate_size", defaults.ffn);
+  m.moe.experts = config.size("num_experts", defaults.experts, kLargestExperts, 0);
+  m.moe.top_k = config.size("num_experts_per_tok", defaults.top_k, kLargestExperts);
+  m.shared = config.size("shared_expert_intermediate_size", defaults.shared);
+  m.step = config.size("decoder_sparse_step", 1, kLargestLayers);
+  m.dense_layers = config.integers("mlp_only_layers", 0, kLargestLayers).value_or(std::vector<std::int64_t>{});
+  m.normalise = config.flag("norm_topk_prob", defaults.normalise);
+  if (m.moe.experts > 0) check_top_k(config, m.moe, "num_experts_per_tok");
+  config.ignore({"output_router_logits", "router_aux_loss_coef"});
+  return m;
+}
+
 Model import_mixtral(HfConfig& config) {
   DecoderDefaults defaults{32000, 4096, 14336, 32, 32, 8, false, {}, 1e-5, false};
   DecoderSpec spec = read_decoder(config, "Mixtral", defaults);
@@ -108,24 +131,11 @@ Model import_qwen2_moe(HfConfig& config) {
                               [&](std::int64_t i) { return used && i % 2 == 0 && i < last; });
   spec.mask_calls = DecoderSpec::MaskCalls::kBoth;
   spec.positions_before_table = true;
-  MoeSpec moe{"Qwen2Moe", spec.hidden, 0, 0, 0, spec.activation};
-  moe.ffn = config.size("moe_intermediate_size", 1408);
-  moe.experts = config.size("num_experts", 60, kLargestExperts, 0);
-  moe.top_k = config.size("num_experts_per_tok", 4, kLargestExperts);
-  const std::int64_t shared = config.size("shared_expert_intermediate_size", 5632);
-  const std::int64_t step = config.size("decoder_sparse_step", 1, kLargestLayers);
-  const auto dense = config.integers("mlp_only_layers", 0, kLargestLayers).value_or(std::vector<std::int64_t>{});
-  const bool normalise = config.flag("norm_topk_prob", false);
-  if (moe.experts > 0) check_top_k(config, moe, "num_experts_per_tok");
-  config.ignore({"output_router_logits", "router_aux_loss_coef"});
+  const SparseMlp mlp = read_sparse_mlp(config, spec, {1408, 60, 4, 5632, false});
   const bool tied = read_tied(config, false);
   config.finish();
   if (!config.usable()) return {};
-  spec.mlp = [&](ModelBuilder& b, ModuleId block, std::int64_t i) {
-    const bool sparse = std::find(dense.begin(), dense.end(), i) == dense.end() && moe.experts > 0 && (i + 1) % step == 0;
-    return sparse ? qwen_moe_block(b, block, moe, shared, normalise)
-                  : gated_mlp(b, block, "mlp", "Qwen2MoeMLP", spec.hidden, spec.ffn, false, spec.activation);
-  };
+  spec.mlp = mlp;
   return causal_model("Qwen2MoeForCausalLM", "model", spec, {tied, std::nullopt});
 }
 

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "models/import/program.h"
+#include "models/import/decoder.h"
 
 namespace foreshard {
+
+class HfConfig;
 
 struct MoeSpec {
   std::string prefix;                      ///< "Mixtral": classes are prefix + "Experts" and so on.
@@ -26,6 +29,23 @@ struct RouterOptions {
 };
 ModuleId softmax_router(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
                         const MoeSpec& spec, const RouterOptions& options);
+
+/// Which MLP each layer of Qwen2-MoE and Qwen3-Next has: experts, or dense where "mlp_only_layers" or
+/// "decoder_sparse_step" say so.
+struct SparseMlp {
+  std::string prefix;
+  MoeSpec moe;
+  std::int64_t shared = 0, dense_ffn = 0, step = 1;
+  std::vector<std::int64_t> dense_layers;
+  bool normalise = false;
+
+  ModuleId operator()(ModelBuilder& b, ModuleId block, std::int64_t layer) const;
+};
+struct SparseDefaults {
+  std::int64_t ffn, experts, top_k, shared;
+  bool normalise;
+};
+SparseMlp read_sparse_mlp(HfConfig& config, const DecoderSpec& spec, const SparseDefaults& defaults);
 
 /// Qwen's block: router, experts, a shared expert with a sigmoid gate of its own.
 ModuleId qwen_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, std::int64_t shared_ffn, bool normalise);

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "models/adapters.h"
 #include "models/import/families.h"
 #include "models/model_checks.h"
 
@@ -36,6 +38,12 @@ constexpr std::array kRows = {
     Row{"vit", "ViTForImageClassification", import_vit_classifier},
     Row{"deepseek_v3", "DeepseekV3ForCausalLM", import_deepseek_v3},
     Row{"dbrx", "DbrxForCausalLM", import_dbrx},
+    Row{"qwen3_next", "Qwen3NextForCausalLM", import_qwen3_next},
+    Row{"t5", "T5ForConditionalGeneration", import_t5},
+    Row{"llava", "LlavaForConditionalGeneration", import_llava},
+    Row{"gemma3", "Gemma3ForConditionalGeneration", import_gemma3},
+    Row{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", import_qwen2_5_vl},
+    Row{"mllama", "MllamaForConditionalGeneration", import_mllama},
     Row{"mpt", "MPTForCausalLM", import_mpt},
 };
 
@@ -119,6 +127,33 @@ void read_stated_dtype(ObjectReader& top, Model& model) {
   }
 }
 
+/// Keys of ours, which ask for adapters on whatever model the file describes (docs/formats/model.md).
+std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
+  ObjectReader top(json, "", issues);
+  if (!top.has("lora_rank")) {
+    for (const char* key : {"lora_alpha", "lora_dropout", "lora_targets", "lora_base"}) {
+      if (top.has(key)) top.report(key, "needs a rank", "lora_rank");
+    }
+    return std::nullopt;
+  }
+  LoraOptions o;
+  o.rank = top.integer("lora_rank", 8, 1, kLargestWidth);
+  o.alpha = top.number("lora_alpha", 8.0, 1e-6, 1e9);
+  o.dropout = top.number("lora_dropout", 0.0, 0.0, 0.999999);
+  std::string targets = top.string("lora_targets", "q_proj,v_proj");
+  for (std::size_t at = 0; at <= targets.size();) {
+    const std::size_t comma = std::min(targets.find(',', at), targets.size());
+    o.targets.push_back(targets.substr(at, comma - at));
+    at = comma + 1;
+  }
+  const std::string base = top.string("lora_base", "16bit");
+  if (base == "4bit") o.base = LoraOptions::Base::k4Bit;
+  else if (base == "4bit-double") o.base = LoraOptions::Base::k4BitDouble;
+  else if (base != "16bit") top.report("lora_base", "is \"" + base + "\"", "16bit, 4bit or 4bit-double");
+  for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_base"}) json.erase(key);
+  return o;
+}
+
 }  // namespace
 
 std::vector<SupportedArchitecture> supported_architectures() {
@@ -127,8 +162,10 @@ std::vector<SupportedArchitecture> supported_architectures() {
   return all;
 }
 
-Model import_hf_config(const Json& json, const std::string& file, std::vector<std::string>& warnings) {
+Model import_hf_config(const Json& given, const std::string& file, std::vector<std::string>& warnings) {
   IssueList issues(file);
+  Json json = given;
+  const std::optional<LoraOptions> adapters = json.is_object() ? take_adapters(json, issues) : std::nullopt;
   ObjectReader top(json, "", issues);
   issues.throw_if_any();
   const Row* row = find_row(top);
@@ -139,6 +176,7 @@ Model import_hf_config(const Json& json, const std::string& file, std::vector<st
   check_parameter_count(model, issues);
   issues.throw_if_any();
   read_stated_dtype(top, model);
+  if (adapters) model = with_lora(std::move(model), *adapters);
   if (top.has("quantization_config")) {
     model.not_modelled.push_back("quantization_config: the plain model is described");
   }

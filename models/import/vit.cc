@@ -22,13 +22,7 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId model, const Vit& v) {
   const ParameterId token = b.add_parameter(id, "cls_token", {1, 1, v.hidden});
   const ParameterId positions = b.add_parameter(id, "position_embeddings", {1, side * side + 1, v.hidden});
   const ModuleId patches = b.add_module(id, "patch_embeddings", "ViTPatchEmbeddings");
-  const ModuleId projection = b.add_module(patches, "projection", "Conv2d");
-  const ParameterId weight = b.add_parameter(projection, "weight", {v.hidden, v.channels, v.patch, v.patch});
-  const ParameterId bias = b.add_parameter(projection, "bias", {v.hidden});
-  Program c(b, projection, {"input"});
-  c.op_ints(Function::kConv2d, {"input"}, {v.patch, 0}, "output");
-  c.last().parameters = {weight, bias};
-  c.returns({"output"});
+  const ModuleId projection = patch_convolution(b, patches, "projection", v.channels, v.hidden, v.patch, true);
   Program f(b, patches, {"pixel_values"});
   f.returns({f.transpose(f.view(f.call(projection, {"pixel_values"}), {0, 0, -1}), 1, 2)});
 
@@ -90,13 +84,8 @@ Model build(const Vit& v) {
   p.select("sequence_output", 1, 0, "pooled_output");
   p.returns({p.call(classifier, {"pooled_output"}, "logits")});
 
-  ModelArgument pixels;
-  pixels.name = "pixel_values";
-  pixels.tokens = false;
-  pixels.shape = {-1, v.channels, v.image, v.image};
-  pixels.dtype = DType::kFloat32;
   b.model().architecture = "ViTForImageClassification";
-  b.model().arguments = {pixels};
+  b.model().arguments = {pixel_argument({-1, v.channels, v.image, v.image})};
   b.model().roles = {blocks, {b.model().find_module("vit.embeddings.patch_embeddings")}, {norm}, {embeddings}};
   return b.take();
 }

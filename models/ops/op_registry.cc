@@ -27,7 +27,7 @@ constexpr OpRow row(OpKind k, OpClass c, Flops (*f)(const Dims&, std::int64_t) =
 constexpr OpRow describe(OpKind k) {
   switch (k) {
     case OpKind::kMatmul: case OpKind::kMatmulBias: case OpKind::kGroupedMatmul: case OpKind::kConv2d:
-    case OpKind::kConv2dBackward:
+    case OpKind::kConv2dBackward: case OpKind::kConv1dDepthwise: case OpKind::kConv1dDepthwiseBackward:
       return row(k, OpClass::kMatmul, product);
     case OpKind::kFlashAttention: case OpKind::kEfficientAttention:
       return row(k, OpClass::kAttention, attention);
@@ -42,6 +42,7 @@ constexpr OpRow describe(OpKind k) {
       return row(k, OpClass::kNormalisation);
     case OpKind::kEmbedding: case OpKind::kEmbeddingBackward: case OpKind::kGather: case OpKind::kScatter:
     case OpKind::kIndexSelect: case OpKind::kIndexAdd: case OpKind::kTopK: case OpKind::kSort:
+    case OpKind::kNonzero: case OpKind::kMaskedScatter: case OpKind::kMaskedSelect:
       return row(k, OpClass::kIndexing);
     case OpKind::kLogSoftmax: case OpKind::kLogSoftmaxBackward: case OpKind::kNllLoss: case OpKind::kNllLossBackward:
     case OpKind::kMseLoss: case OpKind::kMseLossBackward: case OpKind::kFusedCrossEntropy:

@@ -15,7 +15,7 @@ namespace {
 Shape shape_of(const ModelArgument& a, const ParallelConfig& c) {
   if (a.shape.empty()) return {c.micro_batch, c.sequence};
   Shape s{std::span<const std::int64_t>(a.shape)};
-  for (int d = 0; d < s.rank; ++d) if (s[d] == -1) s[d] = c.micro_batch;
+  for (int d = 0; d < s.rank; ++d) if (s[d] <= 0) s[d] = s[d] == 0 ? c.sequence : -s[d] * c.micro_batch;
   return s;
 }
 

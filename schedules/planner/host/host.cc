@@ -274,7 +274,7 @@ void Host::launch(const LaunchRequest& r) {
   for (const SymTensor& t : r.outputs) if (t) written += t->bytes();
   l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : read);
   l.written = Bytes(written);
-  l.flops = flops_of(r.op, l.dims, r.outputs.empty() || !r.outputs[0] ? 0 : r.outputs[0]->numel);
+  l.flops = r.flops >= 0 ? Flops(r.flops) : flops_of(r.op, l.dims, r.outputs.empty() || !r.outputs[0] ? 0 : r.outputs[0]->numel);
   RankProgram& p = program_.program();
   if (options_.executable) {
     l.first_operand = static_cast<std::uint32_t>(p.operands.size());

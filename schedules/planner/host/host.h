@@ -41,6 +41,8 @@ struct LaunchRequest {
   bool dtype_given = false;
   /// Bytes read where that is not all of the inputs (rows picked by an index); -1: all.
   std::int64_t read_bytes = -1;
+  /// FLOPs where `dims` cannot say them (values narrower than keys); -1: by the op registry.
+  std::int64_t flops = -1;
 };
 
 class Host {

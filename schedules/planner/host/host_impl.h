@@ -82,6 +82,11 @@ class HostImpl {
 
   /// A node with host, scope and stream of the present moment.
   Ref<AutogradNode> new_node(std::uint64_t sequence, BackwardFunction backward);
+
+  /// Lists of sizes too long for a node's ints, each once; nodes keep the index.
+  std::vector<std::vector<std::int64_t>> size_lists;
+  std::int64_t size_list(std::span<const std::int64_t> sizes);
+
   void add_hook(AutogradNode& n, HookEntry e);
   Ref<AutogradNode> gradient_edge_node(SymTensorImpl& t);
   /// `gradients`: of the roots; empty: ones. May run inside another backward (reentrant checkpoints).

@@ -25,8 +25,13 @@ std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool
   return {q->shape[0], q->shape[1], q->shape[2], k->shape[2], head > 0 ? head : q->shape[3], causal ? 1 : 0};
 }
 
+/// FLOPs of products whose inner sizes add up to `sizes`.
+std::int64_t product_flops(const SymTensor& q, const SymTensor& k, bool causal, std::int64_t sizes) {
+  return 2 * q->shape[0] * q->shape[1] * q->shape[2] * k->shape[2] * sizes / (causal ? 2 : 1);
+}
+
 void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out,
-                      const std::array<std::int64_t, 6>& dims, bool causal, double scale) {
+                      const std::array<std::int64_t, 6>& dims, bool causal, double scale, std::int64_t flops = -1) {
   const std::array<double, 2> attributes{causal ? 1.0 : 0.0, scale};
   LaunchRequest q;
   q.op = op;
@@ -34,6 +39,7 @@ void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::sp
   q.outputs = out;
   q.attributes = attributes;
   q.dims = dims;
+  q.flops = flops;
   h.launch(q);
 }
 
@@ -116,7 +122,15 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
   return o;
 }
 
-/// Saved: bias?, key, query, value, log_sumexp, output, philox offset, philox seed.
+/// Of an added mask that takes a gradient: rows are aligned to 16 elements.
+SymTensor mask_gradient(Host& h, const SymTensor& mask) {
+  Shape aligned = mask->shape;
+  aligned[-1] = round_up(aligned[-1], 16);
+  SymTensor whole = empty_result(h, aligned, mask->dtype);
+  return raw_view(h, whole, mask->shape, whole->stride, whole->offset);
+}
+
+/// Saved: bias?, key, query, value, log_sumexp, output, philox offset, philox seed. Edges: query, key, value, bias.
 void efficient_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   const bool has_mask = ctx.node.ints[1] != 0;
@@ -126,7 +140,7 @@ void efficient_backward(BackwardContext& ctx) {
   const bool random_state = ctx.node.ints[2] == 0;   // With dropout it lives on the host.
   SymTensor offset = random_state ? ctx.saved(i++) : SymTensor(), seed = random_state ? ctx.saved(i++) : SymTensor();
   const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3], kv = k->shape[1];
-  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape);
+  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape), gmask;
   const bool causal = ctx.node.ints[0] != 0;
   {
     SymTensor wide_k, wide_v;
@@ -146,10 +160,13 @@ void efficient_backward(BackwardContext& ctx) {
       product.reset();
     }
     SymTensor workspace = empty_temporary(h, efficient_attention_workspace_bytes({b * heads, s, k->shape[2], d, v->shape[3], half}));
+    if (has_mask && ctx.needs(3)) gmask = mask_gradient(h, mask);
     const std::array<SymTensor, 7> in{ctx.grad(), q, k, v, o, lse, mask};
-    const std::array<SymTensor, 3> out{gq, gk, gv};
-    launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6), out,
-                     dims_of(q, k, causal, (3 * d + 2 * v->shape[3]) / 5), causal, ctx.node.floats[0]);
+    const std::array<SymTensor, 4> out{gq, gk, gv, gmask};
+    const std::int64_t sizes = 3 * d + 2 * v->shape[3];
+    launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6),
+                     std::span(out).first(gmask ? 4 : 3), dims_of(q, k, causal, sizes / 5), causal, ctx.node.floats[0],
+                     product_flops(q, k, causal, sizes));
     delta.reset();
     workspace.reset();
     wide_v.reset();
@@ -158,11 +175,12 @@ void efficient_backward(BackwardContext& ctx) {
   ctx.set(0, std::move(gq));
   ctx.set(1, std::move(gk));
   ctx.set(2, std::move(gv));
+  if (gmask) ctx.set(3, std::move(gmask));
 }
 
 SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
                     double dropout_p, double scale) {
-  Record r(h, efficient_backward, {&q, &k, &v});
+  Record r(h, efficient_backward, {&q, &k, &v, &mask});
   if (r) {
     r->ints = {causal ? 1 : 0, mask ? 1 : 0, dropout_p > 0 ? 1 : 0};
     r->floats[0] = scale;
@@ -189,8 +207,9 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     SymTensor accumulator = wide ? empty_temporary(h, o->numel * 4) : SymTensor();
     const std::array<SymTensor, 4> operands{q, k, v, mask};
     const std::array<SymTensor, 2> results{o, lse};
+    const std::int64_t sizes = q->shape[3] + v->shape[3];
     launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3), results,
-                     dims_of(q, k, causal, (q->shape[3] + v->shape[3]) / 2), causal, scale);
+                     dims_of(q, k, causal, sizes / 2), causal, scale, product_flops(q, k, causal, sizes));
   }
   r.attach(o);
   if (r) {
@@ -208,50 +227,31 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   return o;
 }
 
-/// A boolean mask becomes an additive one in q's dtype; a copy pads its last dimension to a multiple of 8.
-SymTensor additive_mask(Host& h, const SymTensor& mask, DType dtype) {
-  if (mask->dtype != DType::kBool) return mask;
+/// A boolean mask becomes an additive one in q's dtype; rows are padded to a multiple of 8 elements. A mask that takes a
+/// gradient is expanded to every head.
+SymTensor additive_mask(Host& h, const SymTensor& mask, const SymTensor& q) {
+  const std::int64_t keys = mask->shape[-1], aligned = round_up(keys, 8);
+  if (mask->dtype != DType::kBool) {
+    SymTensor m = aligned == keys ? mask : slice(h, pad_end(h, mask, -1, aligned - keys), -1, 0, keys);
+    return m->requires_grad ? expand(h, m, {q->shape[0], q->shape[1], -1, -1}) : m;
+  }
   SymTensor added;
   {
     // torch.where(mask, 0, -inf): both scalars become tensors on the device first.
-    SymTensor zero = empty_result(h, Shape(), dtype), lowest = empty_result(h, Shape(), dtype);
-    added = empty_result(h, mask->shape, dtype);
+    SymTensor zero = empty_result(h, Shape(), q->dtype), lowest = empty_result(h, Shape(), q->dtype);
+    added = empty_result(h, mask->shape, q->dtype);
     h.launch(OpKind::kWhere, {mask}, {added}, {-1e30});
     lowest.reset();
     zero.reset();
   }
-  if (mask->shape[-1] % 8 == 0) return added;
+  if (aligned == keys) return added;
   Shape padded = mask->shape;
-  padded[-1] = round_up(padded[-1], 8);
-  SymTensor y = empty_result(h, padded, dtype);
+  padded[-1] = aligned;
+  SymTensor y = empty_result(h, padded, q->dtype);
   SymTensor inside = h.view_as(y, mask->shape);
   inside->stride = y->stride;
   h.launch(OpKind::kCopy, {added}, {inside});
   return inside;
-}
-
-void pad_backward(BackwardContext& ctx) {
-  if (!ctx.needs(0)) return;
-  Shape s = ctx.grad()->shape;
-  s[-1] = ctx.node.ints[0];
-  SymTensor y = empty_result(ctx.host, s, ctx.grad()->dtype);
-  ctx.host.launch(OpKind::kCopy, {slice(ctx.host, ctx.grad(), -1, 0, s[-1])}, {y});
-  ctx.set(0, std::move(y));
-}
-
-/// constant_pad_nd of the last dimension to a multiple of 8.
-SymTensor pad_last(Host& h, const SymTensor& x) {
-  Record r(h, pad_backward, {&x});
-  if (r) r->ints[0] = x->shape[-1];
-  Shape s = x->shape;
-  s[-1] = round_up(s[-1], 8);
-  SymTensor y = empty_result(h, s, x->dtype);
-  h.launch(OpKind::kFill, {}, {y}, {0.0});
-  SymTensor inside = h.view_as(y, x->shape);
-  inside->stride = y->stride;
-  h.launch(OpKind::kCopy, {x}, {inside});
-  r.attach(y);
-  return y;
 }
 
 /// The boolean mask of packed rows, made once for a forward (ParallelConfig::packed_sequences).
@@ -286,13 +286,14 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     if (q->shape[3] % 8 == 0) return flash(h, q, k, v, causal, dropout_p, scale);
     // Head sizes are padded to a multiple of 8 first, the result is cut back.
     const double true_scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3]));
-    SymTensor q8 = pad_last(h, q), k8 = pad_last(h, k), v8 = pad_last(h, v);
+    const std::int64_t missing = round_up(q->shape[3], 8) - q->shape[3];
+    SymTensor q8 = pad_end(h, q, -1, missing), k8 = pad_end(h, k, -1, missing), v8 = pad_end(h, v, -1, missing);
     SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
     return slice(h, o, -1, 0, q->shape[3]);
   }
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
   SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);
-  SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q->dtype);
+  SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
   SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
   added.reset();
   wide_k.reset();                           // The frame's locals, in their order.

@@ -50,14 +50,29 @@ SymTensor launch_binary(Host& h, OpKind op, const SymTensor& a, const SymTensor&
   return y;
 }
 
-SymTensor launch_unary(Host& h, OpKind op, const SymTensor& x, double value = 0) {
-  SymTensor y = result_like(h, x->shape, x->dtype, x);
-  if (op == OpKind::kAddScalar || op == OpKind::kMulScalar || op == OpKind::kPow || op == OpKind::kGelu) {
-    h.launch(op, {x}, {y}, {value});
-  } else {
-    h.launch(op, {x}, {y});
+/// Scalars that a function of one operand takes: one or none.
+std::size_t scalars_of(OpKind op) {
+  switch (op) {
+    case OpKind::kAddScalar: case OpKind::kMulScalar: case OpKind::kPow: case OpKind::kGelu: case OpKind::kGeluBackward:
+      return 1;
+    default: return 0;
   }
+}
+
+/// One or two operands of one shape and perhaps a scalar.
+SymTensor launch_map(Host& h, OpKind op, std::span<const SymTensor> in, double scalar) {
+  SymTensor y = result_like(h, in[0]->shape, in[0]->dtype, in[0]);
+  LaunchRequest q;
+  q.op = op;
+  q.inputs = in;
+  q.outputs = {&y, 1};
+  q.attributes = {&scalar, scalars_of(op)};
+  h.launch(q);
   return y;
+}
+
+SymTensor launch_unary(Host& h, OpKind op, const SymTensor& x, double value = 0) {
+  return launch_map(h, op, {&x, 1}, value);
 }
 
 /// Remembers both input shapes for sum_to.
@@ -128,44 +143,36 @@ void div_backward(BackwardContext& ctx) {
 
 }  // namespace
 
+namespace {
+
+/// Which operands a function of two saves for backward.
+enum class Keeps : std::uint8_t { kNothing, kProduct, kQuotient };
+
+SymTensor binary(Host& h, OpKind op, BackwardFunction backward, Keeps keeps, const SymTensor& a, const SymTensor& b) {
+  Record r(h, backward, {&a, &b});
+  if (r) {
+    remember_shapes(r, a, b);
+    if (keeps == Keeps::kQuotient || (keeps == Keeps::kProduct && r.needs(0))) r.save(b);
+    if (keeps != Keeps::kNothing && r.needs(1)) r.save(a);
+  }
+  SymTensor y = launch_binary(h, op, a, b);
+  r.attach(y);
+  return y;
+}
+
+}  // namespace
+
 SymTensor add(Host& h, const SymTensor& a, const SymTensor& b) {
-  Record r(h, add_backward, {&a, &b});
-  if (r) remember_shapes(r, a, b);
-  SymTensor y = launch_binary(h, OpKind::kAdd, a, b);
-  r.attach(y);
-  return y;
+  return binary(h, OpKind::kAdd, add_backward, Keeps::kNothing, a, b);
 }
-
 SymTensor sub(Host& h, const SymTensor& a, const SymTensor& b) {
-  Record r(h, sub_backward, {&a, &b});
-  if (r) remember_shapes(r, a, b);
-  SymTensor y = launch_binary(h, OpKind::kSub, a, b);
-  r.attach(y);
-  return y;
+  return binary(h, OpKind::kSub, sub_backward, Keeps::kNothing, a, b);
 }
-
 SymTensor mul(Host& h, const SymTensor& a, const SymTensor& b) {
-  Record r(h, mul_backward, {&a, &b});
-  if (r) {
-    remember_shapes(r, a, b);
-    if (r.needs(0)) r.save(b);
-    if (r.needs(1)) r.save(a);
-  }
-  SymTensor y = launch_binary(h, OpKind::kMul, a, b);
-  r.attach(y);
-  return y;
+  return binary(h, OpKind::kMul, mul_backward, Keeps::kProduct, a, b);
 }
-
 SymTensor div(Host& h, const SymTensor& a, const SymTensor& b) {
-  Record r(h, div_backward, {&a, &b});
-  if (r) {
-    remember_shapes(r, a, b);
-    r.save(b);
-    if (r.needs(1)) r.save(a);
-  }
-  SymTensor y = launch_binary(h, OpKind::kDiv, a, b);
-  r.attach(y);
-  return y;
+  return binary(h, OpKind::kDiv, div_backward, Keeps::kQuotient, a, b);
 }
 
 SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y) {
@@ -239,13 +246,8 @@ void unary_backward(BackwardContext& ctx) {
     }
     default: break;
   }
-  SymTensor y = result_like(h, g->shape, g->dtype, g);
-  if (row.function == Function::kGelu) {
-    h.launch(row.backward, {g, kept}, {y}, {value});
-  } else {
-    h.launch(row.backward, {g, kept}, {y});
-  }
-  ctx.set(0, std::move(y));
+  const std::array<SymTensor, 2> operands{g, kept};
+  ctx.set(0, launch_map(h, row.backward, operands, value));
 }
 
 }  // namespace
@@ -258,7 +260,7 @@ SymTensor unary(Host& h, Function f, const SymTensor& x, double value) {
     r->floats[0] = value;
     if (row.saves == UnaryRow::Saves::kInput) r.save(x);
   }
-  SymTensor y = launch_unary(h, row.forward, x, value);
+  SymTensor y = launch_map(h, row.forward, {&x, 1}, value);
   r.attach(y);
   if (r && row.saves == UnaryRow::Saves::kResult) r.save_output(y);
   return y;
@@ -382,6 +384,58 @@ SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
   }
   SymTensor y = empty_result(h, s, x->dtype);
   h.launch(OpKind::kSum, {x}, {y}, {static_cast<double>(dim)});
+  r.attach(y);
+  return y;
+}
+
+namespace {
+
+/// norm_backward of aten/src/ATen/native (FunctionsManual.cpp). Saved: self, result.
+/// p 1: grad * sign(self); p 2: grad * (self / norm), zero where the norm is.
+void vector_norm_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  SymTensor x = ctx.saved(0), norm = ctx.saved(1);
+  if (ctx.node.floats[0] == 1) {
+    ctx.set(0, launch_binary(h, OpKind::kMul, launch_unary(h, OpKind::kSign, x), ctx.grad()));
+    return;
+  }
+  SymTensor unit = launch_binary(h, OpKind::kDiv, x, norm);
+  {
+    SymTensor zero = empty_result(h, norm->shape, DType::kBool);
+    h.launch(OpKind::kCompare, {norm}, {zero}, {4.0, 0.0});
+    h.launch(OpKind::kWhere, {zero, SymTensor(), unit}, {unit}, {0.0});
+  }
+  ctx.set(0, launch_binary(h, OpKind::kMul, ctx.grad(), unit));
+}
+
+void cumsum_backward(BackwardContext& ctx) {
+  SymTensor y = empty_result(ctx.host, ctx.grad()->shape, ctx.grad()->dtype);
+  ctx.host.launch(OpKind::kCumsum, {ctx.grad()}, {y}, {static_cast<double>(ctx.node.ints[0]), 1.0});
+  ctx.set(0, std::move(y));
+}
+
+}  // namespace
+
+SymTensor vector_norm(Host& h, const SymTensor& x, double p) {
+  Record r(h, vector_norm_backward, {&x});
+  if (r) {
+    r->floats[0] = p;
+    r.save(x);
+  }
+  Shape s = x->shape;
+  s[-1] = 1;
+  SymTensor y = empty_result(h, s, x->dtype);
+  h.launch(OpKind::kNorm, {x}, {y}, {p});
+  r.attach(y);
+  if (r) r.save_output(y);
+  return y;
+}
+
+SymTensor cumsum(Host& h, const SymTensor& x, int dim) {
+  Record r(h, cumsum_backward, {&x});
+  if (r) r->ints[0] = dim;
+  SymTensor y = empty_result(h, x->shape, x->dtype);
+  h.launch(OpKind::kCumsum, {x}, {y}, {static_cast<double>(dim)});
   r.attach(y);
   return y;
 }

@@ -131,7 +131,9 @@ SymTensor single(const Call& c) {
   Host& h = c.h;
   const std::span<SymTensor> in = c.in;
   switch (c.s.function) {
-    case Function::kLinear: return autocast_linear(h, in[0], c.parameter(0), c.parameter(1));
+    case Function::kLinear:
+      if (in.size() > 1) return autocast_linear(h, in[0], in[1], in.size() > 2 ? in[2] : SymTensor());
+      return autocast_linear(h, in[0], c.parameter(0), c.parameter(1));
     case Function::kConv1D: return conv1d_linear(h, in[0], c.parameter(0), c.parameter(1));
     case Function::kEmbedding: return embedding(h, in[0], c.parameter(0));
     case Function::kLayerNorm: return layer_norm(h, autocast_float(h, in[0]), c.parameter(0), c.parameter(1), c.f(0, 1e-5));
@@ -151,6 +153,7 @@ SymTensor single(const Call& c) {
     case Function::kFusedLinearCrossEntropy: return fused_linear_cross_entropy(h, in[0], in[1], c.parameter(0));
     case Function::kGelu: return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
     case Function::kMeanLast: return mean_last(h, in[0]);
+    case Function::kVectorNorm: return vector_norm(h, in[0], c.f(0));
     case Function::kSumDim: return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
     case Function::kSoftmax: return softmax(h, in[0], c.i(0) != 0 ? in[0]->dtype : c.s.dtype);
     case Function::kDropout: return dropout(h, in[0], c.f(0));
@@ -161,6 +164,7 @@ SymTensor single(const Call& c) {
     case Function::kViewLike: return view(h, in[0], in[1]->shape);
     case Function::kTranspose: return transpose_of(c);
     case Function::kContiguous: return contiguous(h, in[0]);
+    case Function::kPad: return pad_end(h, in[0], c.dim(0), c.i(1));
     case Function::kExpand: return expand(h, in[0], Shape(std::span<const std::int64_t>(c.s.ints)));
     case Function::kExpandLike: return expand_like(c);
     case Function::kUnsqueeze: return unsqueeze(c);

@@ -276,7 +276,38 @@ SymTensor foldable(Host& h, const SymTensor& t) {
 
 }  // namespace
 
+namespace {
+
+/// mm(a, b) of two matrices; edges and saved as bmm. A gradient of b that lies transposed is made transposed.
+void plain_mm_backward(BackwardContext& ctx) {
+  Host& h = ctx.host;
+  int i = 0;
+  SymTensor b = ctx.needs(0) ? ctx.saved(i++) : SymTensor();
+  SymTensor a = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
+  if (ctx.needs(1)) {
+    const SymTensor& g = ctx.grad();
+    ctx.set(1, ctx.node.ints[0] != 0 ? swapped(h, product(h, swapped(h, g), a)) : product(h, swapped(h, a), g));
+  }
+  if (ctx.needs(0)) ctx.set(0, product(h, ctx.grad(), swapped(h, b)));
+}
+
+/// A matrix on the right takes every row of `a` at once (should_fold of aten/src/ATen/native/LinearAlgebra.cpp).
+SymTensor folded_matmul(Host& h, const SymTensor& a_in, const SymTensor& b) {
+  const std::int64_t width = a_in->shape[-1];
+  SymTensor a = a_in->shape.rank == 2 ? a_in : reshape(h, a_in, {a_in->numel / width, width});
+  Record r(h, plain_mm_backward, {&a, &b});
+  if (r) r->ints[0] = b->stride[0] == 1 ? 1 : 0;
+  if (r.needs(0)) r.save(b);
+  if (r.needs(1)) r.save(a);
+  SymTensor c = product(h, a, b);
+  r.attach(c);
+  return a_in->shape.rank == 2 ? c : view(h, c, with_last(a_in->shape, b->shape[1]));
+}
+
+}  // namespace
+
 SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in) {
+  if (b_in->shape.rank == 2) return folded_matmul(h, a_in, b_in);
   SymTensor a = foldable(h, a_in), b = foldable(h, b_in);
   Record r(h, bmm_backward, {&a, &b});
   if (r.needs(0)) r.save(b);

@@ -60,7 +60,10 @@ SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::i
 SymTensor select(Host& h, const SymTensor& x, int dim, std::int64_t index);
 void split(Host& h, const SymTensor& x, int dim, std::span<const std::int64_t> sizes, std::span<SymTensor> out);
 SymTensor cat(Host& h, std::span<const SymTensor> xs, int dim);
-SymTensor cast(Host& h, const SymTensor& x, DType dtype);
+/// `dense`: the result is contiguous (memory_format=torch.contiguous_format), else it keeps the strides of a dense input.
+SymTensor cast(Host& h, const SymTensor& x, DType dtype, bool dense = false);
+/// constant_pad_nd: `count` zeros after the end of a dimension; copies even if there are none.
+SymTensor pad_end(Host& h, const SymTensor& x, int dim, std::int64_t count);
 
 SymTensor add(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor sub(Host& h, const SymTensor& a, const SymTensor& b);
@@ -72,6 +75,9 @@ SymTensor dropout(Host& h, const SymTensor& x, double p);
 SymTensor mean_last(Host& h, const SymTensor& x);
 SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep);
 SymTensor softmax(Host& h, const SymTensor& x, DType dtype);
+/// torch.norm over the last dimension, kept; p is 1 or 2.
+SymTensor vector_norm(Host& h, const SymTensor& x, double p);
+SymTensor cumsum(Host& h, const SymTensor& x, int dim);
 
 SymTensor linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
 /// Float8Kind applies to the linear layer whose forward runs now.

@@ -29,6 +29,12 @@ SymTensor sum_all(Host& h, const SymTensor& x) {
   return y;
 }
 
+SymTensor positions(Host& h, std::int64_t n) {
+  SymTensor t = empty_result(h, {n}, DType::kInt64);
+  h.launch(OpKind::kArange, {}, {t});
+  return t;
+}
+
 SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const SymTensor& w2, const SymTensor& w3) {
   const std::int64_t e = w1->shape[0], hidden = w1->shape[1], d = w1->shape[2];
   const auto up = [&](const SymTensor& w) { return linear(h, x, view(h, w, {e * hidden, d}), {}); };
@@ -103,62 +109,6 @@ SymTensor gather(Host& h, const SymTensor& x, const SymTensor& index, int dim) {
   return y;
 }
 
-// ---------------------------------------------------------------------------------------------- others
-
-/// Saved: input, weight. Edges: input, weight, bias.
-void conv2d_backward(BackwardContext& ctx) {
-  Host& h = ctx.host;
-  SymTensor x = ctx.saved(0), w = ctx.saved(1);
-  SymTensor gx = ctx.needs(0) ? empty_result(h, x->shape, x->dtype) : SymTensor();
-  SymTensor gw = ctx.needs(1) ? empty_result(h, w->shape, w->dtype) : SymTensor();
-  SymTensor gb = ctx.needs(2) ? empty_result(h, {w->shape[0]}, w->dtype) : SymTensor();
-  LaunchRequest q;
-  const std::array<SymTensor, 3> in{ctx.grad(), x, w}, out{gx, gw, gb};
-  q.op = OpKind::kConv2dBackward;
-  q.inputs = in;
-  q.outputs = out;
-  const double stride = static_cast<double>(ctx.node.ints[0]), padding = static_cast<double>(ctx.node.ints[1]);
-  const std::array<double, 2> attributes{stride, padding};
-  q.attributes = attributes;
-  q.dims = {ctx.grad()->numel / w->shape[0], w->shape[0], w->numel / w->shape[0], 1, 0, 0};
-  h.launch(q);
-  if (gx) ctx.set(0, std::move(gx));
-  if (gw) ctx.set(1, std::move(gw));
-  if (gb) ctx.set(2, std::move(gb));
-}
-
-SymTensor conv2d(Host& h, const Statement& s, const SymTensor& x) {
-  const SymTensor& w = h.parameter(s.parameters[0]);
-  const SymTensor bias = s.parameters.size() > 1 ? h.parameter(s.parameters[1]) : SymTensor();
-  const std::int64_t stride = s.ints.empty() ? 1 : s.ints[0], padding = s.ints.size() > 1 ? s.ints[1] : 0;
-  Record r(h, conv2d_backward, {&x, &w, &bias});
-  if (r) {
-    r->ints = {stride, padding};
-    r.save(x);
-    r.save(w);
-  }
-  const auto out = [&](int d) { return (x->shape[d] + 2 * padding - w->shape[d]) / stride + 1; };
-  SymTensor y = empty_result(h, {x->shape[0], w->shape[0], out(2), out(3)}, x->dtype);
-  LaunchRequest q;
-  const std::array<SymTensor, 3> in{x, w, bias};
-  const std::array<double, 2> attributes{static_cast<double>(stride), static_cast<double>(padding)};
-  q.op = OpKind::kConv2d;
-  q.inputs = in;
-  q.outputs = {&y, 1};
-  q.attributes = attributes;
-  q.dims = {y->numel / w->shape[0], w->shape[0], w->numel / w->shape[0], 1, 0, 0};
-  h.launch(q);
-  r.attach(y);
-  return y;
-}
-
-/// x *= uniform noise, in place; in effect a product that saves the noise.
-SymTensor jitter(Host& h, const SymTensor& x) {
-  SymTensor noise = empty_result(h, x->shape, x->dtype);
-  h.launch(OpKind::kFill, {}, {noise}, {1.0});
-  return mul(h, x, noise);
-}
-
 }  // namespace
 
 bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
@@ -169,10 +119,10 @@ bool run_special(Host& h, const Module& module, const Statement& s, std::span<Sy
     case Function::kGather: out[0] = gather(h, in[0], in[1], static_cast<int>(s.ints.empty() ? 0 : s.ints[0])); return true;
     case Function::kIndex: out[0] = index_rows(h, in[0], in[1]); return true;
     case Function::kRoutedExperts: out[0] = routed_experts(h, s, in); return true;
-    case Function::kConv2d: out[0] = conv2d(h, s, in[0]); return true;
-    case Function::kJitter: out[0] = jitter(h, in[0]); return true;
+    case Function::kLoopedExperts: out[0] = looped_experts(h, s, in); return true;
     case Function::kDivInPlace: out[0] = div_in_place(h, in[0], in[1]); return true;
-    default: return false;
+    default: return run_convolution(h, s, in, out) || run_masked(h, s, in, out) || run_vision(h, module, s, in, out) ||
+                    run_quantised(h, module, s, in, out) || run_linear_attention(h, s, in, out);
   }
 }
 

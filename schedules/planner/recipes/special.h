@@ -20,6 +20,20 @@ SymTensor sum_all(Host& h, const SymTensor& x);
 /// Every expert on every token, results summed: w1 and w3 [E, H, D], w2 [E, D, H].
 SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const SymTensor& w2, const SymTensor& w3);
 
+/// torch.arange(n) in int64.
+SymTensor positions(Host& h, std::int64_t n);
+/// x with `value` where the mask is true; saves the mask.
+SymTensor masked_fill(Host& h, const SymTensor& x, const SymTensor& mask, double value);
+/// DBRX's loop over experts, each given its even share of tokens: x [T, h], weights [T, k], indices [T, k].
+SymTensor looped_experts(Host& h, const Statement& s, std::span<SymTensor> in);
+
+/// Groups of functions by file; false if `s` is none of them.
+bool run_convolution(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+bool run_masked(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+bool run_vision(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+bool run_quantised(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+bool run_linear_attention(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+
 /// Functions with several results or special rules; false if `s` is none of them.
 bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
 

@@ -222,6 +222,11 @@ SymTensor select(Host& h, const SymTensor& x, int dim, std::int64_t index) {
 
 namespace {
 
+/// Split and cat: node.ints = dimension, index of the list of sizes.
+std::span<const std::int64_t> sizes_of(BackwardContext& ctx) {
+  return ctx.host.impl().size_lists[static_cast<std::size_t>(ctx.node.ints[1])];
+}
+
 /// split_backward: the gradients of all parts put together; undefined ones are zeros.
 void split_backward(BackwardContext& ctx) {
   if (!ctx.needs(0)) return;
@@ -242,11 +247,7 @@ void split_backward(BackwardContext& ctx) {
       continue;
     }
     Shape s = ctx.node.shape;
-    if (ctx.node.sizes != nullptr) {
-      s[dim] = (*ctx.node.sizes)[static_cast<std::size_t>(i)];
-    } else {
-      s[dim] = i < 6 ? ctx.node.ints[static_cast<std::size_t>(i) + 1] : ctx.node.ints[1];
-    }
+    s[dim] = ctx.node.sizes != nullptr ? (*ctx.node.sizes)[static_cast<std::size_t>(i)] : sizes_of(ctx)[static_cast<std::size_t>(i)];
     SymTensor zero = empty_result(h, s, dtype);
     h.launch(OpKind::kFill, {}, {zero}, {0.0});
     parts.push_back(std::move(zero));
@@ -261,8 +262,7 @@ void split(Host& h, const SymTensor& x, int dim, std::span<const std::int64_t> s
   Record r(h, split_backward, {&x});
   if (r) {
     r->shape = x->shape;
-    r->ints[0] = dim;
-    for (std::size_t i = 0; i < sizes.size() && i < 6; ++i) r->ints[i + 1] = sizes[i];
+    r->ints = {dim, h.impl().size_list(sizes)};
   }
   std::int64_t offset = x->offset;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -283,7 +283,7 @@ void cat_backward(BackwardContext& ctx) {
   const SymTensor& g = ctx.grad();
   for (int i = 0; i < ctx.node.edges(); ++i) {
     Shape shape = g->shape;
-    shape[dim] = i < 7 ? ctx.node.ints[static_cast<std::size_t>(i) + 1] : ctx.node.ints[1];
+    shape[dim] = sizes_of(ctx)[static_cast<std::size_t>(i)];
     if (ctx.needs(i)) ctx.set(i, raw_view(ctx.host, g, shape, g->stride, offset));
     offset += shape[dim] * g->stride[static_cast<std::size_t>(dim)];
   }
@@ -299,8 +299,9 @@ SymTensor cat(Host& h, std::span<const SymTensor> xs, int dim) {
   for (const SymTensor& x : xs) total += x->shape[dim];
   shape[dim] = total;
   if (r) {
-    r->ints[0] = dim;
-    for (std::size_t i = 0; i < xs.size() && i < 7; ++i) r->ints[i + 1] = xs[i]->shape[dim];
+    std::vector<std::int64_t> sizes;
+    for (const SymTensor& x : xs) sizes.push_back(x->shape[dim]);
+    r->ints = {dim, h.impl().size_list(sizes)};
   }
   SymTensor y = empty_result(h, shape, xs[0]->dtype);
   const double d = dim;
@@ -323,12 +324,12 @@ void cast_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-SymTensor cast(Host& h, const SymTensor& x, DType dtype) {
-  if (x->dtype == dtype) return x;
+SymTensor cast(Host& h, const SymTensor& x, DType dtype, bool dense) {
+  if (x->dtype == dtype && (!dense || is_contiguous(*x))) return x;
   Record r(h, cast_backward, {&x});
   if (r) r->ints[0] = static_cast<std::int64_t>(x->dtype);
   SymTensor y = empty_result(h, x->shape, dtype);
-  if (!is_contiguous(*x)) {
+  if (!dense && !is_contiguous(*x)) {
     // to() preserves the strides of a dense tensor.
     std::int64_t extent = 1;
     for (int d = 0; d < x->shape.rank; ++d) extent += (x->shape[d] - 1) * x->stride[static_cast<std::size_t>(d)];
@@ -337,6 +338,39 @@ SymTensor cast(Host& h, const SymTensor& x, DType dtype) {
   h.launch(OpKind::kCopy, {x}, {y});
   r.attach(y);
   return y;
+}
+
+namespace {
+
+/// constant_pad_nd with a negative count: cut back and copied.
+void pad_backward(BackwardContext& ctx) {
+  if (!ctx.needs(0)) return;
+  SymTensor y = empty_result(ctx.host, ctx.node.shape, ctx.grad()->dtype);
+  ctx.host.launch(OpKind::kCopy, {raw_view(ctx.host, ctx.grad(), y->shape, ctx.grad()->stride, ctx.grad()->offset)}, {y});
+  ctx.set(0, std::move(y));
+}
+
+}  // namespace
+
+SymTensor pad_end(Host& h, const SymTensor& x, int dim, std::int64_t count) {
+  Record r(h, pad_backward, {&x});
+  if (r) r->shape = x->shape;
+  Shape s = x->shape;
+  s[dim] += count;
+  SymTensor y = empty_result(h, s, x->dtype);
+  if (count > 0) h.launch(OpKind::kFill, {}, {y}, {0.0});
+  h.launch(OpKind::kCopy, {x}, {raw_view(h, y, x->shape, y->stride, y->offset)});
+  r.attach(y);
+  return y;
+}
+
+std::int64_t HostImpl::size_list(std::span<const std::int64_t> sizes) {
+  const auto equal = [&](const std::vector<std::int64_t>& list) {
+    return std::equal(list.begin(), list.end(), sizes.begin(), sizes.end());
+  };
+  const auto found = std::find_if(size_lists.begin(), size_lists.end(), equal);
+  if (found == size_lists.end()) return size_lists.emplace_back(sizes.begin(), sizes.end()), std::ssize(size_lists) - 1;
+  return found - size_lists.begin();
 }
 
 SymTensor Host::clone(const SymTensor& t) {

@@ -1,0 +1,147 @@
+#include "models/adapters.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "core/error.h"
+#include "models/import/program.h"
+
+namespace foreshard {
+namespace {
+
+constexpr std::int64_t kBlock = 64, kNestedBlock = 256;   // bitsandbytes' blocksize, and that of nested scales.
+constexpr std::int64_t kValuesInStorage = 4;              // NF4 in bfloat16 (bnb_4bit_quant_storage).
+
+std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+
+bool is_linear(const Module& m) { return m.class_name == "Linear" || m.class_name == "Conv1D"; }
+
+std::string last_name(const Module& m) { return m.name.substr(m.name.rfind('.') + 1); }
+
+std::vector<ModuleId> linear_modules(const Model& model) {
+  const std::set<ModuleId> tail(model.roles.tail.begin(), model.roles.tail.end());
+  std::vector<ModuleId> found;
+  for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
+    if (is_linear(model.modules[i]) && !tail.count(ModuleId(i))) found.emplace_back(i);
+  }
+  return found;
+}
+
+std::vector<ModuleId> targets_of(const Model& model, const LoraOptions& options) {
+  const std::vector<ModuleId> all = linear_modules(model);
+  const auto wanted = [&](const std::string& name) {
+    return std::any_of(options.targets.begin(), options.targets.end(), [&](const std::string& t) { return t == "all-linear" || t == name; });
+  };
+  std::vector<ModuleId> chosen;
+  std::set<std::string> names, unmatched(options.targets.begin(), options.targets.end());
+  for (const ModuleId id : all) {
+    const std::string name = last_name(model.at(id));
+    names.insert(name);
+    unmatched.erase(name);
+    if (wanted(name)) chosen.push_back(id);
+  }
+  unmatched.erase("all-linear");
+  if (!unmatched.empty() || chosen.empty()) {
+    throw InputError({"lora_targets", fmt::format("{}", fmt::join(unmatched, ", ")), "names no linear module of the model",
+                      fmt::format("all-linear, or of {}", fmt::join(names, ", "))});
+  }
+  return chosen;
+}
+
+struct LinearShape {
+  std::int64_t in, out;
+};
+
+/// Weights are [out, in], Conv1D's [in, out].
+LinearShape shape_of(const Model& model, const Module& m) {
+  const std::vector<std::int64_t>& s = model.at(m.parameters[0].id).shape;
+  return m.class_name == "Conv1D" ? LinearShape{s[0], s[1]} : LinearShape{s[1], s[0]};
+}
+
+/// The module's contents under a new child; its parameters are renamed.
+ModuleId move_to_base(ModelBuilder& b, ModuleId id) {
+  const ModuleId base = b.add_module(id, "base_layer", b.model().at(id).class_name);
+  Module& from = b.model().at(id);
+  Module& to = b.model().at(base);
+  to.parameters = std::exchange(from.parameters, {});
+  to.buffers = std::exchange(from.buffers, {});
+  to.program = std::exchange(from.program, {});
+  to.value_names = std::exchange(from.value_names, {});
+  to.inputs = std::exchange(from.inputs, {});
+  to.outputs = std::exchange(from.outputs, {});
+  for (const OwnedParameter& p : to.parameters) {
+    std::string& name = b.model().parameters[p.id.value].name;
+    if (name == from.name + "." + p.name) name = to.name + "." + p.name;
+  }
+  return base;
+}
+
+ModuleId add_factor(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t in, std::int64_t out) {
+  const ModuleId dict = b.add_module(parent, name, "ModuleDict");
+  b.model().at(dict).has_forward = false;
+  return b.linear(dict, "default", in, out, false);
+}
+
+/// peft.tuners.lora.Linear: result + lora_B(lora_A(dropout(x))) * scaling.
+void adapt(ModelBuilder& b, ModuleId id, const LoraOptions& options) {
+  const LinearShape shape = shape_of(b.model(), b.model().at(id));
+  const ModuleId base = move_to_base(b, id);
+  const ModuleId down = add_factor(b, id, "lora_A", shape.in, options.rank);
+  const ModuleId up = add_factor(b, id, "lora_B", options.rank, shape.out);
+  b.model().at(id).class_name = "lora.Linear";
+  Program p(b, id, {"x"});
+  p.call(base, {"x"}, "result");
+  const Program::Value low = p.call(down, {p.dropout("x", options.dropout)});
+  p.add("result", p.mul_scalar(p.call(up, {low}), options.alpha / static_cast<double>(options.rank)), "result");
+  p.returns({"result"});
+}
+
+/// bitsandbytes.nn.Linear4bit: packed weight, its quantisation state as buffers, which no framework shards.
+void quantise(ModelBuilder& b, ModuleId id, bool nested) {
+  Model& model = b.model();
+  Module& m = model.at(id);
+  const LinearShape shape = shape_of(model, m);
+  const std::int64_t values = shape.in * shape.out, blocks = divide_up(values, kBlock);
+  ParameterDef& weight = model.parameters[m.parameters[0].id.value];
+  weight.shape = {divide_up(values, kValuesInStorage), 1};
+  weight.dtype = DType::kBFloat16;
+  weight.packs = kValuesInStorage;
+  m.buffers.push_back({"absmax", {blocks}, nested ? DType::kUInt8 : DType::kFloat32, false});
+  m.buffers.push_back({"quant_map", {16}, DType::kFloat32, false});
+  if (nested) {
+    m.buffers.push_back({"nested_absmax", {divide_up(blocks, kNestedBlock)}, DType::kFloat32, false});
+    m.buffers.push_back({"nested_quant_map", {256}, DType::kFloat32, false});
+  }
+  const std::vector<OwnedParameter> parameters = m.parameters;
+  m.class_name = "Linear4bit";
+  m.program.clear();
+  m.value_names.clear();
+  Program p(b, id, {"x"});
+  p.op_ints(Function::kLinear4Bit, {"x"}, {shape.out, shape.in}, "y");
+  for (const OwnedParameter& parameter : parameters) p.last().parameters.push_back(parameter.id);
+  p.returns({"y"});
+}
+
+}  // namespace
+
+Model with_lora(Model model, const LoraOptions& options) {
+  const std::vector<ModuleId> targets = targets_of(model, options), linear = linear_modules(model);
+  ModelBuilder b(model.root().class_name);
+  b.model() = std::move(model);
+  for (ParameterDef& p : b.model().parameters) p.trainable = false;
+  for (const ModuleId id : targets) adapt(b, id, options);
+  if (options.base != LoraOptions::Base::k16Bit) {
+    for (const ModuleId id : linear) {
+      const Module& m = b.model().at(id);
+      const ModuleId base = is_linear(m) ? id : m.children.front().id;
+      if (b.model().at(base).class_name == "Linear") quantise(b, base, options.base == LoraOptions::Base::k4BitDouble);
+    }
+  }
+  return b.take();
+}
+
+}  // namespace foreshard
