@@ -91,7 +91,7 @@ OptionGroup sharded_optimizer_group() {
           {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
            option("sharded-float32-sums", "yes|no", "Gradients summed and reduced in fp32 (default no)", {"yes", "no"}),
            option("sharded-per-tensor", "yes|no", "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
-           option("sharded-reduce-scatter", "yes|no", "Flattened reduce-scatter after backward, not all-reduce (default no)", {"yes", "no"}),
+           option("sharded-reduce-scatter", "yes|no", "Reduce-scatter instead of all-reduce (default no)", {"yes", "no"}),
            option("sharded-owners-broadcast", "yes|no", "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"})}};
 }
 

@@ -4,7 +4,6 @@
 // internlm/solver/optimizer/hybrid_zero_optim.py.
 
 #include <algorithm>
-#include <string>
 
 #include "core/error.h"
 #include "schedules/planner/clip.h"
@@ -13,10 +12,6 @@
 
 namespace foreshard {
 namespace {
-
-/// Microseconds of the reference CPU in a tight loop (docs/host-time.md): a piece of a split, a view, a cat, a copy with its
-/// view.
-constexpr double kSplitUs = 1.0, kViewUs = 0.83, kCatUs = 1.9, kCopyUs = 1.75 + 0.83;
 
 class ShardedOptimizer final : public Framework {
  public:
@@ -43,13 +38,6 @@ class ShardedOptimizer final : public Framework {
   };
 
   void flush(Host& host);
-  /// The parts of `tensors` for each rank one after the other, in a new tensor (through one list of tensors for each rank).
-  SymTensor flatten_for_ranks(Host& host, const TensorList& tensors);
-  enum class Way : std::uint8_t { kIntoList, kOutOfList };
-  void copy_lists(Host& host, const TensorList& tensors, const SymTensor& list, Way way, std::size_t kernels);
-  void launch_copies(Host& host, const TensorList& from, const TensorList& to, std::size_t kernels);
-  void scatter_gradients(Host& host);
-  void gather_parameters(Host& host);
   void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input, const SymTensor& output);
   void unflatten(Host& host);
   void set_shard_gradients(Host& host);
@@ -83,10 +71,6 @@ void ShardedOptimizer::initialize(Host& host) {
   std::vector<LocalParameter> whole;
   materialize_whole(host, whole);
   for (const LocalParameter& p : whole) {
-    if (host.options().executable && p.local->numel % shard_ != 0) {
-      throw InputError(Issue{host.model().at(p.id).name, "sharded-optimizer", "its elements do not divide by " + std::to_string(shard_),
-                             "a number of ranks that divides every tensor, or no execution"});
-    }
     parameters_.push_back(p.local);
     accumulators_.push_back(host.grad_accumulator(p.local));
     host.register_accumulate_hook(accumulators_.back(), static_cast<std::uint32_t>(parameters_.size() - 1));
@@ -127,17 +111,21 @@ void ShardedOptimizer::on_accumulated(Host& host, std::uint32_t index) {
   if (!sync_) return;
   bucket_.push_back(index);
   bucket_bytes_ += bytes;
-  if (options_.reduce_scatter) return;      // Without DDP around the model: synchronised after backward.
   if (static_cast<double>(bucket_bytes_) >= options_.bucket_mib * 1048576) flush(host);
 }
 
 void ShardedOptimizer::flush(Host& host) {
   if (bucket_.empty()) return;
-  if (options_.reduce_scatter) {
-    scatter_gradients(host);
-  } else if (options_.one_collective_per_tensor) {
+  if (options_.one_collective_per_tensor) {
     host.wait_stream(stream_, host.stream());
-    for (const std::size_t i : bucket_) collective(host, CollectiveKind::kAllReduce, data_group_, gradient(i), gradient(i));
+    for (const std::size_t i : bucket_) {
+      const SymTensor& g = gradient(i);
+      if (options_.reduce_scatter && g->numel >= shard_) {
+        collective(host, CollectiveKind::kReduceScatter, data_group_, g, part(host, g));
+      } else {
+        collective(host, CollectiveKind::kAllReduce, data_group_, g, g);
+      }
+    }
   } else {
     TensorList gradients;
     std::int64_t numel = 0;
@@ -153,90 +141,6 @@ void ShardedOptimizer::flush(Host& host) {
   }
   bucket_.clear();
   bucket_bytes_ = 0;
-}
-
-SymTensor ShardedOptimizer::flatten_for_ranks(Host& host, const TensorList& tensors) {
-  std::int64_t numel = 0;
-  for (const SymTensor& t : tensors) numel += t->numel;
-  const auto n = static_cast<double>(tensors.size());
-  spend_host(host, static_cast<double>(world_) * (n * (kSplitUs + kViewUs) + kCatUs), "lists for each rank");
-  // torch.cat takes 128 tensors a kernel; c10d then copies the list into one buffer.
-  SymTensor lists = host.empty({numel}, tensors[0]->dtype, BufferCategory::kBucket);
-  const std::size_t kernels = static_cast<std::size_t>(world_) * ((tensors.size() + 127) / 128);
-  copy_lists(host, tensors, lists, Way::kIntoList, kernels);
-  SymTensor flat = host.empty({numel}, tensors[0]->dtype, BufferCategory::kBucket);
-  launch_copies(host, {lists}, {flat}, static_cast<std::size_t>(world_));
-  return flat;
-}
-
-/// Between tensors and a list of their parts by rank. Plans that are only simulated name the whole tensors.
-void ShardedOptimizer::copy_lists(Host& host, const TensorList& tensors, const SymTensor& list, Way way, std::size_t kernels) {
-  TensorList whole = tensors, parts;
-  if (host.options().executable) {
-    whole.clear();
-    std::int64_t offset = 0;
-    for (std::int64_t r = 0; r < world_; ++r) {
-      for (const SymTensor& t : tensors) {
-        const std::int64_t n = t->numel / world_;
-        whole.push_back(host.view_as(t, {n}, t->offset + r * n));
-        parts.push_back(host.view_as(list, {n}, offset));
-        offset += n;
-      }
-    }
-  } else {
-    parts.push_back(list);
-    if (way == Way::kOutOfList) whole = parts;
-  }
-  if (way == Way::kIntoList) launch_copies(host, whole, parts, kernels);
-  else launch_copies(host, parts, whole, kernels);
-}
-
-/// Copies that `kernels` kernels make together.
-void ShardedOptimizer::launch_copies(Host& host, const TensorList& from, const TensorList& to, std::size_t kernels) {
-  TensorList all = from;
-  LaunchRequest q;
-  q.op = OpKind::kForeachCopy;
-  q.inputs = all;
-  q.outputs = to;
-  q.kernels = static_cast<std::uint16_t>(std::min<std::size_t>(kernels, UINT16_MAX));
-  host.launch(q);
-}
-
-/// nanotron's reduce_scatter_coalesced: for each rank one flat tensor of its parts, one collective, this rank's parts back.
-void ShardedOptimizer::scatter_gradients(Host& host) {
-  TensorList sums, parts;
-  for (const std::size_t i : bucket_) {
-    sums.push_back(gradient(i));
-    parts.push_back(part(host, gradient(i)));
-  }
-  const SymTensor flat = flatten_for_ranks(host, sums);
-  const std::int64_t own = flat->numel / world_;
-  const SymTensor mine = host.view_as(flat, {own}, host.options().rank % world_ * own);
-  host.wait_stream(stream_, host.stream());
-  collective(host, CollectiveKind::kReduceScatter, data_group_, flat, mine);
-  host.wait_stream(host.stream(), stream_);
-  spend_host(host, static_cast<double>(parts.size()) * kCopyUs, "parts from the list");
-  TensorList received;
-  std::int64_t offset = mine->offset;
-  for (const SymTensor& p : parts) {
-    received.push_back(host.view_as(flat, {p->numel}, offset));
-    offset += p->numel;
-  }
-  launch_copies(host, received, parts, parts.size());
-}
-
-/// nanotron's all_gather_coalesced: as above, then a copy for each tensor of each rank.
-void ShardedOptimizer::gather_parameters(Host& host) {
-  const SymTensor flat = flatten_for_ranks(host, parameters_);
-  const std::int64_t own = flat->numel / world_;
-  host.wait_stream(stream_, host.stream());
-  collective(host, CollectiveKind::kAllGather, shard_group_, host.view_as(flat, {own}, host.options().rank % world_ * own), flat);
-  host.wait_stream(host.stream(), stream_);
-  launch_copies(host, {flat}, {flat}, static_cast<std::size_t>(world_));
-  // As many kernels as fit one record; a record for each rank would tell no more.
-  const std::size_t copies = static_cast<std::size_t>(world_) * parameters_.size();
-  spend_host(host, static_cast<double>(copies) * kCopyUs, "parts from the list");
-  copy_lists(host, parameters_, flat, Way::kOutOfList, copies);
 }
 
 void ShardedOptimizer::unflatten(Host& host) {
@@ -308,8 +212,7 @@ void ShardedOptimizer::after_optimizer(Host& host) {
   launch_lists(host, OpKind::kForeachCopy, {&updated}, {&places});
   updated.clear();
   places.clear();
-  if (shard_ > 1 && options_.reduce_scatter) gather_parameters(host);
-  else if (shard_ > 1) send_parameters(host);
+  if (shard_ > 1) send_parameters(host);
 }
 
 void ShardedOptimizer::send_parameters(Host& host) {
