@@ -14,7 +14,7 @@ ALLOWED = {
     "exec": {"core", "schedules", "memory"},
     "report": {"core", "schedules"},
     "study": {"core", "models", "schedules", "schedules/planner", "hwprofiles", "sim", "memory"},
-    "conformance": {"core", "models", "schedules", "schedules/planner", "memory", "sim", "exec", "hwprofiles"},
+    "conformance": {"core", "models", "schedules", "schedules/planner", "memory", "sim", "exec", "hwprofiles", "study"},
     "cli": {"core", "models", "schedules", "schedules/planner", "hwprofiles", "sim", "exec", "memory", "report", "study"},
 }
 # Slow headers, and the only places that may include them.
