@@ -1,6 +1,7 @@
-// From a configuration to an answer: plan and simulate Llama-3-8B (32 blocks) under FSDP2 on 32 GPUs. "times": step time,
-// breakdown and allocated peak; "full": the exact allocator and the whole timeline; "plan" and "simulate" are the halves.
-// Also the exact search of all contiguous groupings of 80 blocks.
+// From a configuration to an answer: plan and simulate Llama-3-8B (32 blocks) under FSDP2 on 32
+// GPUs. "times": step time, breakdown and allocated peak; "full": the exact allocator and the whole
+// timeline; "plan" and "simulate" are the halves. Also the exact search of all contiguous groupings
+// of 80 blocks.
 
 #include <benchmark/benchmark.h>
 
@@ -38,7 +39,8 @@ void plan_only(benchmark::State& state) {
   PlanOptions options;
   options.executable = false;
   std::size_t instructions = 0;
-  for (auto _ : state) instructions = plan(*job.model, job.config, options).programs[0].instructions.size();
+  for (auto _ : state)
+    instructions = plan(*job.model, job.config, options).programs[0].instructions.size();
   state.counters["instructions"] = static_cast<double>(instructions);
 }
 BENCHMARK(plan_only)->Unit(benchmark::kMicrosecond);

@@ -1,8 +1,9 @@
 #pragma once
 
-// The physical floor of simulating a sharded step: the cheapest pass over a ready task graph that still answers step time and
-// memory peak. Tasks of four first-in first-out streams in issue order, finish = max(stream free, dependencies) + duration;
-// then starts and ends are merged in time order to find the most bytes held at once. No host, no links, no allocator.
+// The physical floor of simulating a sharded step: the cheapest pass over a ready task graph that
+// still answers step time and memory peak. Tasks of four first-in first-out streams in issue order,
+// finish = max(stream free, dependencies) + duration; then starts and ends are merged in time order
+// to find the most bytes held at once. No host, no links, no allocator.
 
 #include <algorithm>
 #include <array>
@@ -13,7 +14,7 @@ namespace foreshard::bench {
 
 class Floor {
  public:
-  static constexpr int kStreams = 4;   ///< compute, all-gather, reduce-scatter, copy
+  static constexpr int kStreams = 4;  ///< compute, all-gather, reduce-scatter, copy
 
   /// At least `tasks` tasks: steps of 32 blocks of 6 kernels, gathers at most two blocks ahead.
   explicit Floor(std::uint32_t tasks) {
@@ -38,7 +39,8 @@ class Floor {
     std::array<double, kStreams> free{};
     for (std::uint32_t i = 0; i < size(); ++i) {
       double t = free[stream_[i]];
-      for (std::uint32_t e = first_[i]; e < first_[i + 1]; ++e) t = std::max(t, finish_[before_[e]]);
+      for (std::uint32_t e = first_[i]; e < first_[i + 1]; ++e)
+        t = std::max(t, finish_[before_[e]]);
       finish_[i] = free[stream_[i]] = t + duration_[i];
     }
     return {*std::max_element(free.begin(), free.end()), peak()};
@@ -87,7 +89,8 @@ class Floor {
           stream = s;
           ends = true;
         }
-        if (start[is] < tasks.size() && finish_[tasks[start[is]]] - static_cast<double>(duration_[tasks[start[is]]]) < best) {
+        if (start[is] < tasks.size() &&
+            finish_[tasks[start[is]]] - static_cast<double>(duration_[tasks[start[is]]]) < best) {
           best = finish_[tasks[start[is]]] - static_cast<double>(duration_[tasks[start[is]]]);
           stream = s;
           ends = false;

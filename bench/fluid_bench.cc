@@ -1,5 +1,6 @@
-// The job of bench/fluid_job.h, every rank simulated, links shared; and, where SimGrid is installed, the same job on its fluid
-// network in the same run. Counter "step_s" is the simulated step: the two must agree where the models mean the same.
+// The job of bench/fluid_job.h, every rank simulated, links shared; and, where SimGrid is
+// installed, the same job on its fluid network in the same run. Counter "step_s" is the simulated
+// step: the two must agree where the models mean the same.
 
 #include <benchmark/benchmark.h>
 
@@ -28,7 +29,8 @@ BENCHMARK(foreshard_fluid)->Arg(64)->Arg(256)->Unit(benchmark::kMillisecond);
 void simgrid_fluid(benchmark::State& state) {
   double step = 0;
   for (auto _ : state) {
-    const bench::ForeignRun run = bench::run_simgrid(bench::FluidJob{}, static_cast<int>(state.range(0)), false);
+    const bench::ForeignRun run =
+        bench::run_simgrid(bench::FluidJob{}, static_cast<int>(state.range(0)), false);
     step = run.step_s;
     state.SetIterationTime(run.wall_s);
   }
@@ -37,13 +39,19 @@ void simgrid_fluid(benchmark::State& state) {
 void simgrid_rounds(benchmark::State& state) {
   double step = 0;
   for (auto _ : state) {
-    const bench::ForeignRun run = bench::run_simgrid(bench::FluidJob{}, static_cast<int>(state.range(0)), true);
+    const bench::ForeignRun run =
+        bench::run_simgrid(bench::FluidJob{}, static_cast<int>(state.range(0)), true);
     step = run.step_s;
     state.SetIterationTime(run.wall_s);
   }
   state.counters["step_s"] = step;
 }
-BENCHMARK(simgrid_fluid)->Arg(64)->Arg(256)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(simgrid_fluid)
+    ->Arg(64)
+    ->Arg(256)
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(simgrid_rounds)->Arg(64)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
 #endif
 

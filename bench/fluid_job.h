@@ -1,8 +1,9 @@
 #pragma once
 
-// One job for two simulators: 32 equal blocks, 404 MB gathered each, compute of 1.66 TFLOP forward and twice that backward
-// at 400 TFLOP/s, at most two gathers ahead, one communication stream a rank, 50 GB/s and 2 us to the neighbour. A
-// collective is one fluid flow from each rank to the next.
+// One job for two simulators: 32 equal blocks, 404 MB gathered each, compute of 1.66 TFLOP forward
+// and twice that backward at 400 TFLOP/s, at most two gathers ahead, one communication stream a
+// rank, 50 GB/s and 2 us to the neighbour. A collective is one fluid flow from each rank to the
+// next.
 
 #include <cstdint>
 #include <vector>
@@ -16,7 +17,10 @@ struct FluidJob {
   int blocks = 32, prefetch = 2;
   std::int64_t block_bytes = 404'000'000;
   double forward_flop = 1.66e12, speed = 400e12, bandwidth = 50e9, latency_s = 2e-6;
-  double transfer_bytes(std::int64_t ranks) const { return static_cast<double>(block_bytes) * static_cast<double>(ranks - 1) / static_cast<double>(ranks); }
+  double transfer_bytes(std::int64_t ranks) const {
+    return static_cast<double>(block_bytes) * static_cast<double>(ranks - 1) /
+           static_cast<double>(ranks);
+  }
 };
 
 /// The job's hardware: flows of full rate that own one link a rank; kernels as their FLOPs say.
@@ -24,7 +28,8 @@ class FluidCost final : public CostModel {
  public:
   FluidCost(const FluidJob& job, std::int64_t ranks) : job_(job), ranks_(ranks) {}
   LaunchCost launch(const RankProgram&, const Launch& l) const override {
-    return {from_seconds(static_cast<double>(l.flops.value) / job_.speed), Time(0), KernelClass::kMatmul};
+    return {from_seconds(static_cast<double>(l.flops.value) / job_.speed), Time(0),
+            KernelClass::kMatmul};
   }
   TransferCost collective(const Collective&, std::span<const std::int64_t>) const override {
     TransferCost t;
@@ -40,7 +45,9 @@ class FluidCost final : public CostModel {
     return h;
   }
   BytesPerSecond capacity(Link) const override { return BytesPerSecond(job_.bandwidth); }
-  DeviceMemory memory() const override { return {Bytes(std::int64_t{1} << 40), Bytes(0), Bytes(0)}; }
+  DeviceMemory memory() const override {
+    return {Bytes(std::int64_t{1} << 40), Bytes(0), Bytes(0)};
+  }
   std::int64_t node_of(std::int64_t rank) const override { return rank / 8; }
 
  private:
@@ -48,7 +55,8 @@ class FluidCost final : public CostModel {
   std::int64_t ranks_;
 };
 
-/// Writes the job: stream 0 computes, stream 1 communicates. A gather waits for the compute that frees its slot.
+/// Writes the job: stream 0 computes, stream 1 communicates. A gather waits for the compute that
+/// frees its slot.
 class FluidWriter {
  public:
   explicit FluidWriter(const FluidJob& job) : job_(job) {
@@ -77,7 +85,9 @@ class FluidWriter {
   }
 
  private:
-  void add(InstructionKind kind, std::uint32_t id, StreamIndex stream = 0) { p_.instructions.push_back({kind, stream, 0, id}); }
+  void add(InstructionKind kind, std::uint32_t id, StreamIndex stream = 0) {
+    p_.instructions.push_back({kind, stream, 0, id});
+  }
   std::uint32_t record(StreamIndex stream) {
     add(InstructionKind::kRecordEvent, p_.events, stream);
     return p_.events++;

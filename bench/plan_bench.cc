@@ -1,4 +1,5 @@
-// Planning: from model and configuration to the schedule of one rank, operator by operator (no template of equal blocks).
+// Planning: from model and configuration to the schedule of one rank, operator by operator (no
+// template of equal blocks).
 
 #include <benchmark/benchmark.h>
 
@@ -37,12 +38,19 @@ void plan_step(benchmark::State& state, FrameworkKind framework) {
     benchmark::DoNotOptimize(s);
   }
   state.counters["instructions"] = static_cast<double>(instructions);
-  state.counters["ns_per_instruction"] = benchmark::Counter(static_cast<double>(instructions) * 1e-9,
-                                                            benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+  state.counters["ns_per_instruction"] = benchmark::Counter(
+      static_cast<double>(instructions) * 1e-9,
+      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
-BENCHMARK_CAPTURE(plan_step, unsharded, FrameworkKind::kUnsharded)->Arg(32)->Arg(80)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(plan_step, unsharded, FrameworkKind::kUnsharded)
+    ->Arg(32)
+    ->Arg(80)
+    ->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(plan_step, ddp, FrameworkKind::kDdp)->Arg(80)->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(plan_step, fsdp2, FrameworkKind::kFsdp2)->Arg(32)->Arg(80)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(plan_step, fsdp2, FrameworkKind::kFsdp2)
+    ->Arg(32)
+    ->Arg(80)
+    ->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(plan_step, zero3, FrameworkKind::kZero3)->Arg(80)->Unit(benchmark::kMicrosecond);
 
 }  // namespace

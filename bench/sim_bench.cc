@@ -1,5 +1,5 @@
-// Simulator speed on a ready schedule (bench/step_writer.h), 32 ranks folded into one; each iteration simulates it whole.
-// "floor" is the cheapest pass over a task graph of the same shape.
+// Simulator speed on a ready schedule (bench/step_writer.h), 32 ranks folded into one; each
+// iteration simulates it whole. "floor" is the cheapest pass over a task graph of the same shape.
 // Counters: ns_per_instruction of one simulation (both steps), instructions.
 
 #include <benchmark/benchmark.h>
@@ -21,7 +21,8 @@ namespace {
 using bench::make_schedule;
 
 void run(benchmark::State& state, const Schedule& schedule, const SimulationOptions& options) {
-  const auto cost = make_cost_model(make_cluster(load_hardware("dgx-h100"), static_cast<int>(schedule.world)));
+  const auto cost =
+      make_cost_model(make_cluster(load_hardware("dgx-h100"), static_cast<int>(schedule.world)));
   std::int64_t instructions = 0;
   const std::clock_t begin = std::clock();
   for (auto _ : state) {
@@ -30,8 +31,10 @@ void run(benchmark::State& state, const Schedule& schedule, const SimulationOpti
     benchmark::DoNotOptimize(r.step_time);
   }
   const double ns = static_cast<double>(std::clock() - begin) * 1e9 / CLOCKS_PER_SEC;
-  state.counters["ns_per_instruction"] = ns / static_cast<double>(std::max<std::int64_t>(instructions, 1));
-  state.counters["instructions"] = static_cast<double>(instructions) / static_cast<double>(state.iterations());
+  state.counters["ns_per_instruction"] =
+      ns / static_cast<double>(std::max<std::int64_t>(instructions, 1));
+  state.counters["instructions"] =
+      static_cast<double>(instructions) / static_cast<double>(state.iterations());
 }
 
 SimulationOptions options_of(MemoryDetail memory, Detail detail) {
@@ -77,7 +80,8 @@ BENCHMARK(folded_times)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_memory)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_explained)->Unit(benchmark::kMicrosecond);
 BENCHMARK(folded_trace)->Unit(benchmark::kMicrosecond);
-/// Ranks that differ by a little: nothing can be folded. The job of the yardsticks (bench/fluid_job.h), 32 blocks.
+/// Ranks that differ by a little: nothing can be folded. The job of the yardsticks
+/// (bench/fluid_job.h), 32 blocks.
 void distinct(benchmark::State& state) {
   const bench::FluidJob job;
   const Schedule schedule = bench::FluidWriter(job).write(state.range(0));
@@ -92,4 +96,3 @@ BENCHMARK(distinct)->Arg(1024)->Arg(16384)->Iterations(1)->Unit(benchmark::kMill
 
 }  // namespace
 }  // namespace foreshard
-

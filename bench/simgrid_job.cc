@@ -18,7 +18,8 @@ struct Exchange {
   int ranks = 1, rounds = 1;
   std::vector<sg::Mailbox*> boxes;
 
-  /// One collective as rank `rank` sees it: to the next neighbour and from the one before, `rounds` times.
+  /// One collective as rank `rank` sees it: to the next neighbour and from the one before, `rounds`
+  /// times.
   void collective(int rank) const {
     static int token = 0;
     const auto bytes = static_cast<std::uint64_t>(job.transfer_bytes(ranks) / rounds);
@@ -35,7 +36,8 @@ struct Exchange {
 };
 
 void add_rank(sg::Host* host, int rank, const Exchange* x) {
-  auto gathered = sg::Semaphore::create(0), slots = sg::Semaphore::create(static_cast<unsigned>(x->job.prefetch));
+  auto gathered = sg::Semaphore::create(0),
+       slots = sg::Semaphore::create(static_cast<unsigned>(x->job.prefetch));
   auto gradient = sg::Semaphore::create(0);
   const int blocks = x->job.blocks;
   sg::Actor::create("communication", host, [=] {
@@ -60,7 +62,8 @@ void add_rank(sg::Host* host, int rank, const Exchange* x) {
   });
 }
 
-/// Plain max-min fluid links: no TCP window, no bandwidth or latency factors, no cross traffic of acknowledgements.
+/// Plain max-min fluid links: no TCP window, no bandwidth or latency factors, no cross traffic of
+/// acknowledgements.
 ForeignRun simulate_here(const FluidJob& job, int ranks, bool rounds) {
   int argc = 1;
   std::string name = "simgrid";
@@ -73,8 +76,11 @@ ForeignRun simulate_here(const FluidJob& job, int ranks, bool rounds) {
   std::vector<sg::Host*> hosts;
   for (int i = 0; i < ranks; ++i) {
     auto* host = zone->create_host("h" + std::to_string(i), job.speed)->seal();
-    auto* link = zone->create_split_duplex_link("l" + std::to_string(i), job.bandwidth)->set_latency(job.latency_s / 2)->seal();
-    zone->add_route(host->get_netpoint(), nullptr, nullptr, nullptr, {{link, sg::LinkInRoute::Direction::UP}}, true);
+    auto* link = zone->create_split_duplex_link("l" + std::to_string(i), job.bandwidth)
+                     ->set_latency(job.latency_s / 2)
+                     ->seal();
+    zone->add_route(host->get_netpoint(), nullptr, nullptr, nullptr,
+                    {{link, sg::LinkInRoute::Direction::UP}}, true);
     hosts.push_back(host);
   }
   zone->seal();

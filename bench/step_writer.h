@@ -1,7 +1,7 @@
 #pragma once
 
-// The synthetic sharded training step of the speed benchmarks: 32 blocks, gathers two ahead, reductions behind, activations
-// kept from forward to backward.
+// The synthetic sharded training step of the speed benchmarks: 32 blocks, gathers two ahead,
+// reductions behind, activations kept from forward to backward.
 
 #include <cstdint>
 #include <vector>
@@ -14,22 +14,27 @@ namespace foreshard::bench {
 class StepWriter {
  public:
   StepWriter(int blocks, int kernels) : blocks_(blocks), kernels_(kernels) {
-    for (const char* name : {"compute", "all_gather", "reduce_scatter", "copy_in"}) p_.streams.push_back({name, 0});
+    for (const char* name : {"compute", "all_gather", "reduce_scatter", "copy_in"})
+      p_.streams.push_back({name, 0});
     p_.names.push_back("");
   }
 
   RankProgram write(int steps) {
-    for (int b = 0; b < blocks_; ++b) add(InstructionKind::kAlloc, buffer(kParameters / kWorld * 4, 0));
+    for (int b = 0; b < blocks_; ++b)
+      add(InstructionKind::kAlloc, buffer(kParameters / kWorld * 4, 0));
     p_.init = {0, size()};
     for (int s = 0; s < steps; ++s) step();
     return std::move(p_);
   }
 
  private:
-  static constexpr std::int64_t kWorld = 32, kParameters = 218'112'000, kHidden = 4096, kTokens = 4096, kInner = 14336;
+  static constexpr std::int64_t kWorld = 32, kParameters = 218'112'000, kHidden = 4096,
+                                kTokens = 4096, kInner = 14336;
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(p_.instructions.size()); }
-  void add(InstructionKind kind, std::uint32_t id, StreamIndex stream = 0) { p_.instructions.push_back({kind, stream, 0, id}); }
+  void add(InstructionKind kind, std::uint32_t id, StreamIndex stream = 0) {
+    p_.instructions.push_back({kind, stream, 0, id});
+  }
   std::uint32_t buffer(std::int64_t bytes, StreamIndex pool) {
     Buffer b;
     b.bytes = Bytes(bytes);

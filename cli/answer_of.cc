@@ -26,10 +26,13 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {
     const OutOfMemoryReport& o = *m.out_of_memory;
-    out.out_of_memory = fmt::format("first failure: {} for {} in {} (allocated {}, reserved {})", format_memory(o.requested),
-                                    name_of(o.category), describe_place(o.at), format_memory(o.allocated), format_memory(o.reserved));
+    out.out_of_memory =
+        fmt::format("first failure: {} for {} in {} (allocated {}, reserved {})",
+                    format_memory(o.requested), name_of(o.category), describe_place(o.at),
+                    format_memory(o.allocated), format_memory(o.reserved));
   }
-  for (const Owner& o : m.owners) out.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
+  for (const Owner& o : m.owners)
+    out.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
   return out;
 }
 
@@ -45,7 +48,8 @@ std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& sche
   std::vector<AnswerProvenance> out;
   CostParameters parameters;
   parameters.attention.kernel = job.attention_kernel;
-  for (const UsedNumber& n : numbers_used(schedule, make_cluster(job.hardware, static_cast<int>(schedule.world)), parameters))
+  for (const UsedNumber& n : numbers_used(
+           schedule, make_cluster(job.hardware, static_cast<int>(schedule.world)), parameters))
     out.push_back({n.quantity, number_text(n), n.source, n.kind});
   return out;
 }
@@ -53,24 +57,28 @@ std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& sche
 void add_uncertainty(const StepUncertainty& u, StepAnswer& a) {
   a.step_range = {u.p10, u.p90};
   a.outside = u.outside;
-  for (const UncertainInput& i : u.inputs) a.uncertainty.push_back({i.quantity, i.sd, i.effect, i.source});
+  for (const UncertainInput& i : u.inputs)
+    a.uncertainty.push_back({i.quantity, i.sd, i.effect, i.source});
 }
 
 std::string framework_text(const Job& job, const Schedule& s) {
   std::string out = title_of(job.config.framework);
   const std::size_t units = s.programs[0].units.size();
   if (units > 0) out += fmt::format(", {} unit{}", units, units == 1 ? "" : "s");
-  if (job.config.replicate > 1 && job.config.shard > 1) out += fmt::format(", {} copies of {} shards", job.config.replicate, job.config.shard);
+  if (job.config.replicate > 1 && job.config.shard > 1)
+    out += fmt::format(", {} copies of {} shards", job.config.replicate, job.config.shard);
   return out;
 }
 
 }  // namespace
 
-StepAnswer answer_of(const Job& job, const Evaluation& e, const std::vector<Suggestion>& suggestions) {
+StepAnswer answer_of(const Job& job, const Evaluation& e,
+                     const std::vector<Suggestion>& suggestions) {
   const SimulationResult& r = e.result;
   StepAnswer a;
   a.model = job.model->name;
-  a.model_size = format_count(static_cast<double>(job.model->parameter_count().value)) + " parameters";
+  a.model_size =
+      format_count(static_cast<double>(job.model->parameter_count().value)) + " parameters";
   a.framework = framework_text(job, e.schedule);
   a.machines = describe_machines(job.hardware, job.gpus);
   a.precision = describe_precision(job.config);
@@ -86,34 +94,41 @@ StepAnswer answer_of(const Job& job, const Evaluation& e, const std::vector<Sugg
   a.optimizer = r.breakdown.optimizer;
   a.idle = r.breakdown.idle;
   for (const CommunicationRow& c : r.communication)
-    a.communication.push_back({std::string(name_of(c.kind)), c.group_size, c.count, c.bytes, c.busy, c.exposed,
-                               std::string(name_of(c.bottleneck))});
-  for (const CriticalPathRow& row : r.critical_path) a.critical_path.push_back({row.resource, row.time});
+    a.communication.push_back({std::string(name_of(c.kind)), c.group_size, c.count, c.bytes, c.busy,
+                               c.exposed, std::string(name_of(c.bottleneck))});
+  for (const CriticalPathRow& row : r.critical_path)
+    a.critical_path.push_back({row.resource, row.time});
   a.memory = memory_answer(r.memory);
   for (const Suggestion& s : suggestions)
-    a.suggestions.push_back({s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu, s.speedup, s.fits});
+    a.suggestions.push_back(
+        {s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu, s.speedup, s.fits});
   a.not_modelled = r.not_modelled;
   for (const std::string& n : job.model->not_modelled)
-    if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end()) a.not_modelled.push_back(n);
+    if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end())
+      a.not_modelled.push_back(n);
   a.provenance = provenance_of(job, e.schedule);
   add_uncertainty(uncertainty_of(job, e.schedule, r.step_time), a);
   return a;
 }
 
-MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& e, const MemoryStudy& study) {
+MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& e,
+                                        const MemoryStudy& study) {
   const MemoryResult& m = e.result.memory;
   MemoryExplanation x;
   x.title = fmt::format("{} · {} · {} · {}", job.model->name, framework_text(job, e.schedule),
                         describe_machines(job.hardware, job.gpus), describe_precision(job.config));
   x.memory = memory_answer(m);
   x.memory.owners.clear();
-  for (const Owner& o : m.owners_by_module) x.memory.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
+  for (const Owner& o : m.owners_by_module)
+    x.memory.owners.push_back({std::string(name_of(o.category)), o.unit, o.bytes});
   x.rank = m.rank;
   x.step = m.peak_at.step;
   x.step_time = e.result.step_time;
-  for (const PhaseRow& p : study.phases) x.phases.push_back({p.step, p.phase, p.allocated, p.reserved});
+  for (const PhaseRow& p : study.phases)
+    x.phases.push_back({p.step, p.phase, p.allocated, p.reserved});
   for (const MemoryChange& c : study.changes)
-    x.changes.push_back({c.change, c.kind, c.allocated, c.reserved, c.device, c.device_change, c.step, c.speed, c.fits, c.peak_at});
+    x.changes.push_back({c.change, c.kind, c.allocated, c.reserved, c.device, c.device_change,
+                         c.step, c.speed, c.fits, c.peak_at});
   return x;
 }
 

@@ -11,9 +11,11 @@
 namespace foreshard::cli {
 
 /// What report/ shows of an evaluation.
-StepAnswer answer_of(const Job& job, const Evaluation& evaluation, const std::vector<Suggestion>& suggestions);
+StepAnswer answer_of(const Job& job, const Evaluation& evaluation,
+                     const std::vector<Suggestion>& suggestions);
 /// The answer of `--explain-memory`.
-MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& evaluation, const MemoryStudy& study);
+MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& evaluation,
+                                        const MemoryStudy& study);
 /// The memory of a measured run in the same form: the rank with the highest peak of the last step.
 AnswerMemory memory_of(const Trace& trace, Bytes capacity);
 

@@ -21,7 +21,8 @@ std::string Arguments::text(const std::string& name, std::string fallback) const
   return v == nullptr ? fallback : v->text;
 }
 
-std::int64_t Arguments::integer(const std::string& name, std::int64_t fallback, std::int64_t min, std::int64_t max) {
+std::int64_t Arguments::integer(const std::string& name, std::int64_t fallback, std::int64_t min,
+                                std::int64_t max) {
   const Value* v = find(name);
   if (v == nullptr) return fallback;
   std::int64_t n = 0;
@@ -43,8 +44,10 @@ double Arguments::number(const std::string& name, double fallback, double min, d
   if (v == nullptr) return fallback;
   double x = 0;
   const auto [end, error] = std::from_chars(v->text.data(), v->text.data() + v->text.size(), x);
-  if (error != std::errc() || end != v->text.data() + v->text.size() || !std::isfinite(x) || x < min || x > max) {
-    report(name, fmt::format("\"{}\" is not a number in range", v->text), fmt::format("allowed: {} to {}", min, max));
+  if (error != std::errc() || end != v->text.data() + v->text.size() || !std::isfinite(x) ||
+      x < min || x > max) {
+    report(name, fmt::format("\"{}\" is not a number in range", v->text),
+           fmt::format("allowed: {} to {}", min, max));
     return fallback;
   }
   return x;
@@ -74,7 +77,8 @@ std::vector<std::string> Arguments::list(const std::string& name) const {
 void Arguments::report(const std::string& option, std::string message, std::string hint) {
   const Value* v = find(option);
   const bool from_file = v != nullptr && v->where.rfind("--", 0) != 0;
-  issues_.push_back({from_file ? v->where : "--" + option, from_file ? option : "", std::move(message), std::move(hint)});
+  issues_.push_back({from_file ? v->where : "--" + option, from_file ? option : "",
+                     std::move(message), std::move(hint)});
 }
 
 void Arguments::report(const InputError& error) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// How a command of the program describes itself, and what it gets. One table serves the parser, the help, the
-// configuration file and shell completion; CLI11 stays behind parse.cc.
+// How a command of the program describes itself, and what it gets. One table serves the parser, the
+// help, the configuration file and shell completion; CLI11 stays behind parse.cc.
 
 #include <cstdint>
 #include <functional>
@@ -16,11 +16,11 @@ namespace foreshard::cli {
 
 /// One option of a command: "--name VALUE", or a flag if `value` is empty.
 struct OptionSpec {
-  std::string name;                    ///< Without dashes.
-  std::string value;                   ///< Placeholder ("N", "FILE"); empty for a flag.
+  std::string name;   ///< Without dashes.
+  std::string value;  ///< Placeholder ("N", "FILE"); empty for a flag.
   std::string help;
-  std::vector<std::string> choices;    ///< If not empty, the only values.
-  bool in_config_file = false;         ///< May stand in a --config file.
+  std::vector<std::string> choices;  ///< If not empty, the only values.
+  bool in_config_file = false;       ///< May stand in a --config file.
 };
 
 struct OptionGroup {
@@ -29,7 +29,7 @@ struct OptionGroup {
 };
 
 struct PositionalSpec {
-  std::string name;                    ///< "MODEL"
+  std::string name;  ///< "MODEL"
   std::string help;
   bool required = true;
 };
@@ -38,15 +38,17 @@ struct Example {
   std::string line, meaning;
 };
 
-/// What the user gave to one command. Typed access collects every problem; `check()` throws them together.
+/// What the user gave to one command. Typed access collects every problem; `check()` throws them
+/// together.
 class Arguments {
  public:
   struct Value {
     std::string text;
-    std::string where;                 ///< "--gpus", or "job.yaml: line 3" for a configuration file.
+    std::string where;  ///< "--gpus", or "job.yaml: line 3" for a configuration file.
   };
 
-  /// Later calls do not replace earlier ones: the command line comes first and wins over the configuration file.
+  /// Later calls do not replace earlier ones: the command line comes first and wins over the
+  /// configuration file.
   void set(const std::string& name, Value value) { values_.emplace(name, std::move(value)); }
   void add_positional(std::string text) { positionals_.push_back(std::move(text)); }
 
@@ -58,16 +60,17 @@ class Arguments {
 
   /// Each returns the fallback where the option is absent or wrong; what is wrong is reported.
   std::string text(const std::string& name, std::string fallback = {}) const;
-  std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t min, std::int64_t max);
+  std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t min,
+                       std::int64_t max);
   double number(const std::string& name, double fallback, double min, double max);
   bool yes_no(const std::string& name, bool fallback);
-  std::vector<std::string> list(const std::string& name) const;   ///< Split at commas.
+  std::vector<std::string> list(const std::string& name) const;  ///< Split at commas.
 
   void report(const std::string& option, std::string message, std::string hint = {});
   /// Adds the problems of another reader.
   void report(const InputError& error);
   bool clean() const { return issues_.empty(); }
-  void check() const;                  ///< InputError with all problems, if there is one.
+  void check() const;  ///< InputError with all problems, if there is one.
 
  private:
   std::map<std::string, Value> values_;
@@ -76,7 +79,7 @@ class Arguments {
 };
 
 struct CommandSpec {
-  std::string name;                    ///< One or two words: "simulate", "models describe".
+  std::string name;  ///< One or two words: "simulate", "models describe".
   std::string summary;
   std::vector<Example> examples;
   std::vector<PositionalSpec> positionals;

@@ -10,8 +10,10 @@ namespace {
 int run_compare(Arguments& a) {
   a.check();
   const Comparison c = compare(read_trace_file(a.positional(0)), read_trace_file(a.positional(1)));
-  if (a.flag("json")) print_json(to_json(c));
-  else print(text_of(c));
+  if (a.flag("json"))
+    print_json(to_json(c));
+  else
+    print(text_of(c));
   return kOk;
 }
 
@@ -21,8 +23,10 @@ CommandSpec compare_command() {
   CommandSpec c;
   c.name = "compare";
   c.summary = "Was the prediction right? Two traces, event by event: order, bytes, peak, time.";
-  c.examples = {{"foreshard compare predicted.json measured.json", "traces of foreshard simulate --trace and foreshard run --trace"}};
-  c.positionals = {{"PREDICTED", "Trace file", true}, {"MEASURED", "Trace file of the same plan", true}};
+  c.examples = {{"foreshard compare predicted.json measured.json",
+                 "traces of foreshard simulate --trace and foreshard run --trace"}};
+  c.positionals = {{"PREDICTED", "Trace file", true},
+                   {"MEASURED", "Trace file of the same plan", true}};
   c.groups = {{"Answer", {{"json", "", "One JSON document instead of text", {}, false}}}};
   c.run = run_compare;
   return c;

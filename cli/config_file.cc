@@ -18,10 +18,13 @@ std::string location(const std::string& file, const YAML::Mark& mark) {
 }
 
 /// A scalar, or a list of scalars joined by commas.
-std::string value_text(const YAML::Node& node, const std::string& where, std::vector<Issue>& issues) {
+std::string value_text(const YAML::Node& node, const std::string& where,
+                       std::vector<Issue>& issues) {
   if (node.IsScalar()) return node.Scalar();
   if (!node.IsSequence()) {
-    issues.push_back({where, "", node.IsMap() ? "a value is wanted here, found a map" : "the value is missing", ""});
+    issues.push_back({where, "",
+                      node.IsMap() ? "a value is wanted here, found a map" : "the value is missing",
+                      ""});
     return "";
   }
   std::string out;
@@ -49,7 +52,8 @@ class ConfigReader {
 
   void read(const YAML::Node& root) {
     if (root.IsNull()) return;
-    if (!root.IsMap()) return issues_.push_back({file_, "", "options are wanted, one \"name: value\" per line", ""});
+    if (!root.IsMap())
+      return issues_.push_back({file_, "", "options are wanted, one \"name: value\" per line", ""});
     for (const auto& entry : root) read_entry(entry.first, entry.second);
   }
   void finish() {
@@ -59,13 +63,16 @@ class ConfigReader {
  private:
   void read_entry(const YAML::Node& key_node, const YAML::Node& value) {
     const std::string where = location(file_, key_node.Mark());
-    if (!key_node.IsScalar()) return issues_.push_back({where, "", "the name of an option is wanted here", ""});
+    if (!key_node.IsScalar())
+      return issues_.push_back({where, "", "the name of an option is wanted here", ""});
     const std::string key = key_node.Scalar();
     if (const auto [seen, fresh] = seen_.emplace(key, where); !fresh)
-      return issues_.push_back({where, key, "stands here a second time", "first at " + seen->second});
+      return issues_.push_back(
+          {where, key, "stands here a second time", "first at " + seen->second});
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
       const std::string near = nearest_name(key, known_);
-      return issues_.push_back({where, key, "no such option", near.empty() ? "" : "nearest is \"" + near + "\""});
+      return issues_.push_back(
+          {where, key, "no such option", near.empty() ? "" : "nearest is \"" + near + "\""});
     }
     const std::string text = as_choice(value_text(value, where, issues_), choices_[key]);
     if (key != "model") return arguments_.set(key, {text, where});
@@ -94,13 +101,19 @@ class ConfigReader {
 void read_config_file(const CommandSpec& command, const std::string& file, Arguments& arguments) {
   const std::string text = read_text_file(file);
   if (text.size() > kLargestConfig)
-    throw InputError(Issue{file, "", fmt::format("{} bytes; a file of options has at most {}", text.size(), kLargestConfig), ""});
-  if (text.find('\0') != std::string::npos) throw InputError(Issue{file, "", "not a text but binary data", ""});
+    throw InputError(Issue{
+        file, "",
+        fmt::format("{} bytes; a file of options has at most {}", text.size(), kLargestConfig),
+        ""});
+  if (text.find('\0') != std::string::npos)
+    throw InputError(Issue{file, "", "not a text but binary data", ""});
   ConfigReader reader(command, file, arguments);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1)
-      throw InputError(Issue{file, "", fmt::format("{} YAML documents, one is read", documents.size()), "remove the \"---\" between them"});
+      throw InputError(Issue{file, "",
+                             fmt::format("{} YAML documents, one is read", documents.size()),
+                             "remove the \"---\" between them"});
     if (!documents.empty()) reader.read(documents[0]);
   } catch (const YAML::Exception& e) {
     throw InputError(Issue{location(file, e.mark), "", "not valid YAML: " + e.msg, ""});

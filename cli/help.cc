@@ -27,10 +27,13 @@ std::string wrapped(const std::string& text) {
 }
 
 std::string option_line(const OptionSpec& o) {
-  std::string left = (o.name == "output" ? "  -o, --" : "  --") + o.name + (o.value.empty() ? "" : " " + o.value);
+  std::string left =
+      (o.name == "output" ? "  -o, --" : "  --") + o.name + (o.value.empty() ? "" : " " + o.value);
   std::string help = o.help;
-  if (!o.choices.empty() && o.value.find('|') == std::string::npos) help += fmt::format(" [{}]", fmt::join(o.choices, ", "));
-  if (left.size() + 2 > kHelpColumn) return left + "\n" + std::string(kHelpColumn, ' ') + wrapped(help) + "\n";
+  if (!o.choices.empty() && o.value.find('|') == std::string::npos)
+    help += fmt::format(" [{}]", fmt::join(o.choices, ", "));
+  if (left.size() + 2 > kHelpColumn)
+    return left + "\n" + std::string(kHelpColumn, ' ') + wrapped(help) + "\n";
   return fmt::format("{:<{}}{}\n", left, kHelpColumn, wrapped(help));
 }
 
@@ -43,8 +46,10 @@ std::string examples_text(const CommandSpec& c) {
 }  // namespace
 
 std::string help_of(const CommandSpec& c) {
-  std::string out = c.summary + "\n\nExamples\n" + examples_text(c) + "\nUsage: foreshard " + c.name;
-  for (const PositionalSpec& p : c.positionals) out += p.required ? " " + p.name : " [" + p.name + "]";
+  std::string out =
+      c.summary + "\n\nExamples\n" + examples_text(c) + "\nUsage: foreshard " + c.name;
+  for (const PositionalSpec& p : c.positionals)
+    out += p.required ? " " + p.name : " [" + p.name + "]";
   out += " [OPTIONS]\n";
   for (const PositionalSpec& p : c.positionals)
     out += fmt::format("{:<{}}{}\n", "  " + p.name, kHelpColumn, wrapped(p.help));
@@ -58,26 +63,33 @@ std::string help_of(const CommandSpec& c) {
 std::string help_of_program() {
   std::string out = "foreshard: plan, simulate and execute sharded training\n\n";
   for (const CommandSpec& c : commands()) out += fmt::format("  {:<20} {}\n", c.name, c.summary);
-  out += "\n  foreshard COMMAND --help    examples and options of a command\n"
-         "  foreshard completion bash   completion for the shell: source <(foreshard completion bash)\n"
-         "\nExit codes: 0 fine, 2 wrong input, 3 device or run failure, 4 a target missed, 1 a bug of ours.\n";
+  out +=
+      "\n  foreshard COMMAND --help    examples and options of a command\n"
+      "  foreshard completion bash   completion for the shell: source <(foreshard completion "
+      "bash)\n"
+      "\nExit codes: 0 fine, 2 wrong input, 3 device or run failure, 4 a target missed, 1 a bug of "
+      "ours.\n";
   return out;
 }
 
 std::string welcome() {
-  return "Foreshard answers three questions about sharded training (FSDP, ZeRO, DDP) before you pay for the GPUs.\n\n"
+  return "Foreshard answers three questions about sharded training (FSDP, ZeRO, DDP) before you "
+         "pay for the GPUs.\n\n"
          "  Will it fit, and how fast is it?\n"
          "    foreshard simulate llama3-8b --gpus 8 --on dgx-h100\n\n"
          "  How should I wrap and shard it?\n"
          "    foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096\n\n"
          "  What should we buy?\n"
          "    foreshard size llama3-70b --tokens 1T --on dgx-h100,dgx-h200 --deadline 45d\n\n"
-         "foreshard models and foreshard hw list what it knows; foreshard --help lists all commands.\n";
+         "foreshard models and foreshard hw list what it knows; foreshard --help lists all "
+         "commands.\n";
 }
 
 std::string bash_completion() {
-  std::string out = "# bash completion of foreshard: source <(foreshard completion bash)\n_foreshard() {\n"
-                    "  local current=${COMP_WORDS[COMP_CWORD]} options=\"\"\n  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n";
+  std::string out =
+      "# bash completion of foreshard: source <(foreshard completion bash)\n_foreshard() {\n"
+      "  local current=${COMP_WORDS[COMP_CWORD]} options=\"\"\n  case \"${COMP_WORDS[1]} "
+      "${COMP_WORDS[2]}\" in\n";
   const auto options_of = [](const CommandSpec& c) {
     std::string all;
     for (const OptionGroup& g : c.groups)
@@ -92,11 +104,13 @@ std::string bash_completion() {
   });
   for (const CommandSpec* c : ordered) {
     const bool two = c->name.find(' ') != std::string::npos;
-    out += fmt::format("    \"{}\"{}) options=\"{}\" ;;\n", c->name, two ? "*" : " *", options_of(*c));
+    out +=
+        fmt::format("    \"{}\"{}) options=\"{}\" ;;\n", c->name, two ? "*" : " *", options_of(*c));
     const std::string word = c->name.substr(0, c->name.find(' '));
     if (first.find(" " + word + " ") == std::string::npos) first += " " + word + " ";
   }
-  out += "  esac\n  [ \"$COMP_CWORD\" -eq 1 ] && options=\"" + first + "\"\n"
+  out += "  esac\n  [ \"$COMP_CWORD\" -eq 1 ] && options=\"" + first +
+         "\"\n"
          "  COMPREPLY=($(compgen -W \"$options\" -- \"$current\"))\n"
          "  [ ${#COMPREPLY[@]} -eq 0 ] && COMPREPLY=($(compgen -f -- \"$current\"))\n}\n"
          "complete -o filenames -F _foreshard foreshard\n";

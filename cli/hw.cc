@@ -13,32 +13,47 @@ namespace foreshard::cli {
 namespace {
 
 std::string network_text(const HardwareProfile& h) {
-  if (h.network.kind == NetworkKind::kNone || !h.network.nics.known() || !h.network.nic_rate.known()) return "-";
-  return fmt::format("{} x {:.0f} Gb/s {}", h.network.nics.count(), h.network.nic_rate.value * 8 / 1e9, name_of(h.network.kind));
+  if (h.network.kind == NetworkKind::kNone || !h.network.nics.known() ||
+      !h.network.nic_rate.known())
+    return "-";
+  return fmt::format("{} x {:.0f} Gb/s {}", h.network.nics.count(),
+                     h.network.nic_rate.value * 8 / 1e9, name_of(h.network.kind));
 }
 
 int list_hardware(Arguments& a) {
   a.check();
   Json json = Json::array();
-  std::string text = fmt::format("  {:<24} {:>4}  {:<30} {:>8}  {:<22} {}\n", "name", "GPUs", "GPU", "GiB", "network of a node", "title");
+  std::string text = fmt::format("  {:<24} {:>4}  {:<30} {:>8}  {:<22} {}\n", "name", "GPUs", "GPU",
+                                 "GiB", "network of a node", "title");
   for (const std::string& name : hardware_names()) {
     const HardwareProfile h = load_hardware(name);
     const double gib = h.gpu.usable_memory.value_or(h.gpu.memory.value_or(0)) / (1 << 30);
-    json.push_back({{"name", h.name}, {"aliases", h.aliases}, {"title", h.title}, {"gpu", h.gpu.name}, {"gpus", h.gpus_per_node()}});
-    text += fmt::format("  {:<24} {:>4}  {:<30} {:>8.1f}  {:<22} {}\n", h.name, h.gpus_per_node(), h.gpu.title, gib, network_text(h), h.title);
+    json.push_back({{"name", h.name},
+                    {"aliases", h.aliases},
+                    {"title", h.title},
+                    {"gpu", h.gpu.name},
+                    {"gpus", h.gpus_per_node()}});
+    text += fmt::format("  {:<24} {:>4}  {:<30} {:>8.1f}  {:<22} {}\n", h.name, h.gpus_per_node(),
+                        h.gpu.title, gib, network_text(h), h.title);
   }
   text += fmt::format("\nGPUs: {}\n", fmt::join(gpu_names(), ", "));
-  text += "Also: 4x-a100-80 (GPUs of a type), 2x-a100-80-200g (nodes), dgx-h100@400g (another network), FILE.json or FILE.yaml of your own\n";
-  if (a.flag("json")) print_json(json);
-  else print(text);
+  text +=
+      "Also: 4x-a100-80 (GPUs of a type), 2x-a100-80-200g (nodes), dgx-h100@400g (another "
+      "network), FILE.json or FILE.yaml of your own\n";
+  if (a.flag("json"))
+    print_json(json);
+  else
+    print(text);
   return kOk;
 }
 
 int describe_hardware(Arguments& a) {
   a.check();
   const HardwareProfile h = load_hardware(a.positional(0));
-  if (a.flag("json")) print_json(to_json(h));
-  else print(describe(h) + (a.flag("topology") ? "\n" + Topology(h, 1).draw() : ""));
+  if (a.flag("json"))
+    print_json(to_json(h));
+  else
+    print(describe(h) + (a.flag("topology") ? "\n" + Topology(h, 1).draw() : ""));
   return kOk;
 }
 
@@ -59,10 +74,12 @@ CommandSpec hw_describe_command() {
   c.name = "hw describe";
   c.summary = "Every number of one machine with its source.";
   c.examples = {{"foreshard hw describe dgx-h100 --topology", "numbers, sources, links of a node"},
-                {"foreshard hw describe dgx-h100 --json > mine.json", "a profile to edit and use with --on mine.json"}};
+                {"foreshard hw describe dgx-h100 --json > mine.json",
+                 "a profile to edit and use with --on mine.json"}};
   c.positionals = {{"HARDWARE", "Name or profile file", true}};
   c.groups = {{"Answer",
-               {{"json", "", "The profile file", {}, false}, {"topology", "", "Also the links of one node", {}, false}}}};
+               {{"json", "", "The profile file", {}, false},
+                {"topology", "", "Also the links of one node", {}, false}}}};
   c.run = describe_hardware;
   return c;
 }

@@ -13,21 +13,30 @@ namespace {
 Json number_or_null(const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); }
 
 Json json_of(const ImportedTopology& t) {
-  Json out = {{"gpus", t.gpus}, {"fabric", name_of(t.fabric)}, {"links_per_gpu", t.links_per_gpu},
-              {"gpus_per_pcie_switch", t.gpus_per_pcie_switch}, {"sockets", t.sockets}, {"nics", t.nics},
-              {"nic_bytes_per_s", number_or_null(t.nic_rate)}, {"pcie_bytes_per_s", number_or_null(t.pcie_rate)},
-              {"compute_capability", number_or_null(t.compute_capability)}, {"notes", t.notes}};
+  Json out = {{"gpus", t.gpus},
+              {"fabric", name_of(t.fabric)},
+              {"links_per_gpu", t.links_per_gpu},
+              {"gpus_per_pcie_switch", t.gpus_per_pcie_switch},
+              {"sockets", t.sockets},
+              {"nics", t.nics},
+              {"nic_bytes_per_s", number_or_null(t.nic_rate)},
+              {"pcie_bytes_per_s", number_or_null(t.pcie_rate)},
+              {"compute_capability", number_or_null(t.compute_capability)},
+              {"notes", t.notes}};
   out["mesh"] = Json::array();
   for (const MeshEdge& e : t.mesh) out["mesh"].push_back({e.a, e.b, e.links});
   return out;
 }
 
 std::string text_of(const std::string& file, const ImportedTopology& t) {
-  std::string out = fmt::format("{}: {} GPU{}, {}", file, t.gpus, t.gpus == 1 ? "" : "s", name_of(t.fabric));
+  std::string out =
+      fmt::format("{}: {} GPU{}, {}", file, t.gpus, t.gpus == 1 ? "" : "s", name_of(t.fabric));
   if (t.links_per_gpu > 0) out += fmt::format(" of {} links a GPU", t.links_per_gpu);
-  out += fmt::format(", {} to a PCIe switch, {} socket{}, {} NIC{}\n", t.gpus_per_pcie_switch, t.sockets, t.sockets == 1 ? "" : "s", t.nics, t.nics == 1 ? "" : "s");
+  out += fmt::format(", {} to a PCIe switch, {} socket{}, {} NIC{}\n", t.gpus_per_pcie_switch,
+                     t.sockets, t.sockets == 1 ? "" : "s", t.nics, t.nics == 1 ? "" : "s");
   if (t.nic_rate) out += fmt::format("  NIC {:.0f} Gb/s\n", *t.nic_rate * 8e-9);
-  if (t.pcie_rate) out += fmt::format("  PCIe {:.1f} GB/s a slot and direction\n", *t.pcie_rate * 1e-9);
+  if (t.pcie_rate)
+    out += fmt::format("  PCIe {:.1f} GB/s a slot and direction\n", *t.pcie_rate * 1e-9);
   for (const std::string& note : t.notes) out += "  note: " + note + "\n";
   return out;
 }
@@ -35,10 +44,13 @@ std::string text_of(const std::string& file, const ImportedTopology& t) {
 }  // namespace
 
 int import_topology(Arguments& a) {
-  if (a.has("output") && !a.has("on")) a.report("on", "is missing", "the machine whose other numbers the profile takes, e.g. --on dgx-h100");
+  if (a.has("output") && !a.has("on"))
+    a.report("on", "is missing",
+             "the machine whose other numbers the profile takes, e.g. --on dgx-h100");
   a.check();
   const std::string file = a.positional(1), text = read_text_file(file);
-  const ImportedTopology t = a.positional(0) == "topo-m" ? parse_smi_topology(text, file) : parse_nccl_topology_xml(text, file);
+  const ImportedTopology t = a.positional(0) == "topo-m" ? parse_smi_topology(text, file)
+                                                         : parse_nccl_topology_xml(text, file);
   std::optional<HardwareProfile> profile;
   if (a.has("on")) profile = with_topology(load_hardware(a.text("on")), t, file);
   if (a.has("output")) write_file_atomically(a.text("output"), to_json(*profile).dump(1) + "\n");

@@ -10,11 +10,13 @@
 namespace foreshard::cli {
 namespace {
 
-constexpr std::int64_t kMostGpus = 1 << 20, kMostTokens = 1 << 26, kMostElements = std::int64_t{1} << 50;
+constexpr std::int64_t kMostGpus = 1 << 20, kMostTokens = 1 << 26,
+                       kMostElements = std::int64_t{1} << 50;
 
 /// Position of the chosen name in a list that is in the order of an enumeration.
 template <typename Enum>
-Enum choose(const Arguments& a, const std::string& option, Enum fallback, const std::vector<std::string>& names) {
+Enum choose(const Arguments& a, const std::string& option, Enum fallback,
+            const std::vector<std::string>& names) {
   const std::string text = a.text(option);
   for (std::size_t i = 0; i < names.size(); ++i)
     if (names[i] == text) return static_cast<Enum>(i);
@@ -62,28 +64,41 @@ void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
     wrap.kind = K::kModules;
     wrap.modules = split_names(text.substr(8));
   } else {
-    a.report("wrap", fmt::format("found \"{}\"", text), "allowed: blocks, every:K, root, size:N, modules:a,b,c");
+    a.report("wrap", fmt::format("found \"{}\"", text),
+             "allowed: blocks, every:K, root, size:N, modules:a,b,c");
   }
 }
 
 void read_reshard(Arguments& a, Reshard& reshard) {
   if (!a.has("reshard")) return;
   const std::string text = a.text("reshard");
-  if (text == "true" || text == "yes") reshard = Reshard::yes();
-  else if (text == "false" || text == "no") reshard = Reshard::no();
-  else if (const auto n = number_after(text, "")) reshard = Reshard::to_group(*n);
-  else a.report("reshard", fmt::format("found \"{}\"", text), "allowed: true, false, or a number of ranks");
+  if (text == "true" || text == "yes")
+    reshard = Reshard::yes();
+  else if (text == "false" || text == "no")
+    reshard = Reshard::no();
+  else if (const auto n = number_after(text, ""))
+    reshard = Reshard::to_group(*n);
+  else
+    a.report("reshard", fmt::format("found \"{}\"", text),
+             "allowed: true, false, or a number of ranks");
 }
 
 void read_checkpoint(Arguments& a, ParallelConfig& c) {
   const std::string text = a.text("checkpoint", "none");
-  if (text == "none") c.checkpoint = CheckpointKind::kNone;
-  else if (text == "full") c.checkpoint = CheckpointKind::kFull;
-  else if (text == "selective") c.checkpoint = CheckpointKind::kSelectiveOp;
-  else if (const auto k = number_after(text, "every:")) c.checkpoint = CheckpointKind::kEveryK, c.checkpoint_every = *k;
-  else a.report("checkpoint", fmt::format("found \"{}\"", text), "allowed: none, full, every:K, selective");
+  if (text == "none")
+    c.checkpoint = CheckpointKind::kNone;
+  else if (text == "full")
+    c.checkpoint = CheckpointKind::kFull;
+  else if (text == "selective")
+    c.checkpoint = CheckpointKind::kSelectiveOp;
+  else if (const auto k = number_after(text, "every:"))
+    c.checkpoint = CheckpointKind::kEveryK, c.checkpoint_every = *k;
+  else
+    a.report("checkpoint", fmt::format("found \"{}\"", text),
+             "allowed: none, full, every:K, selective");
   c.checkpoint_reentrant = a.yes_no("checkpoint-reentrant", false);
-  c.checkpoint_outside_units = a.yes_no("checkpoint-outside-units", c.framework == FrameworkKind::kZero3);
+  c.checkpoint_outside_units =
+      a.yes_no("checkpoint-outside-units", c.framework == FrameworkKind::kZero3);
   if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
     a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
 }
@@ -92,7 +107,8 @@ std::optional<DType> read_dtype(Arguments& a, const std::string& option) {
   if (!a.has(option)) return std::nullopt;
   const auto t = parse_dtype(a.text(option));
   if (t && is_floating(*t)) return t;
-  a.report(option, fmt::format("\"{}\" is no floating-point dtype", a.text(option)), "allowed: fp32, bf16, fp16, ...");
+  a.report(option, fmt::format("\"{}\" is no floating-point dtype", a.text(option)),
+           "allowed: fp32, bf16, fp16, ...");
   return std::nullopt;
 }
 
@@ -103,17 +119,21 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   c.autocast = a.yes_no("autocast", false);
 }
 
-/// DDP and plain training keep whole parameters in their own dtype and reduce in it; another dtype of compute is autocast's.
+/// DDP and plain training keep whole parameters in their own dtype and reduce in it; another dtype
+/// of compute is autocast's.
 void read_whole_precision(Arguments& a, ParallelConfig& c) {
   if (c.framework != FrameworkKind::kDdp && c.framework != FrameworkKind::kUnsharded) return;
   if (!a.has("param-dtype") && c.model_dtype != DType::kFloat32) c.precision.param = c.model_dtype;
   c.autocast = c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
   if (!c.autocast && c.precision.param != c.model_dtype) {
-    a.report("param-dtype", fmt::format("{} over parameters in {} is not planned without sharding", name_of(*c.precision.param),
-                                        name_of(c.model_dtype)), "bf16 over fp32 (autocast), or --model-dtype of the same name");
+    a.report("param-dtype",
+             fmt::format("{} over parameters in {} is not planned without sharding",
+                         name_of(*c.precision.param), name_of(c.model_dtype)),
+             "bf16 over fp32 (autocast), or --model-dtype of the same name");
   }
   if (a.has("reduce-dtype") && c.precision.reduce != c.model_dtype) {
-    a.report("reduce-dtype", "gradients are reduced in the parameters' dtype", "--ddp-comm-hook bf16 or fp16 compresses them");
+    a.report("reduce-dtype", "gradients are reduced in the parameters' dtype",
+             "--ddp-comm-hook bf16 or fp16 compresses them");
   }
   c.precision.reduce = c.model_dtype;
 }
@@ -133,35 +153,43 @@ void read_training(Arguments& a, ParallelConfig& c) {
                                                 : OptimizerKind::kAdamWFused;
   c.clip = a.yes_no("clip", true);
   c.compile = a.yes_no("compile", false);
-  c.float8 = choose(a, "float8", Float8Kind::kNone, {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"});
+  c.float8 = choose(a, "float8", Float8Kind::kNone,
+                    {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"});
   c.float8_all_gather = a.yes_no("float8-all-gather", false);
   c.attention = choose(a, "attention", AttentionKind::kFlash, {"flash", "sdpa", "math"});
-  c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, {"float32", "plain", "chunked", "fused"});
+  c.loss =
+      choose(a, "loss", LossKind::kCrossEntropyFloat, {"float32", "plain", "chunked", "fused"});
   c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer", "both"});
 }
 
 void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
   using Strategy = Fsdp1Options::Strategy;
   o.strategy = replicate > 1 ? Strategy::kHybrid : Strategy::kFullShard;
-  o.strategy = choose(a, "fsdp1-strategy", o.strategy,
-                      {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"});
+  o.strategy =
+      choose(a, "fsdp1-strategy", o.strategy,
+             {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"});
   using Policy = Fsdp1Options::Policy;
-  constexpr Policy policies[] = {Policy::kFromWrap, Policy::kModuleClass, Policy::kTransformer, Policy::kAlways};
-  o.policy = policies[choose(a, "fsdp1-policy", 0, {"lambda", "module_class", "transformer", "always"})];
-  if (a.has("fsdp1-ignored-modules")) o.ignored_modules = split_names(a.text("fsdp1-ignored-modules"));
-  o.backward_prefetch = choose(a, "fsdp1-backward-prefetch", o.backward_prefetch, {"backward_pre", "backward_post", "none"});
+  constexpr Policy policies[] = {Policy::kFromWrap, Policy::kModuleClass, Policy::kTransformer,
+                                 Policy::kAlways};
+  o.policy =
+      policies[choose(a, "fsdp1-policy", 0, {"lambda", "module_class", "transformer", "always"})];
+  if (a.has("fsdp1-ignored-modules"))
+    o.ignored_modules = split_names(a.text("fsdp1-ignored-modules"));
+  o.backward_prefetch = choose(a, "fsdp1-backward-prefetch", o.backward_prefetch,
+                               {"backward_pre", "backward_post", "none"});
   o.forward_prefetch = a.yes_no("fsdp1-forward-prefetch", o.forward_prefetch);
   o.limit_all_gathers = a.yes_no("fsdp1-limit-all-gathers", o.limit_all_gathers);
   o.use_orig_params = a.yes_no("fsdp1-use-orig-params", o.use_orig_params);
-  o.keep_low_precision_grads = a.yes_no("fsdp1-keep-low-precision-grads", o.keep_low_precision_grads);
+  o.keep_low_precision_grads =
+      a.yes_no("fsdp1-keep-low-precision-grads", o.keep_low_precision_grads);
 }
 
 void read_zero(Arguments& a, ZeroOptions& o) {
   const auto elements = [&a](const std::string& name, std::int64_t& value) {
-    if (a.text(name) == "auto") return;      // Known once the model is: resolve_auto.
-    value = static_cast<std::int64_t>(a.number(name, static_cast<double>(value), 0, static_cast<double>(kMostElements)));
+    if (a.text(name) == "auto") return;  // Known once the model is: resolve_auto.
+    value = static_cast<std::int64_t>(
+        a.number(name, static_cast<double>(value), 0, static_cast<double>(kMostElements)));
   };
-  o.style = choose(a, "zero-style", o.style, {"deepspeed", "tensor-owners", "flat-shards"});
   elements("zero-reduce-bucket-size", o.reduce_bucket_size);
   elements("zero-allgather-bucket-size", o.allgather_bucket_size);
   elements("zero-prefetch-bucket-size", o.prefetch_bucket_size);
@@ -196,7 +224,8 @@ std::int64_t hidden_size(const Model& model) {
   return width;
 }
 
-/// Values that a trainer fills in from the model (transformers: trainer_config_finalize; accelerate: _prepare_deepspeed).
+/// Values that a trainer fills in from the model (transformers: trainer_config_finalize;
+/// accelerate: _prepare_deepspeed).
 void resolve_auto(Arguments& a, const Model& model, ZeroOptions& o) {
   const std::int64_t h = hidden_size(model);
   const auto fill = [&](const char* name, std::int64_t& value, std::int64_t resolved) {
@@ -205,7 +234,8 @@ void resolve_auto(Arguments& a, const Model& model, ZeroOptions& o) {
     value = resolved;
   };
   fill("zero-reduce-bucket-size", o.reduce_bucket_size, h * h);
-  fill("zero-prefetch-bucket-size", o.prefetch_bucket_size, static_cast<std::int64_t>(0.9 * static_cast<double>(h * h)));
+  fill("zero-prefetch-bucket-size", o.prefetch_bucket_size,
+       static_cast<std::int64_t>(0.9 * static_cast<double>(h * h)));
   fill("zero-param-persistence-threshold", o.param_persistence_threshold, 10 * h);
 }
 
@@ -216,12 +246,14 @@ void read_ddp(Arguments& a, DdpOptions& o) {
   o.find_unused_parameters = a.yes_no("ddp-find-unused-parameters", o.find_unused_parameters);
   o.broadcast_buffers = a.yes_no("ddp-broadcast-buffers", o.broadcast_buffers);
   o.batched_grad_copy = a.yes_no("ddp-batched-grad-copy", o.batched_grad_copy);
-  o.comm_hook = choose(a, "ddp-comm-hook", o.comm_hook, {"none", "allreduce", "bf16", "fp16", "powersgd"});
+  o.comm_hook =
+      choose(a, "ddp-comm-hook", o.comm_hook, {"none", "allreduce", "bf16", "fp16", "powersgd"});
   for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
     double mib = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mib);
     if (error != std::errc() || end != text.data() + text.size() || !(mib > 0 && mib < 1e6)) {
-      a.report("ddp-bucket-cap-mb-list", fmt::format("\"{}\" is not a size in MiB", text), "e.g. 1,25,100");
+      a.report("ddp-bucket-cap-mb-list", fmt::format("\"{}\" is not a size in MiB", text),
+               "e.g. 1,25,100");
     } else {
       o.bucket_cap_mib_list.push_back(mib);
     }
@@ -235,17 +267,20 @@ void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
   o.reduce_scatter = a.yes_no("sharded-reduce-scatter", o.reduce_scatter);
   o.owners_broadcast = a.yes_no("sharded-owners-broadcast", o.owners_broadcast);
   if (o.reduce_scatter && !o.one_collective_per_tensor)
-    a.report("sharded-reduce-scatter", "scatters tensor by tensor", "also --sharded-per-tensor yes");
+    a.report("sharded-reduce-scatter", "scatters tensor by tensor",
+             "also --sharded-per-tensor yes");
 }
 
 /// World = shard x replicate; what is not given follows from the number of GPUs.
 void read_mesh(Arguments& a, Job& job) {
   ParallelConfig& c = job.config;
-  const bool whole_copies = c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kUnsharded;
+  const bool whole_copies =
+      c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kUnsharded;
   const std::int64_t gpus = job.gpus;
   if (whole_copies) {
     if (c.framework == FrameworkKind::kUnsharded && gpus != 1)
-      a.report("framework", fmt::format("none trains on one GPU, found --gpus {}", gpus), "allowed: --gpus 1, or ddp");
+      a.report("framework", fmt::format("none trains on one GPU, found --gpus {}", gpus),
+               "allowed: --gpus 1, or ddp");
     c.shard = 1;
     c.replicate = gpus;
     return;
@@ -253,8 +288,10 @@ void read_mesh(Arguments& a, Job& job) {
   const bool has_shard = a.has("shard"), has_replicate = a.has("replicate");
   c.shard = a.integer("shard", 1, 1, kMostGpus);
   c.replicate = a.integer("replicate", 1, 1, kMostGpus);
-  if (!has_shard && gpus % c.replicate == 0) c.shard = gpus / c.replicate;
-  else if (!has_replicate && has_shard && gpus % c.shard == 0) c.replicate = gpus / c.shard;
+  if (!has_shard && gpus % c.replicate == 0)
+    c.shard = gpus / c.replicate;
+  else if (!has_replicate && has_shard && gpus % c.shard == 0)
+    c.replicate = gpus / c.shard;
   if (c.shard * c.replicate != gpus)
     a.report(has_shard ? "shard" : "replicate",
              fmt::format("shard {} x replicate {} is not the {} GPUs", c.shard, c.replicate, gpus),
@@ -277,7 +314,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   ParallelConfig& c = job.config;
   c.framework = FrameworkKind::kFsdp2;
   const std::string framework = a.text("framework", "fsdp2");
-  const std::vector<std::string> names{"none", "ddp", "fsdp2", "fsdp1", "zero1", "zero2", "zero3", "sharded-optimizer"};
+  const std::vector<std::string> names{"none",  "ddp",   "fsdp2", "fsdp1",
+                                       "zero1", "zero2", "zero3", "sharded-optimizer"};
   c.framework = choose(a, "framework", FrameworkKind::kFsdp2, names);
   check_option_scopes(a, c.framework);
   if (needs.gpus && !a.has("gpus")) a.report("gpus", "is missing", "how many GPUs? e.g. --gpus 8");
@@ -293,15 +331,20 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
-  job.attention_kernel = choose(a, "attention-kernel", AttentionKernel::kFlash2, {"flash2", "flash1", "flash3"});
+  job.attention_kernel =
+      choose(a, "attention-kernel", AttentionKernel::kFlash2, {"flash2", "flash1", "flash3"});
   read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);
   read_sharded_optimizer(a, c.sharded_optimizer);
-  if (needs.hardware && !a.has("on")) a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
-  if (needs.hardware && a.has("on")) guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
+  if (needs.hardware && !a.has("on"))
+    a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
+  if (needs.hardware && a.has("on"))
+    guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
   if (a.positional(0).empty()) {
-    a.report(InputError(Issue{"MODEL", "", "is empty", "a catalogue name (foreshard models lists them), a config.json or a graph file"}));
+    a.report(InputError(
+        Issue{"MODEL", "", "is empty",
+              "a catalogue name (foreshard models lists them), a config.json or a graph file"}));
     return job;
   }
   guarded(a, [&] {

@@ -9,7 +9,8 @@ namespace foreshard::cli {
 
 /// Option groups "Job", "Sharding", "Training", and one for the knobs of each framework.
 std::vector<OptionGroup> job_options();
-/// LoRA and QLoRA on the model; and the model's request with what was given of them ("NAME?lora_rank=16&...").
+/// LoRA and QLoRA on the model; and the model's request with what was given of them
+/// ("NAME?lora_rank=16&...").
 OptionGroup adapter_options();
 std::string with_adapters(std::string model, const Arguments& arguments);
 /// The positional argument MODEL.
@@ -17,10 +18,11 @@ PositionalSpec model_argument();
 
 /// Which parts of a job a command needs.
 struct JobNeeds {
-  bool hardware = true;      ///< --on is read and required; else it is left to the caller.
-  bool gpus = true;          ///< The same for --gpus.
+  bool hardware = true;  ///< --on is read and required; else it is left to the caller.
+  bool gpus = true;      ///< The same for --gpus.
 };
-/// Reads the job. Problems are reported to `arguments` (which the caller checks); the job is then incomplete.
+/// Reads the job. Problems are reported to `arguments` (which the caller checks); the job is then
+/// incomplete.
 Job read_job(Arguments& arguments, const JobNeeds& needs = {});
 
 }  // namespace foreshard::cli

@@ -16,7 +16,8 @@ namespace {
 int run(std::vector<std::string> words) {
   if (words.empty()) return std::fputs(welcome().c_str(), stdout), kOk;
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
-    if (words.size() == 1 || words[0] != "help") return std::fputs(help_of_program().c_str(), stdout), kOk;
+    if (words.size() == 1 || words[0] != "help")
+      return std::fputs(help_of_program().c_str(), stdout), kOk;
     words.erase(words.begin());
     words.push_back("--help");
   }
@@ -31,9 +32,11 @@ int run(std::vector<std::string> words) {
 
 void print_issues(const InputError& e) {
   const std::size_t n = e.issues().size();
-  std::fprintf(stderr, n == 1 ? "foreshard: wrong input\n" : "foreshard: wrong input (%zu problems)\n", n);
+  std::fprintf(stderr,
+               n == 1 ? "foreshard: wrong input\n" : "foreshard: wrong input (%zu problems)\n", n);
   constexpr std::size_t kMost = 40;
-  for (std::size_t i = 0; i < n && i < kMost; ++i) std::fprintf(stderr, "  %s\n", e.issues()[i].text().c_str());
+  for (std::size_t i = 0; i < n && i < kMost; ++i)
+    std::fprintf(stderr, "  %s\n", e.issues()[i].text().c_str());
   if (n > kMost) std::fprintf(stderr, "  ... and %zu more\n", n - kMost);
 }
 

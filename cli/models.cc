@@ -24,12 +24,21 @@ int list_models(Arguments& a) {
   for (const CatalogueModel& m : model_catalogue()) {
     const Model model = load_model(m.name);
     const std::int64_t n = model.parameter_count().value;
-    json.push_back({{"name", m.name}, {"aliases", m.aliases}, {"architecture", model.architecture}, {"parameters", n}, {"source", m.source}});
-    text += fmt::format("  {:<20} {:>14}  {}\n", m.name, format_count(static_cast<double>(n)), model.architecture);
+    json.push_back({{"name", m.name},
+                    {"aliases", m.aliases},
+                    {"architecture", model.architecture},
+                    {"parameters", n},
+                    {"source", m.source}});
+    text += fmt::format("  {:<20} {:>14}  {}\n", m.name, format_count(static_cast<double>(n)),
+                        model.architecture);
   }
-  text += "\nAny Hugging Face config.json of these architectures works too: foreshard models describe path/config.json\n";
-  if (a.flag("json")) print_json(json);
-  else print(text);
+  text +=
+      "\nAny Hugging Face config.json of these architectures works too: foreshard models describe "
+      "path/config.json\n";
+  if (a.flag("json"))
+    print_json(json);
+  else
+    print(text);
   return kOk;
 }
 
@@ -48,7 +57,8 @@ void write_graph(const std::string& file, const OpGraph& graph) {
   std::ofstream out(file);
   const bool dot = file.size() > 4 && file.compare(file.size() - 4, 4, ".dot") == 0;
   out << (dot ? graph.dot() : graph.json().dump(1)) << '\n';
-  if (!out) throw InputError(Issue{file, "", "cannot be written", "a file in a folder that exists"});
+  if (!out)
+    throw InputError(Issue{file, "", "cannot be written", "a file in a folder that exists"});
 }
 
 int describe_model(Arguments& a) {
@@ -61,7 +71,8 @@ int describe_model(Arguments& a) {
     a.report(e);
   }
   units.root_split = a.yes_no("root-split", false);
-  const std::int64_t seq = a.integer("seq", 0, 1, 1 << 26), batch = a.integer("micro-batch", 1, 1, 1 << 20);
+  const std::int64_t seq = a.integer("seq", 0, 1, 1 << 26),
+                     batch = a.integer("micro-batch", 1, 1, 1 << 20);
   try {
     model = load_model(with_adapters(a.positional(0), a), &warnings);
   } catch (const InputError& e) {
@@ -81,15 +92,18 @@ int describe_model(Arguments& a) {
   if (a.flag("json")) {
     Json json = facts_to_json(facts);
     for (const CheckpointFacts& c : checkpoints) {
-      json["checkpoint"].push_back({{"module", c.module}, {"saved_bytes", c.saved.value}, {"kept_bytes", c.kept.value},
+      json["checkpoint"].push_back({{"module", c.module},
+                                    {"saved_bytes", c.saved.value},
+                                    {"kept_bytes", c.kept.value},
                                     {"recompute_flops", c.recomputed.value}});
     }
     print_json(json);
   } else {
     std::string text = facts_to_text(facts);
     for (const CheckpointFacts& c : checkpoints) {
-      text += fmt::format("checkpoint  {:>20}  bytes kept instead of {} saved, {} FLOPs again: {}\n", c.kept.value, c.saved.value,
-                          c.recomputed.value, c.module);
+      text +=
+          fmt::format("checkpoint  {:>20}  bytes kept instead of {} saved, {} FLOPs again: {}\n",
+                      c.kept.value, c.saved.value, c.recomputed.value, c.module);
     }
     print(text);
   }
@@ -112,18 +126,31 @@ CommandSpec models_describe_command() {
   CommandSpec c;
   c.name = "models describe";
   c.summary = "Parameters, tensors, units and FLOPs of one model.";
-  c.examples = {{"foreshard models describe llama3-8b", "a page"},
-                {"foreshard models describe config.json --wrap every:2 --seq 4096 --micro-batch 1 --json",
-                 "units of two blocks; FLOPs and saved bytes of one sample"}};
+  c.examples = {
+      {"foreshard models describe llama3-8b", "a page"},
+      {"foreshard models describe config.json --wrap every:2 --seq 4096 --micro-batch 1 --json",
+       "units of two blocks; FLOPs and saved bytes of one sample"}};
   c.positionals = {model_argument()};
   c.groups = {{"Question",
-               {{"wrap", "POLICY", "blocks | every:K | root | size:N | modules:a,b,c (default blocks)", {}, false},
-                {"root-split", "yes|no", "Embedding and head as units of their own (default no)", {"yes", "no"}, false},
+               {{"wrap",
+                 "POLICY",
+                 "blocks | every:K | root | size:N | modules:a,b,c (default blocks)",
+                 {},
+                 false},
+                {"root-split",
+                 "yes|no",
+                 "Embedding and head as units of their own (default no)",
+                 {"yes", "no"},
+                 false},
                 {"seq", "S", "Also FLOPs and saved bytes for sequences of S tokens", {}, false},
                 {"micro-batch", "B", "Sequences of the sample (default 1)", {}, false}}},
               adapter_options(),
               {"Answer",
-               {{"graph", "FILE", "The ops of forward and backward as a graph: FILE.dot for Graphviz, else JSON", {}, false},
+               {{"graph",
+                 "FILE",
+                 "The ops of forward and backward as a graph: FILE.dot for Graphviz, else JSON",
+                 {},
+                 false},
                 {"json", "", "One JSON document instead of text", {}, false}}}};
   c.run = describe_model;
   return c;

@@ -56,7 +56,6 @@ const std::vector<OptionScope>& option_scopes() {
       {"checkpoint-outside-units",
        {K::kFsdp2, K::kFsdp1, K::kZero3},
        "it has no hooks around modules"},
-      {"zero-style", {K::kZero1}, ""},
       {"zero-reduce-bucket-size", kZero, ""},
       {"zero-overlap-comm", kZero, ""},
       {"zero-contiguous-gradients", kZero, ""},

@@ -19,7 +19,9 @@ TextStyle terminal_style() {
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-void print_json(const Json& json) { print(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"); }
+void print_json(const Json& json) {
+  print(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
 
 void warn(const std::string& text) { std::fprintf(stderr, "foreshard: %s\n", text.c_str()); }
 

@@ -16,7 +16,8 @@ void print(const std::string& text);
 void print_json(const Json& json);
 /// A line on standard error, for warnings.
 void warn(const std::string& text);
-/// A counter on standard error that overwrites itself; does nothing where standard error is no terminal.
+/// A counter on standard error that overwrites itself; does nothing where standard error is no
+/// terminal.
 std::function<void(int, int)> progress(std::string what);
 
 }  // namespace foreshard::cli

@@ -12,12 +12,16 @@ namespace {
 
 std::vector<OptionSpec> all_options(const CommandSpec& command) {
   std::vector<OptionSpec> out;
-  for (const OptionGroup& g : command.groups) out.insert(out.end(), g.options.begin(), g.options.end());
+  for (const OptionGroup& g : command.groups)
+    out.insert(out.end(), g.options.begin(), g.options.end());
   return out;
 }
 
-/// Several words in one ("--framework fsdp1 --gpus 8"): an argument that is itself a list of options.
-bool is_quoted(const std::string& word) { return word.rfind("--", 0) == 0 && word.find(' ') < word.find('='); }
+/// Several words in one ("--framework fsdp1 --gpus 8"): an argument that is itself a list of
+/// options.
+bool is_quoted(const std::string& word) {
+  return word.rfind("--", 0) == 0 && word.find(' ') < word.find('=');
+}
 
 /// Options that do not exist and options without their value: CLI11 would stop at the first.
 void check_words(const CommandSpec& command, const std::vector<std::string>& words) {
@@ -27,13 +31,15 @@ void check_words(const CommandSpec& command, const std::vector<std::string>& wor
   for (const std::string& w : words) {
     if (w == "--") break;
     if (w.rfind("--", 0) != 0 || is_quoted(w)) continue;
-    const std::string name = w.substr(2, w.find('=') == std::string::npos ? std::string::npos : w.find('=') - 2);
+    const std::string name =
+        w.substr(2, w.find('=') == std::string::npos ? std::string::npos : w.find('=') - 2);
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     std::string folded = name;
     std::replace(folded.begin(), folded.end(), '_', '-');
     const std::string near = nearest_name(folded, known);
     issues.push_back({"--" + name, "", "no such option of \"" + command.name + "\"",
-                      near.empty() ? "see foreshard " + command.name + " --help" : "did you mean --" + near + "?"});
+                      near.empty() ? "see foreshard " + command.name + " --help"
+                                   : "did you mean --" + near + "?"});
   }
   if (!issues.empty()) throw InputError(std::move(issues));
 }
@@ -44,8 +50,10 @@ void check_choices(const CommandSpec& command, Arguments& arguments) {
     if (v == nullptr || o.choices.empty()) continue;
     if (std::find(o.choices.begin(), o.choices.end(), v->text) != o.choices.end()) continue;
     const std::string near = nearest_name(v->text, o.choices);
-    arguments.report(o.name, fmt::format("found \"{}\"{}", v->text, near.empty() ? "" : ", nearest is \"" + near + "\""),
-                     "allowed: " + fmt::format("{}", fmt::join(o.choices, ", ")));
+    arguments.report(
+        o.name,
+        fmt::format("found \"{}\"{}", v->text, near.empty() ? "" : ", nearest is \"" + near + "\""),
+        "allowed: " + fmt::format("{}", fmt::join(o.choices, ", ")));
   }
 }
 
@@ -77,11 +85,13 @@ const CommandSpec& find_command(std::vector<std::string>& words) {
     std::vector<std::string> parts;
     for (const CommandSpec& c : commands())
       if (c.name.rfind(words[0] + " ", 0) == 0) parts.push_back("foreshard " + c.name);
-    throw InputError(Issue{words[0], "", "is not a command by itself", fmt::format("{}", fmt::join(parts, ", "))});
+    throw InputError(Issue{words[0], "", "is not a command by itself",
+                           fmt::format("{}", fmt::join(parts, ", "))});
   }
   const std::string given = first_word && words.size() >= 2 ? words[0] + " " + words[1] : words[0];
   const std::string near = nearest_name(given, names);
-  throw InputError(Issue{given, "", "no such command", near.empty() ? "see foreshard --help" : "did you mean \"" + near + "\"?"});
+  throw InputError(Issue{given, "", "no such command",
+                         near.empty() ? "see foreshard --help" : "did you mean \"" + near + "\"?"});
 }
 
 Arguments parse_arguments(const CommandSpec& command, const std::vector<std::string>& words) {
@@ -94,16 +104,20 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
   std::vector<std::string> positionals;
   for (const OptionSpec& o : options) {
     const std::string name = (o.name == "output" ? "-o,--" : "--") + o.name;
-    if (o.value.empty()) app.add_flag(name, flags[o.name]);
-    else app.add_option(name, values[o.name])->take_last();
+    if (o.value.empty())
+      app.add_flag(name, flags[o.name]);
+    else
+      app.add_option(name, values[o.name])->take_last();
   }
   app.add_option("arguments", positionals);
   std::vector<std::string> given(words.rbegin(), words.rend());
-  for (std::string& w : given) if (is_quoted(w)) w.insert(0, 1, ' ');   // No option to CLI11 then.
+  for (std::string& w : given)
+    if (is_quoted(w)) w.insert(0, 1, ' ');  // No option to CLI11 then.
   try {
     app.parse(given);
   } catch (const CLI::ParseError& e) {
-    throw InputError(Issue{command.name, "", e.what(), "see foreshard " + command.name + " --help"});
+    throw InputError(
+        Issue{command.name, "", e.what(), "see foreshard " + command.name + " --help"});
   }
   Arguments arguments;
   for (const OptionSpec& o : options) {
@@ -116,12 +130,15 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
   const std::size_t count = arguments.positionals().size();
   for (std::size_t i = count; i < command.positionals.size(); ++i) {
     if (command.positionals[i].required)
-      arguments.report(InputError(Issue{command.positionals[i].name, "", "is missing", "usage: foreshard " + command.name + " " +
-                                        command.positionals[i].name + " ...; foreshard " + command.name + " --help"}));
+      arguments.report(
+          InputError(Issue{command.positionals[i].name, "", "is missing",
+                           "usage: foreshard " + command.name + " " + command.positionals[i].name +
+                               " ...; foreshard " + command.name + " --help"}));
   }
   for (std::size_t i = command.positionals.size(); i < count; ++i)
-    arguments.report(InputError(Issue{arguments.positional(i), "", "one argument too many",
-                                      fmt::format("\"{}\" takes {}", command.name, command.positionals.size())}));
+    arguments.report(InputError(
+        Issue{arguments.positional(i), "", "one argument too many",
+              fmt::format("\"{}\" takes {}", command.name, command.positionals.size())}));
   return arguments;
 }
 

@@ -22,16 +22,20 @@ int make_plan(Arguments& a) {
   a.check();
   const Schedule schedule = plan(*job.model, job.config, options);
   for (const ScheduleFinding& f : validate(schedule))
-    throw InternalError("the planner made a schedule that does not hold:\n  " + text_of(schedule, f));
-  const std::optional<Schedule> reference =
-      options.executable && a.yes_no("reference", true) ? reference_plan(job, options.steps) : std::nullopt;
-  if (a.has("output")) write_schedule_file(schedule, a.text("output"), reference ? &*reference : nullptr);
+    throw InternalError("the planner made a schedule that does not hold:\n  " +
+                        text_of(schedule, f));
+  const std::optional<Schedule> reference = options.executable && a.yes_no("reference", true)
+                                                ? reference_plan(job, options.steps)
+                                                : std::nullopt;
+  if (a.has("output"))
+    write_schedule_file(schedule, a.text("output"), reference ? &*reference : nullptr);
   if (a.flag("json")) {
     std::string text;
     write_schedule(schedule, text, reference ? &*reference : nullptr);
     print(text);
   } else if (a.has("output")) {
-    print(describe_schedule(schedule) + fmt::format("wrote {}; foreshard show {} prints a step\n", a.text("output"), a.text("output")));
+    print(describe_schedule(schedule) + fmt::format("wrote {}; foreshard show {} prints a step\n",
+                                                    a.text("output"), a.text("output")));
   } else {
     print(describe_schedule(schedule) + "\n" + describe_step(schedule));
   }
@@ -47,10 +51,12 @@ int show(Arguments& a) {
   ShowOptions options;
   options.program = static_cast<std::uint32_t>(program);
   if (program >= static_cast<std::int64_t>(schedule.programs.size()))
-    throw InputError(Issue{"--program", "", fmt::format("{} does not exist", program), fmt::format("the file has {}", schedule.programs.size())});
+    throw InputError(Issue{"--program", "", fmt::format("{} does not exist", program),
+                           fmt::format("the file has {}", schedule.programs.size())});
   const std::size_t steps = schedule.programs[static_cast<std::size_t>(program)].steps.size();
   if (step >= static_cast<std::int64_t>(steps))
-    throw InputError(Issue{"--step", "", fmt::format("{} does not exist", step), fmt::format("the file has {} steps, the first is 0", steps)});
+    throw InputError(Issue{"--step", "", fmt::format("{} does not exist", step),
+                           fmt::format("the file has {} steps, the first is 0", steps)});
   if (step >= 0) options.step = static_cast<std::size_t>(step);
   options.memory = a.yes_no("memory", true);
   const auto findings = validate(schedule);
@@ -76,13 +82,27 @@ CommandSpec plan_command() {
                 {"foreshard plan tiny.json --gpus 4 --seq 32", "print one step of a small model"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
-  c.groups.push_back({"Answer",
-                      {{"output", "FILE", "Schedule file (docs/formats/schedule.md)", {}, false},
-                       {"json", "", "The schedule file to standard output", {}, false},
-                       {"steps", "N", "Optimizer steps to write out (default and least: until the last one repeats; 2, with DDP 3 or 4)", {}, true},
-                       {"reference", "yes|no", "With the same job on one rank, to which foreshard run compares (default yes; "
-                        "models that a few CPU ranks can train)", {"yes", "no"}, true},
-                       {"executable", "yes|no", "With tensors, for foreshard run (default yes)", {"yes", "no"}, true}}});
+  c.groups.push_back(
+      {"Answer",
+       {{"output", "FILE", "Schedule file (docs/formats/schedule.md)", {}, false},
+        {"json", "", "The schedule file to standard output", {}, false},
+        {"steps",
+         "N",
+         "Optimizer steps to write out (default and least: until the last one repeats; 2, with DDP "
+         "3 or 4)",
+         {},
+         true},
+        {"reference",
+         "yes|no",
+         "With the same job on one rank, to which foreshard run compares (default yes; "
+         "models that a few CPU ranks can train)",
+         {"yes", "no"},
+         true},
+        {"executable",
+         "yes|no",
+         "With tensors, for foreshard run (default yes)",
+         {"yes", "no"},
+         true}}});
   c.run = make_plan;
   return c;
 }
@@ -91,8 +111,9 @@ CommandSpec show_command() {
   CommandSpec c;
   c.name = "show";
   c.summary = "Prints a schedule for people and checks it.";
-  c.examples = {{"foreshard show plan.json", "units, then the instructions of the last step"},
-                {"foreshard show plan.json --step 0 --memory no", "the first step without memory requests"}};
+  c.examples = {
+      {"foreshard show plan.json", "units, then the instructions of the last step"},
+      {"foreshard show plan.json --step 0 --memory no", "the first step without memory requests"}};
   c.positionals = {{"PLAN", "Schedule file", true}};
   c.groups = {{"Answer",
                {{"json", "", "The schedule as the program reads it", {}, false},

@@ -33,8 +33,14 @@ std::string text_of(const Json& value) {
 /// One file of a series.
 class SeriesReader {
  public:
-  SeriesReader(const std::filesystem::path& file, std::vector<RatioCase>& out, std::set<std::string>& ids, std::vector<Issue>& problems)
-      : file_(file.string()), folder_(file.parent_path()), out_(out), ids_(ids), problems_(problems), options_(side_options()) {}
+  SeriesReader(const std::filesystem::path& file, std::vector<RatioCase>& out,
+               std::set<std::string>& ids, std::vector<Issue>& problems)
+      : file_(file.string()),
+        folder_(file.parent_path()),
+        out_(out),
+        ids_(ids),
+        problems_(problems),
+        options_(side_options()) {}
 
   void read() {
     const Json json = parse_json_or_yaml(read_text_file(file_), file_);
@@ -44,7 +50,8 @@ class SeriesReader {
     source_ = top.required_string("source");
     const Json* given = top.get("given");
     const Json* cases = top.get("cases");
-    if (cases == nullptr || !cases->is_array()) top.report("cases", "is missing", "a list of pairs");
+    if (cases == nullptr || !cases->is_array())
+      top.report("cases", "is missing", "a list of pairs");
     top.finish();
     if (cases != nullptr && cases->is_array()) {
       for (std::size_t i = 0; i < cases->size(); ++i) {
@@ -62,8 +69,11 @@ class SeriesReader {
     c.source = source_;
     c.id = in.required_string("id");
     c.what = in.required_string("what");
-    const std::string stated = in.choice("stated", "complete", {"complete", "no link rate", "partial"});
-    c.completeness = stated == "complete" ? Completeness::kComplete : stated == "partial" ? Completeness::kPartial : Completeness::kNoLinkRate;
+    const std::string stated =
+        in.choice("stated", "complete", {"complete", "no link rate", "partial"});
+    c.completeness = stated == "complete"  ? Completeness::kComplete
+                     : stated == "partial" ? Completeness::kPartial
+                                           : Completeness::kNoLinkRate;
     c.ratio = in.number("ratio", 0, 1e-6, 1e6);
     if (c.ratio <= 0) in.report("ratio", "is missing", "measured value of side a over side b");
     c.assumed = in.string_list("assumed").value_or(std::vector<std::string>{});
@@ -73,7 +83,8 @@ class SeriesReader {
     const Json* a = in.get("a");
     const Json* b = in.get("b");
     in.finish();
-    if (!c.id.empty() && !ids_.insert(c.id).second) in.report("id", "\"" + c.id + "\" stands here twice");
+    if (!c.id.empty() && !ids_.insert(c.id).second)
+      in.report("id", "\"" + c.id + "\" stands here twice");
     if (c.refusal.empty()) {
       read_side({given, both, a}, path + ".a", c, c.a, issues);
       read_side({given, both, b}, path + ".b", c, c.b, issues);
@@ -82,7 +93,8 @@ class SeriesReader {
   }
 
   /// Options of the series, of the pair and of the side; later ones win.
-  void read_side(std::initializer_list<const Json*> layers, const std::string& path, RatioCase& c, RatioSide& side, IssueList& issues) {
+  void read_side(std::initializer_list<const Json*> layers, const std::string& path, RatioCase& c,
+                 RatioSide& side, IssueList& issues) {
     Json merged = Json::object();
     for (const Json* layer : layers) {
       if (layer == nullptr) continue;
@@ -94,42 +106,52 @@ class SeriesReader {
     }
     Arguments arguments;
     for (const auto& [key, value] : merged.items()) set(key, value, path, arguments, side, issues);
-    if (arguments.positionals().empty()) issues.add(path, "no model", "model: NAME or a file beside this one");
+    if (arguments.positionals().empty())
+      issues.add(path, "no model", "model: NAME or a file beside this one");
     if (!issues.empty()) return;
     side.job = read_job(arguments);
     try {
       arguments.check();
     } catch (const InputError& error) {
-      c.refusal = fmt::format("{}: {}", path.substr(path.rfind('.') + 1), error.issues().front().text());
+      c.refusal =
+          fmt::format("{}: {}", path.substr(path.rfind('.') + 1), error.issues().front().text());
     }
   }
 
-  void set(const std::string& key, const Json& value, const std::string& path, Arguments& arguments, RatioSide& side, IssueList& issues) {
+  void set(const std::string& key, const Json& value, const std::string& path, Arguments& arguments,
+           RatioSide& side, IssueList& issues) {
     const std::string text = text_of(value), where = file_ + ": " + path;
     if (key == kModel) return arguments.add_positional(beside(text));
     if (key == kMeasure) return set_measure(text, path, side, issues);
-    const auto known = std::find_if(options_.begin(), options_.end(), [&](const OptionSpec& o) { return o.name == key; });
+    const auto known = std::find_if(options_.begin(), options_.end(),
+                                    [&](const OptionSpec& o) { return o.name == key; });
     if (known == options_.end()) {
       std::vector<std::string> names{std::string(kModel), std::string(kMeasure)};
       for (const OptionSpec& o : options_) names.push_back(o.name);
       const std::string near = nearest_name(key, names);
-      return issues.add(path + "." + key, "no such option", near.empty() ? "" : "nearest is \"" + near + "\"");
+      return issues.add(path + "." + key, "no such option",
+                        near.empty() ? "" : "nearest is \"" + near + "\"");
     }
-    if (!known->choices.empty() && std::find(known->choices.begin(), known->choices.end(), text) == known->choices.end())
-      return issues.add(path + "." + key, "found \"" + text + "\"", fmt::format("allowed: {}", fmt::join(known->choices, ", ")));
+    if (!known->choices.empty() &&
+        std::find(known->choices.begin(), known->choices.end(), text) == known->choices.end())
+      return issues.add(path + "." + key, "found \"" + text + "\"",
+                        fmt::format("allowed: {}", fmt::join(known->choices, ", ")));
     arguments.set(key, {key == "on" ? beside(text) : text, where});
   }
 
-  void set_measure(const std::string& text, const std::string& path, RatioSide& side, IssueList& issues) const {
-    for (const RatioMeasure m : {RatioMeasure::kTokensPerGpu, RatioMeasure::kTokens, RatioMeasure::kStepTime,
-                                 RatioMeasure::kForwardRate, RatioMeasure::kForwardTime, RatioMeasure::kBackwardTime,
-                                 RatioMeasure::kPeakMemory}) {
+  void set_measure(const std::string& text, const std::string& path, RatioSide& side,
+                   IssueList& issues) const {
+    for (const RatioMeasure m :
+         {RatioMeasure::kTokensPerGpu, RatioMeasure::kTokens, RatioMeasure::kStepTime,
+          RatioMeasure::kForwardRate, RatioMeasure::kForwardTime, RatioMeasure::kBackwardTime,
+          RatioMeasure::kPeakMemory}) {
       if (name_of(m) != text) continue;
       side.measure = m;
       return;
     }
     issues.add(path + ".measure", "found \"" + text + "\"",
-               "allowed: tokens/s per GPU, tokens/s, step time, forward passes/s, forward time, backward time, peak memory");
+               "allowed: tokens/s per GPU, tokens/s, step time, forward passes/s, forward time, "
+               "backward time, peak memory");
   }
 
   /// A file of that name in the folder of the series, or the name as it is.
@@ -154,10 +176,13 @@ std::vector<std::filesystem::path> files_of(const std::filesystem::path& path) {
   std::vector<std::filesystem::path> out;
   for (const auto& entry : std::filesystem::directory_iterator(path)) {
     const std::string extension = entry.path().extension().string();
-    if (entry.is_regular_file() && (extension == ".yaml" || extension == ".yml")) out.push_back(entry.path());
+    if (entry.is_regular_file() && (extension == ".yaml" || extension == ".yml"))
+      out.push_back(entry.path());
   }
   std::sort(out.begin(), out.end());
-  if (out.empty()) throw InputError(Issue{path.string(), "", "holds no series of ratios", "files that end in .yaml"});
+  if (out.empty())
+    throw InputError(
+        Issue{path.string(), "", "holds no series of ratios", "files that end in .yaml"});
   return out;
 }
 

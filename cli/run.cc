@@ -21,13 +21,15 @@
 namespace foreshard::cli {
 namespace {
 
-/// Wall-clock time that one emulated step should take at least: shorter work cannot be timed by a host's clock.
+/// Wall-clock time that one emulated step should take at least: shorter work cannot be timed by a
+/// host's clock.
 constexpr double kEmulatedStep = 2.0;
 
 /// Median of the steady steps (all but the first), slowest rank each.
 Time measured_step(const Trace& trace) {
   std::map<std::int32_t, Time> longest;
-  for (const StepTime& t : trace.step_times) longest[t.step] = std::max(longest[t.step], t.end - t.start);
+  for (const StepTime& t : trace.step_times)
+    longest[t.step] = std::max(longest[t.step], t.end - t.start);
   std::vector<Time> times;
   for (const auto& [step, time] : longest)
     if (step > 0 || longest.size() == 1) times.push_back(time);
@@ -41,7 +43,9 @@ EmulatedTimes emulation_for(const Schedule& schedule, const std::string& hardwar
   options.detail = Detail::kTrace;
   const SimulationResult predicted = simulate_on(schedule, load_hardware(hardware), options);
   EmulatedTimes out = emulated_times(schedule, *predicted.trace);
-  out.time_scale = scale > 0 ? scale : std::max(1.0, kEmulatedStep / std::max(1e-9, to_seconds(predicted.step_time)));
+  out.time_scale =
+      scale > 0 ? scale
+                : std::max(1.0, kEmulatedStep / std::max(1e-9, to_seconds(predicted.step_time)));
   return out;
 }
 
@@ -54,14 +58,16 @@ Numerics compare_numerics(const Trace& sharded, const Trace& reference) {
   Numerics out;
   const auto compare = [&out](const std::vector<double>& a, const std::vector<double>& b) {
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-      out.max_relative_difference = std::max(out.max_relative_difference, std::abs(a[i] - b[i]) / std::max(1e-12, std::abs(b[i])));
+      out.max_relative_difference = std::max(
+          out.max_relative_difference, std::abs(a[i] - b[i]) / std::max(1e-12, std::abs(b[i])));
   };
   compare(sharded.losses, reference.losses);
   compare(sharded.gradient_norms, reference.gradient_norms);
   return out;
 }
 
-Json json_of(const Schedule& schedule, const Trace& t, const AnswerMemory& memory, const std::optional<Numerics>& numerics) {
+Json json_of(const Schedule& schedule, const Trace& t, const AnswerMemory& memory,
+             const std::optional<Numerics>& numerics) {
   Json out;
   out["model"] = schedule.model;
   out["ranks"] = schedule.world;
@@ -74,28 +80,39 @@ Json json_of(const Schedule& schedule, const Trace& t, const AnswerMemory& memor
   StepAnswer carrier;
   carrier.memory = memory;
   out["memory"] = to_json(carrier)["memory"];
-  out["numerics"] = {{"max_relative_difference", numerics ? Json(numerics->max_relative_difference) : Json(nullptr)}};
+  out["numerics"] = {{"max_relative_difference",
+                      numerics ? Json(numerics->max_relative_difference) : Json(nullptr)}};
   out["notes"] = t.notes;
   return out;
 }
 
-std::string text_of(const Schedule& schedule, const Trace& t, const AnswerMemory& memory, const std::optional<Numerics>& numerics) {
-  std::string out = fmt::format("{} on {} ranks (threads of this machine)\n", schedule.model, schedule.world);
+std::string text_of(const Schedule& schedule, const Trace& t, const AnswerMemory& memory,
+                    const std::optional<Numerics>& numerics) {
+  std::string out =
+      fmt::format("{} on {} ranks (threads of this machine)\n", schedule.model, schedule.world);
   for (std::size_t i = 0; i < t.losses.size(); ++i) {
     out += fmt::format("  step {:<3} loss {:.6f}", i, t.losses[i]);
-    if (i < t.gradient_norms.size()) out += fmt::format("   gradient norm {:.6f}", t.gradient_norms[i]);
+    if (i < t.gradient_norms.size())
+      out += fmt::format("   gradient norm {:.6f}", t.gradient_norms[i]);
     out += "\n";
   }
-  out += fmt::format("  step time {} (median)   allocated peak {} B   reserved {}\n", format_time(measured_step(t)),
-                     with_thousands(memory.allocated_peak.value), format_memory(memory.reserved_peak));
-  if (numerics) out += fmt::format("  largest relative difference to the unsharded run: {:.2g}\n", numerics->max_relative_difference);
+  out += fmt::format("  step time {} (median)   allocated peak {} B   reserved {}\n",
+                     format_time(measured_step(t)), with_thousands(memory.allocated_peak.value),
+                     format_memory(memory.reserved_peak));
+  if (numerics)
+    out += fmt::format("  largest relative difference to the unsharded run: {:.2g}\n",
+                       numerics->max_relative_difference);
   for (const std::string& n : t.notes) out += "  note: " + n + "\n";
-  if (!t.timing_valid) out += fmt::format("  {} overruns: this machine was too busy, the times say nothing\n", t.overruns);
+  if (!t.timing_valid)
+    out += fmt::format("  {} overruns: this machine was too busy, the times say nothing\n",
+                       t.overruns);
   return out;
 }
 
-/// The reference of --reference, or the one that the plan carries: the same model on one rank with the whole batch.
-std::optional<Numerics> numerics_of(Arguments& a, const std::string& file, const RunOptions& options, const Trace& trace) {
+/// The reference of --reference, or the one that the plan carries: the same model on one rank with
+/// the whole batch.
+std::optional<Numerics> numerics_of(Arguments& a, const std::string& file,
+                                    const RunOptions& options, const Trace& trace) {
   RunOptions plain = options;
   plain.emulate.reset();
   plain.record_spans = false;
@@ -104,34 +121,44 @@ std::optional<Numerics> numerics_of(Arguments& a, const std::string& file, const
   if (!reference) return std::nullopt;
   if (reference->world != 1) {
     throw InputError(Issue{a.text("reference", file), "world",
-                           fmt::format("found {}, the reference runs on 1 rank", reference->world), ""});
+                           fmt::format("found {}, the reference runs on 1 rank", reference->world),
+                           ""});
   }
   return compare_numerics(trace, run(*reference, plain).trace);
 }
 
 int run_plan(Arguments& a) {
   const std::string file = a.positional(0);
-  if (a.text("backend", "cpu") != "cpu") a.report("backend", fmt::format("found \"{}\"", a.text("backend")), "allowed: cpu");
+  if (a.text("backend", "cpu") != "cpu")
+    a.report("backend", fmt::format("found \"{}\"", a.text("backend")), "allowed: cpu");
   RunOptions options;
   options.steps = static_cast<int>(a.integer("steps", 0, 1, 100'000));
   options.watchdog = std::chrono::milliseconds(a.integer("watchdog", 30, 1, 86'400) * 1000);
-  options.device_memory = Bytes(static_cast<std::int64_t>(a.number("device-memory", 4, 0.001, 1e5) * (1 << 30)));
-  options.mode = a.text("streams", "threads") == "inline" ? StreamMode::kInline : StreamMode::kThreads;
+  options.device_memory =
+      Bytes(static_cast<std::int64_t>(a.number("device-memory", 4, 0.001, 1e5) * (1 << 30)));
+  options.mode =
+      a.text("streams", "threads") == "inline" ? StreamMode::kInline : StreamMode::kThreads;
   const double scale = a.number("time-scale", 0, 1e-3, 1e9);
   const bool emulate = a.yes_no("emulate-links", false);
   const std::int64_t ranks = a.integer("ranks", 0, 1, 16);
   a.check();
   const Schedule schedule = read_schedule_file(file);
   if (ranks > 0 && ranks != schedule.world)
-    throw InputError(Issue{"--ranks", "", fmt::format("{} differs from the plan's {}", ranks, schedule.world), "plan again with --gpus " + std::to_string(ranks)});
+    throw InputError(Issue{"--ranks", "",
+                           fmt::format("{} differs from the plan's {}", ranks, schedule.world),
+                           "plan again with --gpus " + std::to_string(ranks)});
   if (a.yes_no("validate", true)) require_valid(schedule, file);
   if (emulate) options.emulate = emulation_for(schedule, a.text("on", "dgx-h100"), scale);
   RunResult result = run(schedule, options);
   const std::optional<Numerics> numerics = numerics_of(a, file, options, result.trace);
   const AnswerMemory memory = memory_of(result.trace, options.device_memory);
-  const std::string out = a.flag("json") ? json_of(schedule, result.trace, memory, numerics).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"
-                                         : text_of(schedule, result.trace, memory, numerics);
-  if (a.has("trace")) write_trace_file(make_trace_document(schedule, std::move(result.trace)), a.text("trace"));
+  const std::string out = a.flag("json")
+                              ? json_of(schedule, result.trace, memory, numerics)
+                                        .dump(1, ' ', false, Json::error_handler_t::replace) +
+                                    "\n"
+                              : text_of(schedule, result.trace, memory, numerics);
+  if (a.has("trace"))
+    write_trace_file(make_trace_document(schedule, std::move(result.trace)), a.text("trace"));
   print(out);
   return kOk;
 }
@@ -142,24 +169,44 @@ CommandSpec run_command() {
   CommandSpec c;
   c.name = "run";
   c.summary = "Executes a schedule with real tensors on CPU ranks and measures it.";
-  c.examples = {{"foreshard run plan.json --steps 5 --trace measured.json", "train for five steps; then foreshard compare predicted.json measured.json"},
-                {"foreshard run plan.json --emulate-links yes --on dgx-h100 --steps 5", "every operation takes its predicted time, stretched"}};
+  c.examples = {{"foreshard run plan.json --steps 5 --trace measured.json",
+                 "train for five steps; then foreshard compare predicted.json measured.json"},
+                {"foreshard run plan.json --emulate-links yes --on dgx-h100 --steps 5",
+                 "every operation takes its predicted time, stretched"}};
   c.positionals = {{"PLAN", "Schedule file of foreshard plan", true}};
-  c.groups = {{"Run",
-               {{"backend", "NAME", "Where it runs (default cpu)", {"cpu"}, false},
-                {"ranks", "N", "Check that the plan is for N ranks", {}, false},
-                {"steps", "N", "Optimizer steps (default: the plan's)", {}, false},
-                {"streams", "MODE", "A thread for each stream, or inline in the rank's thread (default threads)", {"threads", "inline"}, false},
-                {"emulate-links", "yes|no", "Give every operation its predicted duration (default no)", {"yes", "no"}, false},
-                {"on", "HARDWARE", "Machine to emulate (default dgx-h100)", {}, false},
-                {"time-scale", "X", "Seconds of wall clock for an emulated second (default: a step takes two seconds)", {}, false},
-                {"reference", "PLAN", "Plan of the same job on one rank, to compare losses and gradient norms (default: the one in PLAN)", {}, false},
-                {"validate", "yes|no", "Check the plan first (default yes)", {"yes", "no"}, false},
-                {"device-memory", "GIB", "Memory of each rank's device (default 4)", {}, false},
-                {"watchdog", "SECONDS", "A rank that waits longer ends the run (default 30)", {}, false}}},
-              {"Answer",
-               {{"json", "", "One JSON document instead of text", {}, false},
-                {"trace", "FILE", "Timeline for ui.perfetto.dev and foreshard compare", {}, false}}}};
+  c.groups = {
+      {"Run",
+       {{"backend", "NAME", "Where it runs (default cpu)", {"cpu"}, false},
+        {"ranks", "N", "Check that the plan is for N ranks", {}, false},
+        {"steps", "N", "Optimizer steps (default: the plan's)", {}, false},
+        {"streams",
+         "MODE",
+         "A thread for each stream, or inline in the rank's thread (default threads)",
+         {"threads", "inline"},
+         false},
+        {"emulate-links",
+         "yes|no",
+         "Give every operation its predicted duration (default no)",
+         {"yes", "no"},
+         false},
+        {"on", "HARDWARE", "Machine to emulate (default dgx-h100)", {}, false},
+        {"time-scale",
+         "X",
+         "Seconds of wall clock for an emulated second (default: a step takes two seconds)",
+         {},
+         false},
+        {"reference",
+         "PLAN",
+         "Plan of the same job on one rank, to compare losses and gradient norms (default: the one "
+         "in PLAN)",
+         {},
+         false},
+        {"validate", "yes|no", "Check the plan first (default yes)", {"yes", "no"}, false},
+        {"device-memory", "GIB", "Memory of each rank's device (default 4)", {}, false},
+        {"watchdog", "SECONDS", "A rank that waits longer ends the run (default 30)", {}, false}}},
+      {"Answer",
+       {{"json", "", "One JSON document instead of text", {}, false},
+        {"trace", "FILE", "Timeline for ui.perfetto.dev and foreshard compare", {}, false}}}};
   c.run = run_plan;
   return c;
 }

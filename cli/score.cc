@@ -34,33 +34,52 @@ Json json_of(const RunScores& scores) {
                            {"skipped", r.skipped.empty() ? Json(nullptr) : Json(r.skipped)},
                            {"assumptions", r.assumptions}});
   const RunScoreSummary& s = scores.summary;
-  out["summary"] = {{"rows", s.rows}, {"scored", s.scored}, {"time_mape", s.time_mape}, {"time_worst", s.time_worst},
-                    {"memory_mape", s.memory_mape}, {"memory_worst", s.memory_worst}};
+  out["summary"] = {{"rows", s.rows},
+                    {"scored", s.scored},
+                    {"time_mape", s.time_mape},
+                    {"time_worst", s.time_worst},
+                    {"memory_mape", s.memory_mape},
+                    {"memory_worst", s.memory_worst}};
   out["groups"] = Json::array();
   for (const auto& [name, g] : s.groups)
-    out["groups"].push_back({{"group", name}, {"rows", g.rows}, {"time_mape", g.mape}, {"time_p95", g.p95}, {"time_worst", g.worst}});
+    out["groups"].push_back({{"group", name},
+                             {"rows", g.rows},
+                             {"time_mape", g.mape},
+                             {"time_p95", g.p95},
+                             {"time_worst", g.worst}});
   return out;
 }
 
-std::string error_text(const std::optional<double>& e) { return e ? fmt::format("{:+.1f} %", 100 * *e) : "-"; }
+std::string error_text(const std::optional<double>& e) {
+  return e ? fmt::format("{:+.1f} %", 100 * *e) : "-";
+}
 
 std::string text_of(const RunScores& scores) {
-  std::string out = fmt::format("  {:<40} {:>12} {:>12} {:>9} {:>9}\n", "row", "measured", "predicted", "time", "memory");
+  std::string out = fmt::format("  {:<40} {:>12} {:>12} {:>9} {:>9}\n", "row", "measured",
+                                "predicted", "time", "memory");
   for (const RunScore& r : scores.rows) {
     if (!r.skipped.empty()) {
       out += fmt::format("  {:<40} skipped: {}\n", r.row_id, r.skipped);
       continue;
     }
-    const auto time = [](const std::optional<double>& s) { return s ? format_time(from_seconds(*s)) : std::string("-"); };
-    out += fmt::format("  {:<40} {:>12} {:>12} {:>9} {:>9}\n", r.row_id, time(r.measured_step_s), time(r.predicted_step_s),
-                       error_text(r.time_error), error_text(r.memory_error));
+    const auto time = [](const std::optional<double>& s) {
+      return s ? format_time(from_seconds(*s)) : std::string("-");
+    };
+    out +=
+        fmt::format("  {:<40} {:>12} {:>12} {:>9} {:>9}\n", r.row_id, time(r.measured_step_s),
+                    time(r.predicted_step_s), error_text(r.time_error), error_text(r.memory_error));
   }
   const RunScoreSummary& s = scores.summary;
-  out += fmt::format("\n  {} of {} rows scored; time: mean error {:.1f} %, worst {:.1f} %; memory: mean {:.1f} %, worst {:.1f} %\n",
-                     s.scored, s.rows, 100 * s.time_mape, 100 * s.time_worst, 100 * s.memory_mape, 100 * s.memory_worst);
+  out += fmt::format(
+      "\n  {} of {} rows scored; time: mean error {:.1f} %, worst {:.1f} %; memory: mean {:.1f} %, "
+      "worst {:.1f} %\n",
+      s.scored, s.rows, 100 * s.time_mape, 100 * s.time_worst, 100 * s.memory_mape,
+      100 * s.memory_worst);
   for (const auto& [name, g] : s.groups)
-    out += fmt::format("  {:<40} {:>4} rows, time: mean {:>5.1f} %, 95th percentile {:>5.1f} %, worst {:>5.1f} %\n", name, g.rows,
-                       100 * g.mape, 100 * g.p95, 100 * g.worst);
+    out += fmt::format(
+        "  {:<40} {:>4} rows, time: mean {:>5.1f} %, 95th percentile {:>5.1f} %, worst {:>5.1f} "
+        "%\n",
+        name, g.rows, 100 * g.mape, 100 * g.p95, 100 * g.worst);
   return out;
 }
 
@@ -69,7 +88,9 @@ std::string worst_rows(const RunScores& scores, std::size_t n) {
   std::vector<const RunScore*> rows;
   for (const RunScore& r : scores.rows)
     if (r.time_error) rows.push_back(&r);
-  std::stable_sort(rows.begin(), rows.end(), [](const RunScore* a, const RunScore* b) { return std::abs(*a->time_error) > std::abs(*b->time_error); });
+  std::stable_sort(rows.begin(), rows.end(), [](const RunScore* a, const RunScore* b) {
+    return std::abs(*a->time_error) > std::abs(*b->time_error);
+  });
   std::string out = "\n  worst rows\n";
   for (std::size_t i = 0; i < std::min(n, rows.size()); ++i)
     out += fmt::format("  {:<40} {}\n", rows[i]->row_id, error_text(rows[i]->time_error));
@@ -79,21 +100,29 @@ std::string worst_rows(const RunScores& scores, std::size_t n) {
 int score_runs_of(Arguments& a) {
   const auto worst = static_cast<std::size_t>(a.integer("worst", 0, 0, 1'000'000));
   const bool out = a.flag("leave-one-laboratory-out"), none = a.flag("no-rows");
-  if (out && none) a.report("no-rows", "and --leave-one-laboratory-out exclude each other", "choose one");
+  if (out && none)
+    a.report("no-rows", "and --leave-one-laboratory-out exclude each other", "choose one");
   a.check();
-  const CeilingsFrom from = out ? CeilingsFrom::kOtherLaboratories : none ? CeilingsFrom::kPriors : CeilingsFrom::kCatalogue;
+  const CeilingsFrom from = out    ? CeilingsFrom::kOtherLaboratories
+                            : none ? CeilingsFrom::kPriors
+                                   : CeilingsFrom::kCatalogue;
   const RunScores scores = score_runs(read_runs_table(a.positional(0)), from);
-  if (a.flag("json")) print_json(json_of(scores));
-  else print(text_of(scores) + (worst > 0 ? worst_rows(scores, worst) : ""));
+  if (a.flag("json"))
+    print_json(json_of(scores));
+  else
+    print(text_of(scores) + (worst > 0 ? worst_rows(scores, worst) : ""));
   return kOk;
 }
 
 int score_collectives_of(Arguments& a) {
   a.check();
-  const CollectiveScore score = score_collectives(
-      a.positional(0), a.flag("calibrate") ? CollectiveScoring::kCalibrated : CollectiveScoring::kCatalogue);
-  if (a.flag("json")) print_json(to_json(score));
-  else print(to_text(score));
+  const CollectiveScore score =
+      score_collectives(a.positional(0), a.flag("calibrate") ? CollectiveScoring::kCalibrated
+                                                             : CollectiveScoring::kCatalogue);
+  if (a.flag("json"))
+    print_json(to_json(score));
+  else
+    print(to_text(score));
   return kOk;
 }
 
@@ -104,10 +133,15 @@ CommandSpec score_runs_command() {
   c.name = "score runs";
   c.summary = "Predicts measured training runs of a table and prints the error of each.";
   c.examples = {{"foreshard score runs runs.csv", "error of every row, and in total"},
-                {"foreshard score runs runs.csv --leave-one-laboratory-out --worst 10", "no laboratory's rows inform its own score"}};
+                {"foreshard score runs runs.csv --leave-one-laboratory-out --worst 10",
+                 "no laboratory's rows inform its own score"}};
   c.positionals = {{"FILE.csv", "Table of measured runs", true}};
   c.groups = {{"Question",
-               {{"leave-one-laboratory-out", "", "Predict each laboratory with ceilings fitted to the others", {}, false},
+               {{"leave-one-laboratory-out",
+                 "",
+                 "Predict each laboratory with ceilings fitted to the others",
+                 {},
+                 false},
                 {"no-rows", "", "Predict with the priors: no training row used", {}, false}}},
               {"Answer",
                {{"worst", "N", "Also list the N rows furthest off", {}, false},
@@ -121,7 +155,8 @@ CommandSpec score_collectives_command() {
   c.name = "score collectives";
   c.summary = "Predicts measured collectives of an index of nccl-tests tables.";
   c.examples = {{"foreshard score collectives index.json", "from the hardware catalogue alone"},
-                {"foreshard score collectives index.json --calibrate", "fitted on the even rows, scored on the odd ones"}};
+                {"foreshard score collectives index.json --calibrate",
+                 "fitted on the even rows, scored on the odd ones"}};
   c.positionals = {{"INDEX.json", "Index with its tables beside it", true}};
   c.groups = {{"Answer",
                {{"calibrate", "", "Fit on the even rows, score the odd ones", {}, false},

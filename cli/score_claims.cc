@@ -40,34 +40,45 @@ Totals totals_of(const RatioScores& scores) {
 }
 
 std::string text_of(const RatioScores& scores) {
-  std::string out = fmt::format("  {:<8} {:>10} {:>10}  {:<10} {:<8} {}\n", "claim", "published", "predicted", "direction", "size", "what");
+  std::string out = fmt::format("  {:<8} {:>10} {:>10}  {:<10} {:<8} {}\n", "claim", "published",
+                                "predicted", "direction", "size", "what");
   for (const RatioScore& r : scores.rows) {
     const RatioCase& c = *r.of;
     const std::string published = fmt::format("{:+.1f} %", 100 * (c.ratio - 1));
     if (!r.predicted) {
-      out += fmt::format("  {:<8} {:>10} {:>10}  {:<19} {} (not predicted: {})\n", c.id, published, "-", "", c.what, r.skipped);
+      out += fmt::format("  {:<8} {:>10} {:>10}  {:<19} {} (not predicted: {})\n", c.id, published,
+                         "-", "", c.what, r.skipped);
       continue;
     }
-    out += fmt::format("  {:<8} {:>10} {:>+8.1f} %  {:<10} {:<8} {}\n", c.id, published, 100 * (*r.predicted - 1),
-                       r.sign_right ? "right" : "WRONG", within_third(r) ? "third" : "off", c.what);
+    out += fmt::format("  {:<8} {:>10} {:>+8.1f} %  {:<10} {:<8} {}\n", c.id, published,
+                       100 * (*r.predicted - 1), r.sign_right ? "right" : "WRONG",
+                       within_third(r) ? "third" : "off", c.what);
   }
   const Totals t = totals_of(scores);
-  return out + fmt::format("\n  {} claims, {} predicted: direction right in {}, size within a third in {}\n", t.claims, t.predicted,
-                           t.directions, t.sizes);
+  return out +
+         fmt::format(
+             "\n  {} claims, {} predicted: direction right in {}, size within a third in {}\n",
+             t.claims, t.predicted, t.directions, t.sizes);
 }
 
 Json json_of(const RatioScores& scores) {
   Json out;
   out["claims"] = Json::array();
   for (const RatioScore& r : scores.rows) {
-    out["claims"].push_back({{"id", r.of->id}, {"what", r.of->what}, {"published_ratio", r.of->ratio},
-                             {"predicted_ratio", r.predicted ? Json(*r.predicted) : Json(nullptr)},
-                             {"direction_right", r.predicted ? Json(r.sign_right) : Json(nullptr)},
-                             {"size_within_third", r.predicted ? Json(within_third(r)) : Json(nullptr)},
-                             {"skipped", r.skipped.empty() ? Json(nullptr) : Json(r.skipped)}, {"assumed", r.of->assumed}});
+    out["claims"].push_back(
+        {{"id", r.of->id},
+         {"what", r.of->what},
+         {"published_ratio", r.of->ratio},
+         {"predicted_ratio", r.predicted ? Json(*r.predicted) : Json(nullptr)},
+         {"direction_right", r.predicted ? Json(r.sign_right) : Json(nullptr)},
+         {"size_within_third", r.predicted ? Json(within_third(r)) : Json(nullptr)},
+         {"skipped", r.skipped.empty() ? Json(nullptr) : Json(r.skipped)},
+         {"assumed", r.of->assumed}});
   }
   const Totals t = totals_of(scores);
-  out["summary"] = {{"claims", t.claims}, {"predicted", t.predicted}, {"directions_right", t.directions},
+  out["summary"] = {{"claims", t.claims},
+                    {"predicted", t.predicted},
+                    {"directions_right", t.directions},
                     {"sizes_within_third", t.sizes}};
   return out;
 }
@@ -76,8 +87,10 @@ int score_claims(Arguments& a) {
   a.check();
   const std::vector<RatioCase> cases = read_ratio_cases(a.positional(0));
   const RatioScores scores = score_ratios(cases);
-  if (a.flag("json")) print_json(json_of(scores));
-  else print(text_of(scores));
+  if (a.flag("json"))
+    print_json(json_of(scores));
+  else
+    print(text_of(scores));
   return kOk;
 }
 
@@ -86,9 +99,13 @@ int score_claims(Arguments& a) {
 CommandSpec score_claims_command() {
   CommandSpec c;
   c.name = "score claims";
-  c.summary = "Published statements of what one change does: is the direction right, is the size within a third?";
-  c.examples = {{"foreshard score claims studies/relative_claims/claims.yaml", "each claim with our value beside it"}};
-  c.positionals = {{"FILE|DIR", "YAML file of pairs in the form of score ratios, or a folder of them", true}};
+  c.summary =
+      "Published statements of what one change does: is the direction right, is the size within a "
+      "third?";
+  c.examples = {{"foreshard score claims studies/relative_claims/claims.yaml",
+                 "each claim with our value beside it"}};
+  c.positionals = {
+      {"FILE|DIR", "YAML file of pairs in the form of score ratios, or a folder of them", true}};
   c.groups = {{"Answer", {{"json", "", "One JSON document instead of text", {}, false}}}};
   c.run = score_claims;
   return c;

@@ -10,8 +10,13 @@ namespace foreshard::cli {
 namespace {
 
 Json json_of(const RatioSummary& s) {
-  return {{"cases", s.cases}, {"scored", s.scored}, {"signs_right", s.signs_right}, {"within_10_percent", s.within_10},
-          {"within_20_percent", s.within_20}, {"mean_error", s.mean_error}, {"worst_error", s.worst_error}};
+  return {{"cases", s.cases},
+          {"scored", s.scored},
+          {"signs_right", s.signs_right},
+          {"within_10_percent", s.within_10},
+          {"within_20_percent", s.within_20},
+          {"mean_error", s.mean_error},
+          {"worst_error", s.worst_error}};
 }
 
 Json json_of(const RatioScores& scores) {
@@ -19,7 +24,11 @@ Json json_of(const RatioScores& scores) {
   out["rows"] = Json::array();
   for (const RatioScore& r : scores.rows) {
     const RatioCase& c = *r.of;
-    Json row = {{"id", c.id}, {"series", c.series}, {"what", c.what}, {"stated", name_of(c.completeness)}, {"measured", c.ratio},
+    Json row = {{"id", c.id},
+                {"series", c.series},
+                {"what", c.what},
+                {"stated", name_of(c.completeness)},
+                {"measured", c.ratio},
                 {"predicted", r.predicted ? Json(*r.predicted) : Json(nullptr)},
                 {"error", r.error ? Json(*r.error) : Json(nullptr)},
                 {"skipped", r.skipped.empty() ? Json(nullptr) : Json(r.skipped)},
@@ -39,21 +48,29 @@ Json json_of(const RatioScores& scores) {
 
 std::string line_of(const RatioScore& r) {
   const RatioCase& c = *r.of;
-  if (!r.error) return fmt::format("  {:<12} {:<12} {:>8.3f}   not predicted: {}\n", c.id, name_of(c.completeness), c.ratio, r.skipped);
-  return fmt::format("  {:<12} {:<12} {:>8.3f} {:>9.3f} {:>+7.1f} %  {:<5} {:>9} {:>9}  {:>3.0f} % {:>3.0f} %\n", c.id,
-                     name_of(c.completeness), c.ratio, *r.predicted, 100 * *r.error, r.sign_right ? "right" : "WRONG",
-                     format_time(r.step_a), format_time(r.step_b), 100 * (r.exposed_a / r.step_a), 100 * (r.exposed_b / r.step_b));
+  if (!r.error)
+    return fmt::format("  {:<12} {:<12} {:>8.3f}   not predicted: {}\n", c.id,
+                       name_of(c.completeness), c.ratio, r.skipped);
+  return fmt::format(
+      "  {:<12} {:<12} {:>8.3f} {:>9.3f} {:>+7.1f} %  {:<5} {:>9} {:>9}  {:>3.0f} % {:>3.0f} %\n",
+      c.id, name_of(c.completeness), c.ratio, *r.predicted, 100 * *r.error,
+      r.sign_right ? "right" : "WRONG", format_time(r.step_a), format_time(r.step_b),
+      100 * (r.exposed_a / r.step_a), 100 * (r.exposed_b / r.step_b));
 }
 
 std::string summary_text(const char* title, const RatioSummary& s) {
   if (s.cases == 0) return "";
-  return fmt::format("  {}: {} of {} predicted; direction right in {}; within 10 % {}, within 20 % {}; mean {:.1f} %, worst {:.1f} %\n",
-                     title, s.scored, s.cases, s.signs_right, s.within_10, s.within_20, 100 * s.mean_error, 100 * s.worst_error);
+  return fmt::format(
+      "  {}: {} of {} predicted; direction right in {}; within 10 % {}, within 20 % {}; mean "
+      "{:.1f} %, worst {:.1f} %\n",
+      title, s.scored, s.cases, s.signs_right, s.within_10, s.within_20, 100 * s.mean_error,
+      100 * s.worst_error);
 }
 
 std::string text_of(const RatioScores& scores) {
-  std::string out = fmt::format("  {:<12} {:<12} {:>8} {:>9} {:>9}  {:<5} {:>9} {:>9}  {}\n", "id", "stated", "measured", "predicted",
-                                "error", "sign", "step a", "step b", "exposed a, b");
+  std::string out =
+      fmt::format("  {:<12} {:<12} {:>8} {:>9} {:>9}  {:<5} {:>9} {:>9}  {}\n", "id", "stated",
+                  "measured", "predicted", "error", "sign", "step a", "step b", "exposed a, b");
   for (const RatioScore& r : scores.rows) out += line_of(r);
   return out + "\n" + summary_text("stated in full (or all but a link's rate)", scores.stated) +
          summary_text("stated in part", scores.partial);
@@ -63,8 +80,10 @@ int score_ratios_of(Arguments& a) {
   a.check();
   const std::vector<RatioCase> cases = read_ratio_cases(a.positional(0));
   const RatioScores scores = score_ratios(cases);
-  if (a.flag("json")) print_json(json_of(scores));
-  else print(text_of(scores));
+  if (a.flag("json"))
+    print_json(json_of(scores));
+  else
+    print(text_of(scores));
   return kOk;
 }
 
@@ -73,8 +92,10 @@ int score_ratios_of(Arguments& a) {
 CommandSpec score_ratios_command() {
   CommandSpec c;
   c.name = "score ratios";
-  c.summary = "Predicts published pairs of runs that differ in one setting, and compares the ratios.";
-  c.examples = {{"foreshard score ratios studies/communication_bound", "every series of the folder"}};
+  c.summary =
+      "Predicts published pairs of runs that differ in one setting, and compares the ratios.";
+  c.examples = {
+      {"foreshard score ratios studies/communication_bound", "every series of the folder"}};
   c.positionals = {{"FILE|DIR", "YAML file of one series, or a folder of them", true}};
   c.groups = {{"Answer", {{"json", "", "One JSON document instead of text", {}, false}}}};
   c.run = score_ratios_of;

@@ -26,13 +26,15 @@ Trace last_step(const Schedule& schedule, const Trace& trace) {
   return out;
 }
 
-void write_html(const Job& job, const Evaluation& e, const StepAnswer& answer, const std::string& path) {
+void write_html(const Job& job, const Evaluation& e, const StepAnswer& answer,
+                const std::string& path) {
   HtmlReport report;
   report.answer = answer;
   const Trace trace = last_step(e.schedule, *e.result.trace);
   std::int32_t step = 0;
   for (const StepTime& t : trace.step_times) step = std::max(step, t.step);
-  report.memory = memory_curve(e.schedule, trace, static_cast<std::int32_t>(e.result.memory.rank), step);
+  report.memory =
+      memory_curve(e.schedule, trace, static_cast<std::int32_t>(e.result.memory.rank), step);
   report.trace = make_trace_document(e.schedule, trace);
   if (!job.model->roles.blocks.empty()) report.wrap = wrap_points(job, progress("wrap study"));
   write_html_file(report, path);
@@ -45,23 +47,29 @@ int simulate(Arguments& a) {
   a.check();
   SimulationOptions options;
   options.steps = static_cast<std::int32_t>(steps);
-  if (device_gib > 0) options.device_memory = Bytes(static_cast<std::int64_t>(device_gib * (1 << 30)));
+  if (device_gib > 0)
+    options.device_memory = Bytes(static_cast<std::int64_t>(device_gib * (1 << 30)));
   if (a.has("trace") || a.has("html")) options.detail = Detail::kTrace;
   const Evaluation e = evaluate(job, options);
   std::vector<Suggestion> suggestions;
-  if (a.yes_no("suggest", !a.flag("json") && !a.flag("explain-memory"))) suggestions = suggest(job, e);
+  if (a.yes_no("suggest", !a.flag("json") && !a.flag("explain-memory")))
+    suggestions = suggest(job, e);
   const StepAnswer answer = answer_of(job, e, suggestions);
-  if (a.has("trace")) write_trace_file(make_trace_document(e.schedule, *e.result.trace), a.text("trace"));
+  if (a.has("trace"))
+    write_trace_file(make_trace_document(e.schedule, *e.result.trace), a.text("trace"));
   if (a.has("html")) write_html(job, e, answer, a.text("html"));
   if (a.has("plan")) write_schedule_file(plan(*job.model, job.config), a.text("plan"));
   std::optional<MemoryExplanation> memory;
-  if (a.flag("explain-memory")) memory = memory_explanation_of(job, e, study_memory(job, e, options));
+  if (a.flag("explain-memory"))
+    memory = memory_explanation_of(job, e, study_memory(job, e, options));
   if (a.flag("json")) {
     Json document = to_json(answer);
     if (memory) document["memory_explanation"] = to_json(*memory);
     print_json(document);
-  } else if (memory) print(text_of(*memory, terminal_style()));
-  else print(text_of(answer, terminal_style(), a.flag("explain")));
+  } else if (memory)
+    print(text_of(*memory, terminal_style()));
+  else
+    print(text_of(answer, terminal_style(), a.flag("explain")));
   return kOk;
 }
 
@@ -72,22 +80,41 @@ CommandSpec simulate_command() {
   c.name = "simulate";
   c.summary = "Will it fit, and how fast is it? Predicts one configuration.";
   c.examples = {{"foreshard simulate llama3-8b --gpus 8 --on dgx-h100", "the answer in one screen"},
-                {"foreshard simulate llama3-70b --gpus 64 --on dgx-h100 --seq 8192 --checkpoint full --explain",
+                {"foreshard simulate llama3-70b --gpus 64 --on dgx-h100 --seq 8192 --checkpoint "
+                 "full --explain",
                  "with every collective, the critical path and the source of each number"},
-                {"foreshard simulate config.json --gpus 16 --on 2x-a100-80-200g --html report.html --trace trace.json",
+                {"foreshard simulate config.json --gpus 16 --on 2x-a100-80-200g --html report.html "
+                 "--trace trace.json",
                  "a Hugging Face model; a report for the browser, a timeline for ui.perfetto.dev"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
-  c.groups.push_back({"Answer",
-                      {{"json", "", "One JSON document instead of text", {}, false},
-                       {"explain", "", "Also: collectives, critical path, owners of memory, sources of numbers", {}, false},
-                       {"explain-memory", "", "Why the peak is what it is: the instant, the live set, what would lower it", {}, false},
-                       {"suggest", "yes|no", "Also try changes of one option (default yes; no with --json)", {"yes", "no"}, true},
-                       {"trace", "FILE", "Timeline for ui.perfetto.dev and foreshard compare", {}, false},
-                       {"html", "FILE", "Self-contained report with a wrap study", {}, false},
-                       {"plan", "FILE", "The schedule, as foreshard plan writes it", {}, false},
-                       {"steps", "N", "Optimizer steps to simulate (default: two, the last is the answer)", {}, true},
-                       {"device-memory", "GIB", "Memory of each GPU in place of the profile's", {}, true}}});
+  c.groups.push_back(
+      {"Answer",
+       {{"json", "", "One JSON document instead of text", {}, false},
+        {"explain",
+         "",
+         "Also: collectives, critical path, owners of memory, sources of numbers",
+         {},
+         false},
+        {"explain-memory",
+         "",
+         "Why the peak is what it is: the instant, the live set, what would lower it",
+         {},
+         false},
+        {"suggest",
+         "yes|no",
+         "Also try changes of one option (default yes; no with --json)",
+         {"yes", "no"},
+         true},
+        {"trace", "FILE", "Timeline for ui.perfetto.dev and foreshard compare", {}, false},
+        {"html", "FILE", "Self-contained report with a wrap study", {}, false},
+        {"plan", "FILE", "The schedule, as foreshard plan writes it", {}, false},
+        {"steps",
+         "N",
+         "Optimizer steps to simulate (default: two, the last is the answer)",
+         {},
+         true},
+        {"device-memory", "GIB", "Memory of each GPU in place of the profile's", {}, true}}});
   c.run = simulate;
   return c;
 }

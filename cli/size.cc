@@ -19,9 +19,15 @@ double count_of(Arguments& a, const std::string& option) {
   double x = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
   const std::string rest(end, text.data() + text.size());
-  const double scale = rest.empty() ? 1 : rest == "K" ? 1e3 : rest == "M" ? 1e6 : rest == "B" ? 1e9 : rest == "T" ? 1e12 : 0;
+  const double scale = rest.empty()  ? 1
+                       : rest == "K" ? 1e3
+                       : rest == "M" ? 1e6
+                       : rest == "B" ? 1e9
+                       : rest == "T" ? 1e12
+                                     : 0;
   if (error != std::errc() || scale == 0 || !(x > 0) || !std::isfinite(x) || x * scale > 1e18) {
-    a.report(option, fmt::format("found \"{}\"", text), "allowed: a positive number with K, M, B or T, e.g. 1T");
+    a.report(option, fmt::format("found \"{}\"", text),
+             "allowed: a positive number with K, M, B or T, e.g. 1T");
     return 0;
   }
   return x * scale;
@@ -37,8 +43,10 @@ std::optional<double> days_of(Arguments& a) {
   }
   double x = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error == std::errc() && end == text.data() + text.size() && x > 0 && std::isfinite(x)) return x * unit;
-  a.report("deadline", fmt::format("found \"{}\"", a.text("deadline")), "allowed: days or hours, e.g. 45d, 36h");
+  if (error == std::errc() && end == text.data() + text.size() && x > 0 && std::isfinite(x))
+    return x * unit;
+  a.report("deadline", fmt::format("found \"{}\"", a.text("deadline")),
+           "allowed: days or hours, e.g. 45d, 36h");
   return std::nullopt;
 }
 
@@ -47,12 +55,15 @@ std::map<std::string, double> prices_of(Arguments& a) {
   for (const std::string& item : a.list("price")) {
     const std::size_t equals = item.find('=');
     std::string number = equals == std::string::npos ? "" : item.substr(equals + 1);
-    if (number.size() > 2 && number.substr(number.size() - 2) == "/h") number.resize(number.size() - 2);
+    if (number.size() > 2 && number.substr(number.size() - 2) == "/h")
+      number.resize(number.size() - 2);
     if (!number.empty() && number[0] == '$') number.erase(0, 1);
     double x = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), x);
-    if (error != std::errc() || end != number.data() + number.size() || !(x >= 0) || !std::isfinite(x))
-      a.report("price", fmt::format("found \"{}\"", item), "allowed: NAME=USD per GPU and hour, e.g. h100=2.10/h,b200=4");
+    if (error != std::errc() || end != number.data() + number.size() || !(x >= 0) ||
+        !std::isfinite(x))
+      a.report("price", fmt::format("found \"{}\"", item),
+               "allowed: NAME=USD per GPU and hour, e.g. h100=2.10/h,b200=4");
     else
       out[item.substr(0, equals)] = x;
   }
@@ -65,7 +76,8 @@ std::vector<std::int64_t> integers_of(Arguments& a, const std::string& option, s
     std::int64_t n = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), n);
     if (error != std::errc() || end != item.data() + item.size() || n < 1 || n > most)
-      a.report(option, fmt::format("found \"{}\"", item), fmt::format("allowed: numbers from 1 to {}, separated by commas", most));
+      a.report(option, fmt::format("found \"{}\"", item),
+               fmt::format("allowed: numbers from 1 to {}, separated by commas", most));
     else
       out.push_back(n);
   }
@@ -99,40 +111,54 @@ Json json_of(const SizeQuestion& q, const SizeResult& r) {
   out["deadline_days"] = q.deadline_days ? Json(*q.deadline_days) : Json(nullptr);
   out["rows"] = Json::array();
   for (const SizeRow& row : r.rows) out["rows"].push_back(row_json(row));
-  const auto index = [](const std::optional<std::size_t>& i) { return i ? Json(*i) : Json(nullptr); };
+  const auto index = [](const std::optional<std::size_t>& i) {
+    return i ? Json(*i) : Json(nullptr);
+  };
   out["smallest"] = index(r.smallest);
   out["cheapest"] = index(r.cheapest);
   out["fastest"] = index(r.fastest);
   return out;
 }
 
-std::string name_of_row(const SizeRow& r) { return fmt::format("{} x {} (micro-batch {})", r.gpus, r.hardware, r.micro_batch); }
+std::string name_of_row(const SizeRow& r) {
+  return fmt::format("{} x {} (micro-batch {})", r.gpus, r.hardware, r.micro_batch);
+}
 
 std::string text_of(const SizeQuestion& q, const SizeResult& r) {
-  std::string out = fmt::format("{} · {} · {} tokens of sequence\n\n", q.job.model->name, describe_precision(q.job.config), q.job.config.sequence);
-  out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10} {:>6} {:>8}", "hardware", "GPUs", "batch", "step", "tok/s/GPU", "MFU", "GiB");
+  std::string out = fmt::format("{} · {} · {} tokens of sequence\n\n", q.job.model->name,
+                                describe_precision(q.job.config), q.job.config.sequence);
+  out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10} {:>6} {:>8}", "hardware", "GPUs", "batch",
+                     "step", "tok/s/GPU", "MFU", "GiB");
   if (q.tokens > 0) out += fmt::format(" {:>8} {:>10} {:>12}", "days", "GPU-hours", "price");
   out += "  limited by\n";
   for (const SizeRow& row : r.rows) {
     if (!row.fits) {
-      out += fmt::format("  {:<18} {:>5} {:>6} does not fit: {}\n", row.hardware, row.gpus, row.micro_batch, row.note);
+      out += fmt::format("  {:<18} {:>5} {:>6} does not fit: {}\n", row.hardware, row.gpus,
+                         row.micro_batch, row.note);
       continue;
     }
-    out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10.0f} {:>4.0f} % {:>8.1f}", row.hardware, row.gpus, row.micro_batch, format_time(row.step),
-                       row.tokens_per_s_per_gpu, 100 * row.mfu, static_cast<double>(row.memory.value) / (1 << 30));
+    out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10.0f} {:>4.0f} % {:>8.1f}", row.hardware,
+                       row.gpus, row.micro_batch, format_time(row.step), row.tokens_per_s_per_gpu,
+                       100 * row.mfu, static_cast<double>(row.memory.value) / (1 << 30));
     if (q.tokens > 0)
-      out += fmt::format(" {:>8.1f} {:>10} {:>12}", row.days, with_thousands(std::llround(row.gpu_hours)),
+      out += fmt::format(" {:>8.1f} {:>10} {:>12}", row.days,
+                         with_thousands(std::llround(row.gpu_hours)),
                          row.price ? "$" + with_thousands(std::llround(*row.price)) : "-");
-    out += fmt::format("  {}{}\n", row.limited_by, q.deadline_days && !row.meets_deadline ? "  (too slow)" : "");
+    out += fmt::format("  {}{}\n", row.limited_by,
+                       q.deadline_days && !row.meets_deadline ? "  (too slow)" : "");
   }
   out += "\n";
   if (q.deadline_days)
-    out += r.smallest ? fmt::format("  smallest that meets {:.1f} days: {}\n", *q.deadline_days, name_of_row(r.rows[*r.smallest]))
+    out += r.smallest ? fmt::format("  smallest that meets {:.1f} days: {}\n", *q.deadline_days,
+                                    name_of_row(r.rows[*r.smallest]))
                       : fmt::format("  nothing here meets {:.1f} days\n", *q.deadline_days);
-  if (r.cheapest) out += fmt::format("  cheapest: {}, ${}\n", name_of_row(r.rows[*r.cheapest]), with_thousands(std::llround(*r.rows[*r.cheapest].price)));
+  if (r.cheapest)
+    out += fmt::format("  cheapest: {}, ${}\n", name_of_row(r.rows[*r.cheapest]),
+                       with_thousands(std::llround(*r.rows[*r.cheapest].price)));
   if (r.fastest) out += fmt::format("  fastest: {}\n", name_of_row(r.rows[*r.fastest]));
   if (!r.fastest) out += "  nothing fits: more GPUs, --checkpoint full or --offload\n";
-  return out + "  not modelled: loss of time to failures, restarts, evaluation and checkpoint saving\n";
+  return out +
+         "  not modelled: loss of time to failures, restarts, evaluation and checkpoint saving\n";
 }
 
 int run_size(Arguments& a) {
@@ -143,7 +169,8 @@ int run_size(Arguments& a) {
   if (a.has("micro-batch") && q.micro_batches.empty()) q.micro_batches = {q.job.config.micro_batch};
   if (a.has("tokens")) q.tokens = count_of(a, "tokens");
   q.deadline_days = days_of(a);
-  if (q.deadline_days && q.tokens <= 0) a.report("tokens", "is missing", "a deadline needs a token budget, e.g. --tokens 1T");
+  if (q.deadline_days && q.tokens <= 0)
+    a.report("tokens", "is missing", "a deadline needs a token budget, e.g. --tokens 1T");
   q.prices = prices_of(a);
   if (!a.has("on")) a.report("on", "is missing", "which machines? e.g. --on dgx-h100,dgx-h200");
   for (const std::string& name : a.list("on")) {
@@ -155,8 +182,10 @@ int run_size(Arguments& a) {
   }
   a.check();
   const SizeResult r = size(q, progress("machines"));
-  if (a.flag("json")) print_json(json_of(q, r));
-  else print(text_of(q, r));
+  if (a.flag("json"))
+    print_json(json_of(q, r));
+  else
+    print(text_of(q, r));
   return q.deadline_days && !r.smallest ? kTargetMissed : kOk;
 }
 
@@ -165,21 +194,35 @@ int run_size(Arguments& a) {
 CommandSpec size_command() {
   CommandSpec c;
   c.name = "size";
-  c.summary = "What should we buy? Sweeps machines, GPU counts and micro-batches for a token budget.";
-  c.examples = {{"foreshard size llama3-70b --tokens 1T --deadline 45d --on dgx-h100,dgx-h200 --price h100=2.10/h,h200=2.60/h --checkpoint full",
-                 "days, GPU-hours and price of each machine, and which meets the deadline (exit code 4 if none does)"},
-                {"foreshard size llama3-8b --gpus 8,16,32 --micro-batches 1,2,4 --on 8x-l40s", "what fits and how fast"}};
+  c.summary =
+      "What should we buy? Sweeps machines, GPU counts and micro-batches for a token budget.";
+  c.examples = {{"foreshard size llama3-70b --tokens 1T --deadline 45d --on dgx-h100,dgx-h200 "
+                 "--price h100=2.10/h,h200=2.60/h --checkpoint full",
+                 "days, GPU-hours and price of each machine, and which meets the deadline (exit "
+                 "code 4 if none does)"},
+                {"foreshard size llama3-8b --gpus 8,16,32 --micro-batches 1,2,4 --on 8x-l40s",
+                 "what fits and how fast"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   for (OptionSpec& o : c.groups[0].options) {
-    if (o.name == "gpus") o.help = "Numbers of GPUs, separated by commas (default: one node, doubled up to 512)", o.value = "N,N,...";
+    if (o.name == "gpus")
+      o.help = "Numbers of GPUs, separated by commas (default: one node, doubled up to 512)",
+      o.value = "N,N,...";
     if (o.name == "on") o.help = "Machines, separated by commas", o.value = "HARDWARE,...";
   }
   c.groups.push_back({"Budget",
                       {{"tokens", "N", "Tokens to train on, e.g. 1T, 300B", {}, true},
                        {"deadline", "DAYS", "e.g. 45d", {}, true},
-                       {"price", "NAME=USD,...", "Price of a GPU-hour by machine or GPU, e.g. h100=2.10/h", {}, true},
-                       {"micro-batches", "B,B,...", "Micro-batches to try (default 1,2,4,8,16 until one does not fit)", {}, true}}});
+                       {"price",
+                        "NAME=USD,...",
+                        "Price of a GPU-hour by machine or GPU, e.g. h100=2.10/h",
+                        {},
+                        true},
+                       {"micro-batches",
+                        "B,B,...",
+                        "Micro-batches to try (default 1,2,4,8,16 until one does not fit)",
+                        {},
+                        true}}});
   c.groups.push_back({"Answer", {{"json", "", "One JSON document instead of text", {}, false}}});
   c.run = run_size;
   return c;

@@ -27,11 +27,13 @@ std::optional<double> number_of(std::string_view text) {
 }
 
 /// "3" or "8-15": first and last rank; nothing if it is neither or outside the world.
-std::optional<std::pair<std::size_t, std::size_t>> ranks_of(std::string_view text, std::int64_t world) {
+std::optional<std::pair<std::size_t, std::size_t>> ranks_of(std::string_view text,
+                                                            std::int64_t world) {
   const std::size_t dash = text.find('-');
   const auto first = number_of(text.substr(0, dash));
   const auto last = dash == std::string_view::npos ? first : number_of(text.substr(dash + 1));
-  if (!first || !last || *first < 0 || *last < *first || *last >= static_cast<double>(world)) return std::nullopt;
+  if (!first || !last || *first < 0 || *last < *first || *last >= static_cast<double>(world))
+    return std::nullopt;
   return std::pair(static_cast<std::size_t>(*first), static_cast<std::size_t>(*last));
 }
 
@@ -40,10 +42,14 @@ std::vector<double> factors_of(Arguments& a, const std::string& option, std::int
   std::vector<double> out;
   for (const std::string& item : a.list(option)) {
     const std::size_t colon = item.find(':');
-    const auto factor = colon == std::string::npos ? std::nullopt : number_of(std::string_view(item).substr(colon + 1));
-    const auto range = factor ? ranks_of(std::string_view(item).substr(0, colon), world) : std::nullopt;
+    const auto factor = colon == std::string::npos
+                            ? std::nullopt
+                            : number_of(std::string_view(item).substr(colon + 1));
+    const auto range =
+        factor ? ranks_of(std::string_view(item).substr(0, colon), world) : std::nullopt;
     if (!range) {
-      a.report(option, fmt::format("found \"{}\"", item), fmt::format("RANK:FACTOR or FIRST-LAST:FACTOR, ranks 0 to {}", world - 1));
+      a.report(option, fmt::format("found \"{}\"", item),
+               fmt::format("RANK:FACTOR or FIRST-LAST:FACTOR, ranks 0 to {}", world - 1));
       continue;
     }
     out.resize(static_cast<std::size_t>(world), 1.0);
@@ -52,7 +58,8 @@ std::vector<double> factors_of(Arguments& a, const std::string& option, std::int
   return out;
 }
 
-/// Time of one rank's last step, added up: kernels, and collectives of the first group that has any.
+/// Time of one rank's last step, added up: kernels, and collectives of the first group that has
+/// any.
 struct RankWork {
   Time kernels, collectives;
 };
@@ -63,7 +70,8 @@ RankWork work_on(const HardwareProfile& hardware, const Schedule& schedule) {
   RankWork out;
   for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
     const Instruction& in = p.instructions[i];
-    if (in.kind == InstructionKind::kLaunch) out.kernels += cost->launch(p, p.launches[in.id]).device;
+    if (in.kind == InstructionKind::kLaunch)
+      out.kernels += cost->launch(p, p.launches[in.id]).device;
     if (in.kind != InstructionKind::kCollective) continue;
     const Group& group = schedule.groups[p.collectives[in.id].group.value];
     std::vector<std::int64_t> ranks;
@@ -73,14 +81,18 @@ RankWork work_on(const HardwareProfile& hardware, const Schedule& schedule) {
   return out;
 }
 
-/// Mixed machines: ranks of "8-15:dgx-a100-80" take as long as that machine's kernels and links would, in proportion.
+/// Mixed machines: ranks of "8-15:dgx-a100-80" take as long as that machine's kernels and links
+/// would, in proportion.
 void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
   const RankWork here = work_on(job.hardware, schedule);
   for (const std::string& item : a.list("other-nodes")) {
     const std::size_t colon = item.find(':');
-    const auto range = colon == std::string::npos ? std::nullopt : ranks_of(std::string_view(item).substr(0, colon), job.gpus);
+    const auto range = colon == std::string::npos
+                           ? std::nullopt
+                           : ranks_of(std::string_view(item).substr(0, colon), job.gpus);
     if (!range) {
-      a.report("other-nodes", fmt::format("found \"{}\"", item), fmt::format("FIRST-LAST:HARDWARE, ranks 0 to {}", job.gpus - 1));
+      a.report("other-nodes", fmt::format("found \"{}\"", item),
+               fmt::format("FIRST-LAST:HARDWARE, ranks 0 to {}", job.gpus - 1));
       continue;
     }
     const RankWork there = work_on(load_hardware(item.substr(colon + 1)), schedule);
@@ -89,7 +101,8 @@ void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
     v.rank_link.resize(world, 1.0);
     for (std::size_t r = range->first; r <= range->second; ++r) {
       v.rank_compute[r] *= there.kernels / here.kernels;
-      if (here.collectives.value > 0) v.rank_link[r] *= std::max(1.0, there.collectives / here.collectives);
+      if (here.collectives.value > 0)
+        v.rank_link[r] *= std::max(1.0, there.collectives / here.collectives);
     }
   }
   a.check();
@@ -106,27 +119,43 @@ int spread(Arguments& a) {
   v.collective_sigma = a.number("link-jitter", 0, 0, 1);
   v.seed = static_cast<std::uint64_t>(a.integer("seed", 1, 0, INT64_MAX));
   const std::int64_t samples = a.integer("samples", 20, 1, kMostSamples);
-  const std::int64_t threads = a.integer("threads", std::max(1U, std::thread::hardware_concurrency()), 1, 256);
+  const std::int64_t threads =
+      a.integer("threads", std::max(1U, std::thread::hardware_concurrency()), 1, 256);
   a.check();
   PlanOptions plan_options;
   plan_options.executable = false;
   const Schedule schedule = plan(*job.model, job.config, plan_options);
   mix(a, job, schedule, v);
-  if (v.none()) throw InputError(Issue{"spread", "", "nothing varies", "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
+  if (v.none())
+    throw InputError(Issue{"spread", "", "nothing varies",
+                           "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
   const auto cost = make_cost_model(make_cluster(job.hardware, static_cast<int>(job.gpus)));
-  const StepDistribution d = simulate_distribution(schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads));
+  const StepDistribution d = simulate_distribution(
+      schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads));
   if (a.flag("json")) {
-    Json out = {{"model", job.model->name}, {"gpus", job.gpus}, {"samples", samples}, {"equal_ranks_s", to_seconds(d.without_variation)},
-                {"p10_s", to_seconds(d.p10)}, {"median_s", to_seconds(d.median)}, {"p90_s", to_seconds(d.p90)}, {"mean_s", to_seconds(d.mean)},
+    Json out = {{"model", job.model->name},
+                {"gpus", job.gpus},
+                {"samples", samples},
+                {"equal_ranks_s", to_seconds(d.without_variation)},
+                {"p10_s", to_seconds(d.p10)},
+                {"median_s", to_seconds(d.median)},
+                {"p90_s", to_seconds(d.p90)},
+                {"mean_s", to_seconds(d.mean)},
                 {"cost", d.cost}};
     out["steps_s"] = Json::array();
     for (const Time t : d.samples) out["steps_s"].push_back(to_seconds(t));
     return print_json(out), kOk;
   }
-  std::string text = fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config));
-  text += fmt::format("  equal ranks  {:>10}\n  p10          {:>10}\n  median       {:>10}\n  p90          {:>10}\n", format_time(d.without_variation),
-                      format_time(d.p10), format_time(d.median), format_time(d.p90));
-  text += fmt::format("\n  Differences between ranks cost {:.1f} % on average ({} seeds).\n", 100 * d.cost, samples);
+  std::string text =
+      fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
+                  describe_precision(job.config));
+  text += fmt::format(
+      "  equal ranks  {:>10}\n  p10          {:>10}\n  median       {:>10}\n  p90          "
+      "{:>10}\n",
+      format_time(d.without_variation), format_time(d.p10), format_time(d.median),
+      format_time(d.p90));
+  text += fmt::format("\n  Differences between ranks cost {:.1f} % on average ({} seeds).\n",
+                      100 * d.cost, samples);
   return print(text), kOk;
 }
 
@@ -135,23 +164,42 @@ int spread(Arguments& a) {
 CommandSpec spread_command() {
   CommandSpec c;
   c.name = "spread";
-  c.summary = "What do slow ranks, slow links and jitter cost? Every rank simulated, with several seeds.";
-  c.examples = {{"foreshard spread llama3-8b --gpus 16 --on dgx-h100 --slow-ranks 3:1.2", "one GPU 20 % slower"},
-                {"foreshard spread llama3-8b --gpus 64 --on dgx-h100 --jitter 0.03 --samples 50", "p10, median and p90 of a step whose ranks vary by 3 %"},
-                {"foreshard spread llama3-8b --gpus 64 --on dgx-h100 --slow-links 8-15:2", "the second node's links at half speed"},
-                {"foreshard spread llama3-8b --gpus 16 --on dgx-h100 --other-nodes 8-15:dgx-a100-80", "one H100 and one A100 node"}};
+  c.summary =
+      "What do slow ranks, slow links and jitter cost? Every rank simulated, with several seeds.";
+  c.examples = {
+      {"foreshard spread llama3-8b --gpus 16 --on dgx-h100 --slow-ranks 3:1.2",
+       "one GPU 20 % slower"},
+      {"foreshard spread llama3-8b --gpus 64 --on dgx-h100 --jitter 0.03 --samples 50",
+       "p10, median and p90 of a step whose ranks vary by 3 %"},
+      {"foreshard spread llama3-8b --gpus 64 --on dgx-h100 --slow-links 8-15:2",
+       "the second node's links at half speed"},
+      {"foreshard spread llama3-8b --gpus 16 --on dgx-h100 --other-nodes 8-15:dgx-a100-80",
+       "one H100 and one A100 node"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
-  c.groups.push_back({"Differences",
-                      {{"slow-ranks", "LIST", "RANK:FACTOR or FIRST-LAST:FACTOR: kernels of these ranks take FACTOR times as long", {}, true},
-                       {"slow-links", "LIST", "The same for collectives and copies of these ranks", {}, true},
-                       {"other-nodes", "LIST", "FIRST-LAST:HARDWARE: these ranks are GPUs of another machine", {}, true},
-                       {"jitter", "SD", "Log-normal factor of each rank and step: clocks, uneven batches (default 0)", {}, true},
-                       {"kernel-jitter", "SD", "Of each kernel", {}, true},
-                       {"link-jitter", "SD", "Of each collective", {}, true},
-                       {"samples", "N", "Seeds (default 20)", {}, true},
-                       {"seed", "N", "The first (default 1)", {}, true},
-                       {"threads", "N", "Worker threads; the answer does not depend on them", {}, true}}});
+  c.groups.push_back(
+      {"Differences",
+       {{"slow-ranks",
+         "LIST",
+         "RANK:FACTOR or FIRST-LAST:FACTOR: kernels of these ranks take FACTOR times as long",
+         {},
+         true},
+        {"slow-links", "LIST", "The same for collectives and copies of these ranks", {}, true},
+        {"other-nodes",
+         "LIST",
+         "FIRST-LAST:HARDWARE: these ranks are GPUs of another machine",
+         {},
+         true},
+        {"jitter",
+         "SD",
+         "Log-normal factor of each rank and step: clocks, uneven batches (default 0)",
+         {},
+         true},
+        {"kernel-jitter", "SD", "Of each kernel", {}, true},
+        {"link-jitter", "SD", "Of each collective", {}, true},
+        {"samples", "N", "Seeds (default 20)", {}, true},
+        {"seed", "N", "The first (default 1)", {}, true},
+        {"threads", "N", "Worker threads; the answer does not depend on them", {}, true}}});
   c.groups.push_back({"Answer", {{"json", "", "One JSON document instead of text", {}, false}}});
   c.run = spread;
   return c;

@@ -12,7 +12,9 @@
 namespace foreshard::cli {
 namespace {
 
-std::string granularity(const WrapChoice& c) { return c.blocks_per_unit == 0 ? "all" : std::to_string(c.blocks_per_unit); }
+std::string granularity(const WrapChoice& c) {
+  return c.blocks_per_unit == 0 ? "all" : std::to_string(c.blocks_per_unit);
+}
 std::string gib(Bytes b) { return fmt::format("{:.1f}", static_cast<double>(b.value) / (1 << 30)); }
 
 Json choice_json(const WrapChoice& c) {
@@ -43,7 +45,8 @@ Json json_of(const Job& job, const TuneResult& r) {
   out["device_capacity_bytes"] = r.capacity.value;
   out["choices"] = Json::array();
   for (const WrapChoice& c : r.choices) out["choices"].push_back(choice_json(c));
-  out["chosen"] = r.chosen < r.choices.size() ? Json(options_of(r.choices[r.chosen])) : Json(nullptr);
+  out["chosen"] =
+      r.chosen < r.choices.size() ? Json(options_of(r.choices[r.chosen])) : Json(nullptr);
   return out;
 }
 
@@ -51,52 +54,80 @@ Json json_of(const Job& job, const TuneResult& r) {
 std::string fsdp1_code(const WrapChoice& c) {
   std::string units = c.blocks_per_unit == 0 ? "set()" : "set(model.model.layers)";
   if (c.root_split) units += " | {model.model.embed_tokens, model.lm_head}";
-  const std::string strategy = std::string(c.hybrid ? "_" : "") + (c.hybrid ? "HYBRID_SHARD_ZERO2" : "SHARD_GRAD_OP");
-  return fmt::format("  from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy\n"
-                     "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
-                     "  units = {}\n"
-                     "  model = FSDP(model, sharding_strategy=ShardingStrategy.{},\n"
-                     "               mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),\n"
-                     "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in units))\n",
-                     units, !c.reshard ? strategy : c.hybrid ? "HYBRID_SHARD" : "FULL_SHARD");
+  const std::string strategy =
+      std::string(c.hybrid ? "_" : "") + (c.hybrid ? "HYBRID_SHARD_ZERO2" : "SHARD_GRAD_OP");
+  return fmt::format(
+      "  from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, "
+      "ShardingStrategy\n"
+      "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
+      "  units = {}\n"
+      "  model = FSDP(model, sharding_strategy=ShardingStrategy.{},\n"
+      "               mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, "
+      "reduce_dtype=torch.float32),\n"
+      "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda "
+      "m: m in units))\n",
+      units,
+      !c.reshard ? strategy
+      : c.hybrid ? "HYBRID_SHARD"
+                 : "FULL_SHARD");
 }
 
 /// Calls that make the same units in PyTorch's FSDP2.
 std::string torch_code(const WrapChoice& c) {
   if (c.framework == FrameworkKind::kFsdp1) return fsdp1_code(c);
-  std::string out = "  from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy\n"
-                    "  mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n"
-                    "  blocks = list(model.model.layers)\n";
+  std::string out =
+      "  from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy\n"
+      "  mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n"
+      "  blocks = list(model.model.layers)\n";
   const std::string reshard = c.reshard ? "True" : "False";
   if (c.root_split)
-    out += fmt::format("  fully_shard(model.model.embed_tokens, mp_policy=mp, reshard_after_forward={})\n", reshard);
+    out += fmt::format(
+        "  fully_shard(model.model.embed_tokens, mp_policy=mp, reshard_after_forward={})\n",
+        reshard);
   if (c.blocks_per_unit == 1)
-    out += fmt::format("  for block in blocks:\n    fully_shard(block, mp_policy=mp, reshard_after_forward={})\n", reshard);
+    out += fmt::format(
+        "  for block in blocks:\n    fully_shard(block, mp_policy=mp, reshard_after_forward={})\n",
+        reshard);
   if (c.blocks_per_unit > 1)
-    out += fmt::format("  for i in range(0, len(blocks), {0}):\n    fully_shard(blocks[i:i + {0}], mp_policy=mp, "
-                       "reshard_after_forward={1})\n", c.blocks_per_unit, reshard);
-  if (c.root_split) out += "  fully_shard([model.model.norm, model.lm_head], mp_policy=mp, reshard_after_forward=False)\n";
+    out += fmt::format(
+        "  for i in range(0, len(blocks), {0}):\n    fully_shard(blocks[i:i + {0}], mp_policy=mp, "
+        "reshard_after_forward={1})\n",
+        c.blocks_per_unit, reshard);
+  if (c.root_split)
+    out +=
+        "  fully_shard([model.model.norm, model.lm_head], mp_policy=mp, "
+        "reshard_after_forward=False)\n";
   return out + "  fully_shard(model, mp_policy=mp)\n";
 }
 
 std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
-  std::string out = fmt::format("{} · {} · {}\n{} ways to wrap {} blocks; * = on the front of time and memory\n\n", job.model->name,
-                                describe_machines(job.hardware, job.gpus), describe_precision(job.config), r.choices.size(), r.blocks);
-  out += fmt::format("  {:>11} {:>6}  {:<10} {:<10} {:>10} {:>9} {:>7}   {}\n", "blocks/unit", "units", "resharding", "root split",
-                     "step", "GiB", "hidden", "verdict");
+  std::string out = fmt::format(
+      "{} · {} · {}\n{} ways to wrap {} blocks; * = on the front of time and memory\n\n",
+      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
+      r.choices.size(), r.blocks);
+  out += fmt::format("  {:>11} {:>6}  {:<10} {:<10} {:>10} {:>9} {:>7}   {}\n", "blocks/unit",
+                     "units", "resharding", "root split", "step", "GiB", "hidden", "verdict");
   std::size_t shown = 0;
   for (const WrapChoice& c : r.choices) {
     if (shown >= most && !c.pareto && !c.chosen) continue;
     ++shown;
-    out += fmt::format("  {:>11} {:>6}  {:<10} {:<10} {:>10} {:>9} {:>5.0f} % {} {}\n", granularity(c), c.units, c.reshard ? "yes" : "no",
-                       c.root_split ? "yes" : "no", format_time(c.step), gib(c.memory), 100 * c.hidden_share(), c.pareto ? "*" : " ", c.verdict);
+    out += fmt::format("  {:>11} {:>6}  {:<10} {:<10} {:>10} {:>9} {:>5.0f} % {} {}\n",
+                       granularity(c), c.units, c.reshard ? "yes" : "no",
+                       c.root_split ? "yes" : "no", format_time(c.step), gib(c.memory),
+                       100 * c.hidden_share(), c.pareto ? "*" : " ", c.verdict);
   }
-  if (shown < r.choices.size()) out += fmt::format("  ... {} slower ones with --all\n", r.choices.size() - shown);
-  if (r.chosen == r.choices.size()) return out + fmt::format("\n  Nothing fits into {} GiB: more GPUs, --checkpoint full or a smaller --micro-batch.\n", gib(r.capacity));
+  if (shown < r.choices.size())
+    out += fmt::format("  ... {} slower ones with --all\n", r.choices.size() - shown);
+  if (r.chosen == r.choices.size())
+    return out + fmt::format(
+                     "\n  Nothing fits into {} GiB: more GPUs, --checkpoint full or a smaller "
+                     "--micro-batch.\n",
+                     gib(r.capacity));
   const WrapChoice& c = r.choices[r.chosen];
-  const auto fastest = std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& x) { return x.fits; });
-  out += fmt::format("\n  Choose {}: {:.1f} % from the fastest, {} GiB below it.\n", options_of(c), 100 * (c.step / fastest->step - 1),
-                     gib(fastest->memory - c.memory));
+  const auto fastest =
+      std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& x) { return x.fits; });
+  out += fmt::format("\n  Choose {}: {:.1f} % from the fastest, {} GiB below it.\n", options_of(c),
+                     100 * (c.step / fastest->step - 1), gib(fastest->memory - c.memory));
   return out + "  Calls for PyTorch: --export torch\n";
 }
 
@@ -106,7 +137,8 @@ int tune(Arguments& a) {
   if (a.flag("all-groupings")) return tune_groupings(job, a);
   const TuneResult r = tune(job, progress("wrap study"));
   if (a.has("export")) {
-    if (r.chosen == r.choices.size()) throw RunError("nothing fits: there is no wrapping to export");
+    if (r.chosen == r.choices.size())
+      throw RunError("nothing fits: there is no wrapping to export");
     print(torch_code(r.choices[r.chosen]));
   } else if (a.flag("json")) {
     print_json(json_of(job, r));
@@ -121,7 +153,9 @@ int tune(Arguments& a) {
 std::vector<WrapPoint> wrap_points(const TuneResult& result) {
   std::vector<WrapPoint> out;
   for (const WrapChoice& c : result.choices) {
-    const std::string label = fmt::format("{} blocks, {}{}", granularity(c), c.reshard ? "reshard" : "keep", c.root_split ? "" : ", no root split");
+    const std::string label =
+        fmt::format("{} blocks, {}{}", granularity(c), c.reshard ? "reshard" : "keep",
+                    c.root_split ? "" : ", no root split");
     out.push_back({label, c.step, c.memory, c.fits, c.pareto, c.chosen, false, c.verdict});
   }
   return out;
@@ -135,15 +169,22 @@ CommandSpec tune_command() {
   CommandSpec c;
   c.name = "tune";
   c.summary = "How should I wrap and shard it? Tries all granularities, resharding and root split.";
-  c.examples = {{"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096", "time and memory of every wrapping, and which to take"},
-                {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch", "the fully_shard calls of the chosen one"},
-                {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings", "units of any sizes, proven optimal in a model of overlap"}};
+  c.examples = {{"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096",
+                 "time and memory of every wrapping, and which to take"},
+                {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch",
+                 "the fully_shard calls of the chosen one"},
+                {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings",
+                 "units of any sizes, proven optimal in a model of overlap"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back({"Answer",
                       {{"json", "", "One JSON document instead of text", {}, false},
                        {"all", "", "Every choice, not only the best", {}, false},
-                       {"all-groupings", "", "Every contiguous grouping of the blocks, searched exactly", {}, false},
+                       {"all-groupings",
+                        "",
+                        "Every contiguous grouping of the blocks, searched exactly",
+                        {},
+                        false},
                        {"export", "FORM", "The chosen wrapping as code", {"torch"}, false}}});
   c.run = tune;
   return c;

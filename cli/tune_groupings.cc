@@ -25,26 +25,35 @@ std::string text_of(const std::vector<std::int64_t>& sizes) {
 }
 
 Json json_of(const Grouping& g) {
-  return {{"sizes", g.sizes}, {"units", g.sizes.size()}, {"model_step_s", to_seconds(g.step)}, {"model_buffer_bytes", g.buffers.value}};
+  return {{"sizes", g.sizes},
+          {"units", g.sizes.size()},
+          {"model_step_s", to_seconds(g.step)},
+          {"model_buffer_bytes", g.buffers.value}};
 }
 
 Json json_of(const Evaluation& e) {
-  return {{"step_time_s", to_seconds(e.result.step_time)}, {"device_peak_bytes", e.result.memory.device_peak.value}, {"fits", e.result.memory.fits}};
+  return {{"step_time_s", to_seconds(e.result.step_time)},
+          {"device_peak_bytes", e.result.memory.device_peak.value},
+          {"fits", e.result.memory.fits}};
 }
 
 std::string simulated_text(const Evaluation& e) {
-  return fmt::format("{}, {:.1f} GiB{}", format_time(e.result.step_time), static_cast<double>(e.result.memory.device_peak.value) / (1 << 30),
+  return fmt::format("{}, {:.1f} GiB{}", format_time(e.result.step_time),
+                     static_cast<double>(e.result.memory.device_peak.value) / (1 << 30),
                      e.result.memory.fits ? "" : ", does not fit");
 }
 
 /// fully_shard calls for PyTorch.
 std::string torch_code(const Grouping& g, bool reshard) {
   std::string out = fmt::format("  sizes = {}\n", Json(g.sizes).dump());
-  return out + fmt::format("  at = 0\n  for n in sizes:\n    fully_shard(blocks[at:at + n], mp_policy=mp, reshard_after_forward={})\n    at += n\n",
-                           reshard ? "True" : "False");
+  return out + fmt::format(
+                   "  at = 0\n  for n in sizes:\n    fully_shard(blocks[at:at + n], mp_policy=mp, "
+                   "reshard_after_forward={})\n    at += n\n",
+                   reshard ? "True" : "False");
 }
 
-/// Rows worth a look: from the smallest up, those that are at least 0.2 % faster than the one before.
+/// Rows worth a look: from the smallest up, those that are at least 0.2 % faster than the one
+/// before.
 std::vector<Grouping> thinned(const std::vector<Grouping>& front) {
   std::vector<Grouping> out;
   for (auto g = front.rbegin(); g != front.rend(); ++g) {
@@ -53,7 +62,8 @@ std::vector<Grouping> thinned(const std::vector<Grouping>& front) {
   return {out.rbegin(), out.rend()};
 }
 
-/// What is left of the device for buffers of groups: its memory less what one block a unit needs beside its own buffers.
+/// What is left of the device for buffers of groups: its memory less what one block a unit needs
+/// beside its own buffers.
 Bytes room(const Evaluation& each_run, const Grouping& each) {
   const MemoryResult& m = each_run.result.memory;
   return m.capacity - (m.device_peak - each.buffers);
@@ -66,7 +76,8 @@ int tune_groupings(const Job& job, Arguments& a) {
   const Grouping each = evaluate_grouping(costs, std::vector<std::int64_t>(costs.blocks(), 1));
   const Evaluation each_run = evaluate(with_grouping(job, each.sizes));
   const std::vector<Grouping> front = grouping_front(costs, room(each_run, each));
-  if (front.empty()) throw RunError("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
+  if (front.empty())
+    throw RunError("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
   const Grouping best = thinned(front).front();
   if (a.has("export")) return print(torch_code(best, costs.reshard)), kOk;
   const Evaluation best_run = evaluate(with_grouping(job, best.sizes));
@@ -79,14 +90,19 @@ int tune_groupings(const Job& job, Arguments& a) {
     out["each_block"] = json_of(each_run);
     return print_json(out), kOk;
   }
-  std::string out = fmt::format("{} · {} · {}\nevery contiguous grouping of {} blocks; optimal in the model of docs/simulator.md, within the device's memory\n\n",
-                                job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config), costs.blocks());
+  std::string out = fmt::format(
+      "{} · {} · {}\nevery contiguous grouping of {} blocks; optimal in the model of "
+      "docs/simulator.md, within the device's memory\n\n",
+      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
+      costs.blocks());
   out += fmt::format("  {:>6} {:>10} {:>12}  {}\n", "units", "step", "buffers GiB", "groups");
   for (const Grouping& g : thinned(front)) {
-    out += fmt::format("  {:>6} {:>10} {:>12.1f}  {}\n", g.sizes.size(), format_time(g.step), static_cast<double>(g.buffers.value) / (1 << 30), text_of(g.sizes));
+    out += fmt::format("  {:>6} {:>10} {:>12.1f}  {}\n", g.sizes.size(), format_time(g.step),
+                       static_cast<double>(g.buffers.value) / (1 << 30), text_of(g.sizes));
   }
-  out += fmt::format("\n  simulated in full: {} for {}\n                     {} for one block a unit\n", simulated_text(best_run), text_of(best.sizes),
-                     simulated_text(each_run));
+  out += fmt::format(
+      "\n  simulated in full: {} for {}\n                     {} for one block a unit\n",
+      simulated_text(best_run), text_of(best.sizes), simulated_text(each_run));
   return print(out), kOk;
 }
 

@@ -15,12 +15,8 @@ namespace foreshard {
 namespace {
 
 constexpr CheckKind kKinds[] = {
-    {"ddp", check_ddp},
-    {"fsdp1", check_fsdp1},
-    {"fsdp2", check_fsdp2},
-    {"memory", check_memory},
-    {"models", check_models},
-    {"numerics", check_numerics},
+    {"ddp", check_ddp},       {"fsdp1", check_fsdp1},   {"fsdp2", check_fsdp2},
+    {"memory", check_memory}, {"models", check_models}, {"numerics", check_numerics},
     {"zero", check_zero},
 };
 
@@ -35,7 +31,8 @@ const CheckKind* find_check_kind(const std::string& name) {
   return nullptr;
 }
 
-std::vector<CheckResult> check_all(const CheckKind& kind, const std::vector<std::filesystem::path>& paths) {
+std::vector<CheckResult> check_all(const CheckKind& kind,
+                                   const std::vector<std::filesystem::path>& paths) {
   std::vector<CheckResult> all;
   for (const std::filesystem::path& file : golden_files(paths)) {
     try {

@@ -38,7 +38,8 @@ WrapCall read_call(const Json& entry) {
     if (place.is_null()) continue;
     call.placement[name] = {place.value("dim", 0), place.value("mesh_size", std::int64_t{0})};
   }
-  for (const Json& name : entry.value("ignored_params", Json::array())) call.ignored_parameters.push_back(name.get<std::string>());
+  for (const Json& name : entry.value("ignored_params", Json::array()))
+    call.ignored_parameters.push_back(name.get<std::string>());
   call.offload = entry.value("offload", false);
   call.as_list = entry.value("as_list", false);
   return call;
@@ -57,8 +58,10 @@ Fsdp2Case read_fsdp2_case(const Json& golden_case) {
   config.wrap.kind = WrapPolicy::Kind::kCalls;
   for (const Json& entry : golden_case.at("wrap")) config.calls.push_back(read_call(entry));
   config.precision = MixedPrecision{};
-  config.checkpoint_modules = golden_case.value("activation_checkpoint", std::vector<std::string>{});
-  config.checkpoint = config.checkpoint_modules.empty() ? CheckpointKind::kNone : CheckpointKind::kModules;
+  config.checkpoint_modules =
+      golden_case.value("activation_checkpoint", std::vector<std::string>{});
+  config.checkpoint =
+      config.checkpoint_modules.empty() ? CheckpointKind::kNone : CheckpointKind::kModules;
   config.optimizer = OptimizerKind::kNone;
   config.clip = false;
   config.loss = LossKind::kMeanSquareOutput;

@@ -1,7 +1,7 @@
 #pragma once
 
-// One golden case of golden/fsdp2: what to build and the script to run (format: see docs of the recordings; keys not given
-// take PyTorch's defaults).
+// One golden case of golden/fsdp2: what to build and the script to run (format: see docs of the
+// recordings; keys not given take PyTorch's defaults).
 
 #include <string>
 #include <vector>
@@ -20,7 +20,8 @@ struct Fsdp2Case {
   std::int64_t rank = 0;
 };
 
-/// Model, wrap calls and meshes of a case; the script stays in the JSON. InputError on malformed cases.
+/// Model, wrap calls and meshes of a case; the script stays in the JSON. InputError on malformed
+/// cases.
 Fsdp2Case read_fsdp2_case(const Json& golden_case);
 
 }  // namespace foreshard

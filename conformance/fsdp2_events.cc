@@ -9,17 +9,22 @@ namespace foreshard {
 namespace {
 
 const char* status_text(DecisionStatus s) {
-  constexpr const char* names[] = {"none",    "issue", "local", "pending", "already",
-                                   "skipped", "free",  "kept",  "post_forward", "from_post_forward"};
+  constexpr const char* names[] = {
+      "none",    "issue", "local", "pending",      "already",
+      "skipped", "free",  "kept",  "post_forward", "from_post_forward"};
   return names[static_cast<int>(s)];
 }
 
 const char* collective_text(CollectiveKind k) {
   switch (k) {
-    case CollectiveKind::kAllGather: return "all_gather";
-    case CollectiveKind::kReduceScatter: return "reduce_scatter";
-    case CollectiveKind::kAllReduce: return "all_reduce";
-    default: return "other";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    default:
+      return "other";
   }
 }
 
@@ -46,7 +51,9 @@ Fsdp2Events::Fsdp2Events(const Model& model) : model_(model), events_(Json::arra
 
 void Fsdp2Events::add(Json event) { events_.push_back(std::move(event)); }
 
-std::string Fsdp2Events::unit(UnitId id) const { return unit_name(model_, framework_->group_of(id)); }
+std::string Fsdp2Events::unit(UnitId id) const {
+  return unit_name(model_, framework_->group_of(id));
+}
 
 std::string Fsdp2Events::root(const Decision& d) const {
   return state_name(model_, *framework_->wrapping().states()[static_cast<std::size_t>(d.number)]);
@@ -91,7 +98,9 @@ void Fsdp2Events::add_collective(const Decision& d) {
 void Fsdp2Events::on_gathering(const Decision& d) {
   Json rest = Json::object();
   switch (d.kind) {
-    case DecisionKind::kUnshard: rest["status"] = status_text(d.status); return add_unit_event("unshard", d, rest);
+    case DecisionKind::kUnshard:
+      rest["status"] = status_text(d.status);
+      return add_unit_event("unshard", d, rest);
     case DecisionKind::kCopyOut:
       rest["bytes"] = d.bytes;
       if (d.bytes2 != 0) rest["temp_bytes"] = d.bytes2;
@@ -108,7 +117,8 @@ void Fsdp2Events::on_gathering(const Decision& d) {
     case DecisionKind::kPrefetch:
       rest["pass"] = d.flag ? "backward" : "forward";
       return add_unit_event("prefetch", d, rest);
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -148,35 +158,56 @@ void Fsdp2Events::on_decision(const Decision& d) {
   Json bytes = Json::object();
   bytes["bytes"] = d.bytes;
   switch (d.kind) {
-    case DecisionKind::kModuleForwardBegin: return add_module_event("fwd_begin", d);
-    case DecisionKind::kModuleForwardEnd: return add_module_event("fwd_end", d);
-    case DecisionKind::kModuleBackwardBegin: return add_module_event("bwd_begin", d);
-    case DecisionKind::kModuleBackwardEnd: return add_module_event("bwd_end", d);
-    case DecisionKind::kRecomputeBegin: ++recomputing_; return named("recompute_begin", nullptr, {});
-    case DecisionKind::kRecomputeEnd: --recomputing_; return named("recompute_end", nullptr, {});
-    case DecisionKind::kRootPreForward: return named("root_pre_forward", "root", root(d));
-    case DecisionKind::kFinalCallbackBegin: return named("final_callback_begin", "root", root(d));
-    case DecisionKind::kFinalCallbackEnd: return named("final_callback_end", "root", root(d));
-    case DecisionKind::kFinalize: return named("finalize", "root", root(d));
+    case DecisionKind::kModuleForwardBegin:
+      return add_module_event("fwd_begin", d);
+    case DecisionKind::kModuleForwardEnd:
+      return add_module_event("fwd_end", d);
+    case DecisionKind::kModuleBackwardBegin:
+      return add_module_event("bwd_begin", d);
+    case DecisionKind::kModuleBackwardEnd:
+      return add_module_event("bwd_end", d);
+    case DecisionKind::kRecomputeBegin:
+      ++recomputing_;
+      return named("recompute_begin", nullptr, {});
+    case DecisionKind::kRecomputeEnd:
+      --recomputing_;
+      return named("recompute_end", nullptr, {});
+    case DecisionKind::kRootPreForward:
+      return named("root_pre_forward", "root", root(d));
+    case DecisionKind::kFinalCallbackBegin:
+      return named("final_callback_begin", "root", root(d));
+    case DecisionKind::kFinalCallbackEnd:
+      return named("final_callback_end", "root", root(d));
+    case DecisionKind::kFinalize:
+      return named("finalize", "root", root(d));
     case DecisionKind::kUnshard:
     case DecisionKind::kCopyOut:
     case DecisionKind::kFreeGatherOutput:
     case DecisionKind::kReshard:
-    case DecisionKind::kPrefetch: return on_gathering(d);
-    case DecisionKind::kPreBackward: return add_unit_event("pre_backward", d, Json::object());
+    case DecisionKind::kPrefetch:
+      return on_gathering(d);
+    case DecisionKind::kPreBackward:
+      return add_unit_event("pre_backward", d, Json::object());
     case DecisionKind::kPostBackward: {
       Json rest = Json::object();
       rest["by"] = d.flag ? "final_callback" : "autograd";
       return add_unit_event("post_backward", d, rest);
     }
     case DecisionKind::kGradientsKept:
-    case DecisionKind::kReduceCopyIn: return on_gradients(d);
-    case DecisionKind::kReduced: return on_reduced(d);
-    case DecisionKind::kFreeReduceInput: return add_unit_event("free_rs_input", d, bytes);
-    case DecisionKind::kFreeAllReduceBuffer: return add_unit_event("free_ar_buffer", d, bytes);
-    case DecisionKind::kAllReduceHook: return add_unit_event("all_reduce_hook", d, bytes);
-    case DecisionKind::kCollective: return add_collective(d);
-    default: return;   // Steps and micro-batches are the script's.
+    case DecisionKind::kReduceCopyIn:
+      return on_gradients(d);
+    case DecisionKind::kReduced:
+      return on_reduced(d);
+    case DecisionKind::kFreeReduceInput:
+      return add_unit_event("free_rs_input", d, bytes);
+    case DecisionKind::kFreeAllReduceBuffer:
+      return add_unit_event("free_ar_buffer", d, bytes);
+    case DecisionKind::kAllReduceHook:
+      return add_unit_event("all_reduce_hook", d, bytes);
+    case DecisionKind::kCollective:
+      return add_collective(d);
+    default:
+      return;  // Steps and micro-batches are the script's.
   }
 }
 

@@ -46,7 +46,8 @@ class Fsdp2Run {
     result["events"] = std::move(events_.events());
     result["units"] = describe_units(*framework_, case_.spec.model, facts_);
     result["buffers"] = describe_buffers(case_.spec.model, case_.config.checkpoint_modules);
-    result["unsharded"] = stage_ == "done" ? Json(framework_->unsharded_parameters()) : Json::array();
+    result["unsharded"] =
+        stage_ == "done" ? Json(framework_->unsharded_parameters()) : Json::array();
     if (!error.is_null()) result["error"] = std::move(error);
     return result;
   }
@@ -59,7 +60,8 @@ class Fsdp2Run {
     HostOptions options;
     options.sink = &events_;
     options.rank = case_.rank;
-    run_ = std::make_unique<TrainingRun>(case_.spec.model, case_.config, options, std::move(framework));
+    run_ = std::make_unique<TrainingRun>(case_.spec.model, case_.config, options,
+                                         std::move(framework));
     events_.attach(*framework_, run_->host());
     trace_modules();
     run_->initialize();
@@ -76,7 +78,8 @@ class Fsdp2Run {
     has_optimizer_ = facts_.optimizer != "none" && !framework_->local_parameters().empty();
   }
 
-  /// A parameter that is whole when the optimizer is made: the optimizer then holds the wrong tensor.
+  /// A parameter that is whole when the optimizer is made: the optimizer then holds the wrong
+  /// tensor.
   bool is_unsharded(ParameterId id) const {
     for (const fsdp2::ParamGroup* group : framework_->wrapping().groups()) {
       for (const fsdp2::ShardedParameter& p : group->parameters) {
@@ -87,12 +90,15 @@ class Fsdp2Run {
   }
 
   void trace_modules() {
-    std::set<std::string> named(case_.config.checkpoint_modules.begin(), case_.config.checkpoint_modules.end());
-    for (const WrapCall& call : case_.config.calls) named.insert(call.modules.begin(), call.modules.end());
+    std::set<std::string> named(case_.config.checkpoint_modules.begin(),
+                                case_.config.checkpoint_modules.end());
+    for (const WrapCall& call : case_.config.calls)
+      named.insert(call.modules.begin(), call.modules.end());
     const Model& model = case_.spec.model;
     for (std::uint32_t i = 0; i < model.modules.size(); ++i) {
       const Module& m = model.modules[i];
-      if (m.has_forward && (!m.parameters.empty() || named.count(m.name) != 0)) run_->host().trace_module(ModuleId(i));
+      if (m.has_forward && (!m.parameters.empty() || named.count(m.name) != 0))
+        run_->host().trace_module(ModuleId(i));
     }
   }
 
@@ -146,7 +152,8 @@ class Fsdp2Run {
   }
 
   void backward(std::span<const SymTensor> losses) {
-    if (std::none_of(losses.begin(), losses.end(), [](const SymTensor& l) { return l->requires_grad; })) {
+    if (std::none_of(losses.begin(), losses.end(),
+                     [](const SymTensor& l) { return l->requires_grad; })) {
       throw Fsdp2Error(Refusal::kRuntimeError, "loss", "nothing in it requires a gradient");
     }
     run_->backward(losses);

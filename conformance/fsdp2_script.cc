@@ -25,19 +25,25 @@ std::vector<ModuleId> Fsdp2Script::targets(const Json& call) const {
 void Fsdp2Script::apply(const Json& call) {
   const std::string name = call.at("call").get<std::string>();
   if (name.starts_with("@")) return apply_special(name, call);
-  const Json args = call.value("args", Json::array()), kwargs = call.value("kwargs", Json::object());
+  const Json args = call.value("args", Json::array()),
+             kwargs = call.value("kwargs", Json::object());
   for (const ModuleId target : targets(call)) {
-    events_.add({{"ev", "call"}, {"name", name}, {"module", model_.at(target).name}, {"args", args}});
+    events_.add(
+        {{"ev", "call"}, {"name", name}, {"module", model_.at(target).name}, {"args", args}});
     apply_to(target, name, args, kwargs);
   }
 }
 
-void Fsdp2Script::apply_to(ModuleId m, const std::string& name, const Json& args, const Json& kwargs) {
+void Fsdp2Script::apply_to(ModuleId m, const std::string& name, const Json& args,
+                           const Json& kwargs) {
   const bool recurse = kwargs.value("recurse", true);
   const auto on = [&] { return args.empty() || args.at(0).get<bool>(); };
-  if (name == "set_requires_gradient_sync") return framework_.set_requires_gradient_sync(m, on(), recurse);
-  if (name == "set_requires_all_reduce") return framework_.set_requires_all_reduce(m, on(), recurse);
-  if (name == "set_reshard_after_backward") return framework_.set_reshard_after_backward(m, on(), recurse);
+  if (name == "set_requires_gradient_sync")
+    return framework_.set_requires_gradient_sync(m, on(), recurse);
+  if (name == "set_requires_all_reduce")
+    return framework_.set_requires_all_reduce(m, on(), recurse);
+  if (name == "set_reshard_after_backward")
+    return framework_.set_reshard_after_backward(m, on(), recurse);
   if (name == "set_reshard_after_forward") {
     const Json& value = args.at(0);
     const Reshard reshard = !value.is_boolean() ? Reshard::to_group(value.get<std::int64_t>())
@@ -48,9 +54,12 @@ void Fsdp2Script::apply_to(ModuleId m, const std::string& name, const Json& args
   if (name == "set_reduce_scatter_max_input_buffers") {
     return framework_.set_reduce_scatter_max_inputs(m, args.at(0).get<std::int64_t>(), recurse);
   }
-  if (name == "set_reduce_scatter_unused_params") return framework_.set_reduce_unused(m, on(), recurse);
-  if (name == "set_separate_reduce_scatter_group") return framework_.set_separate_reduce_group(m, on(), recurse);
-  if (name == "set_keep_unsharded_storage") return framework_.set_keep_unsharded_storage(m, on(), recurse);
+  if (name == "set_reduce_scatter_unused_params")
+    return framework_.set_reduce_unused(m, on(), recurse);
+  if (name == "set_separate_reduce_scatter_group")
+    return framework_.set_separate_reduce_group(m, on(), recurse);
+  if (name == "set_keep_unsharded_storage")
+    return framework_.set_keep_unsharded_storage(m, on(), recurse);
   if (name == "_set_unshard_async_op") return framework_.set_unshard_async(m, on());
   if (name == "set_gradient_divide_factor" || name == "set_reduce_scatter_divide_factor") {
     return framework_.set_divide_factor(m, args.at(0).get<double>());
@@ -71,7 +80,8 @@ void Fsdp2Script::apply_special(const std::string& name, const Json& call) {
   const Json args = call.value("args", Json::array());
   events_.add({{"ev", "call"}, {"name", name}, {"module", target}, {"args", args}});
   if (name == "@forward") return forward_alone(call);
-  if (name == "@set_requires_grad") return framework_.set_requires_grad(module(target), args.at(0).get<bool>());
+  if (name == "@set_requires_grad")
+    return framework_.set_requires_grad(module(target), args.at(0).get<bool>());
   throw InputError(Issue{"", name, "unknown special call", ""});
 }
 
@@ -82,8 +92,11 @@ void Fsdp2Script::forward_alone(const Json& call) {
   std::vector<SymTensor> inputs, outputs(model_.at(m).outputs.size());
   for (const Json& input : call.at("inputs")) {
     const auto shape = input.at("shape").get<std::vector<std::int64_t>>();
-    const DType dtype = input.at("kind") == "tokens" ? DType::kInt64 : dtype_of(input.value("dtype", Json("float32")));
-    inputs.push_back(host.empty(Shape(std::span<const std::int64_t>(shape)), dtype, BufferCategory::kInput));
+    const DType dtype = input.at("kind") == "tokens"
+                            ? DType::kInt64
+                            : dtype_of(input.value("dtype", Json("float32")));
+    inputs.push_back(
+        host.empty(Shape(std::span<const std::int64_t>(shape)), dtype, BufferCategory::kInput));
   }
   const NoGradGuard guard(host);
   host.call(m, inputs, outputs);

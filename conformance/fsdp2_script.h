@@ -7,7 +7,8 @@
 
 namespace foreshard {
 
-/// Calls of a case on wrapped modules: `{"call": "set_unshard_in_backward", "module": "embed", "args": [false]}`.
+/// Calls of a case on wrapped modules: `{"call": "set_unshard_in_backward", "module": "embed",
+/// "args": [false]}`.
 class Fsdp2Script {
  public:
   Fsdp2Script(fsdp2::Fsdp2& framework, TrainingRun& run, Fsdp2Events& events, const Model& model)

@@ -29,7 +29,8 @@ Json optimizer_state(const fsdp2::ShardedParameter& p, const std::string& optimi
   return all;
 }
 
-Json describe_parameter(const fsdp2::ShardedParameter& p, std::int64_t offset, const UnitFacts& facts) {
+Json describe_parameter(const fsdp2::ShardedParameter& p, std::int64_t offset,
+                        const UnitFacts& facts) {
   Json entry;
   const auto dim = static_cast<std::size_t>(p.shard_dim);
   entry["fqn"] = p.name;
@@ -43,7 +44,8 @@ Json describe_parameter(const fsdp2::ShardedParameter& p, std::int64_t offset, c
   entry["trainable"] = p.trainable;
   if (p.gather) entry["gather_dtype"] = std::string(name_of(*p.gather));
   if (!p.also.empty()) entry["also"] = p.also;
-  if (facts.optimized.count(p.id) != 0) entry["optimizer_state"] = optimizer_state(p, facts.optimizer);
+  if (facts.optimized.count(p.id) != 0)
+    entry["optimizer_state"] = optimizer_state(p, facts.optimizer);
   entry["ag_offset"] = offset;
   return entry;
 }
@@ -52,7 +54,8 @@ Json describe_parameter(const fsdp2::ShardedParameter& p, std::int64_t offset, c
 
 void UnitFacts::capture_reshard(const fsdp2::Fsdp2& framework) {
   reshard_captured = true;
-  for (const fsdp2::ParamGroup* group : framework.wrapping().groups()) reshard.push_back(reshard_of(*group));
+  for (const fsdp2::ParamGroup* group : framework.wrapping().groups())
+    reshard.push_back(reshard_of(*group));
 }
 
 Json describe_units(const fsdp2::Fsdp2& framework, const Model& model, const UnitFacts& facts) {
@@ -65,7 +68,8 @@ Json describe_units(const fsdp2::Fsdp2& framework, const Model& model, const Uni
     unit["shard_size"] = group->mesh->shard;
     unit["shard_rank"] = group->mesh->shard_rank;
     unit["replicate_size"] = group->mesh->replicate;
-    unit["reshard_after_forward"] = facts.reshard_captured ? facts.reshard[group->wrap_index] : reshard_of(*group);
+    unit["reshard_after_forward"] =
+        facts.reshard_captured ? facts.reshard[group->wrap_index] : reshard_of(*group);
     std::int64_t numel = 0, offset = 0;
     Json parameters = Json::array();
     for (const fsdp2::ShardedParameter& p : group->parameters) {
@@ -78,7 +82,8 @@ Json describe_units(const fsdp2::Fsdp2& framework, const Model& model, const Uni
     unit["Np"] = offset * group->mesh->shard;
     unit["params"] = std::move(parameters);
     if (group->initialised) {
-      unit["reduce_dtype"] = group->reduce_dtype ? Json(std::string(name_of(*group->reduce_dtype))) : Json();
+      unit["reduce_dtype"] =
+          group->reduce_dtype ? Json(std::string(name_of(*group->reduce_dtype))) : Json();
     }
     units.push_back(std::move(unit));
   }

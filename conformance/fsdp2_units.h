@@ -13,9 +13,9 @@ namespace foreshard {
 /// What the units table says beyond the wrapping itself.
 struct UnitFacts {
   std::string optimizer = "adamw";
-  std::set<ParameterId> optimized;                  ///< Parameters with optimizer state.
+  std::set<ParameterId> optimized;  ///< Parameters with optimizer state.
   bool reshard_captured = false;
-  std::vector<Json> reshard;                        ///< Per group, at the end of the first forward.
+  std::vector<Json> reshard;  ///< Per group, at the end of the first forward.
 
   void capture_reshard(const fsdp2::Fsdp2& framework);
 };

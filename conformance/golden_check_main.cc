@@ -1,4 +1,5 @@
-// golden_check KIND PATH... [--json]: compares our predictions with golden cases; see docs of conformance/check.h.
+// golden_check KIND PATH... [--json]: compares our predictions with golden cases; see docs of
+// conformance/check.h.
 
 #include <fmt/core.h>
 
@@ -17,7 +18,8 @@ namespace {
 
 void print_usage(std::FILE* out) {
   std::string kinds;
-  for (const CheckKind& kind : check_kinds()) kinds += (kinds.empty() ? "" : "|") + std::string(kind.name);
+  for (const CheckKind& kind : check_kinds())
+    kinds += (kinds.empty() ? "" : "|") + std::string(kind.name);
   fmt::print(out, "usage: golden_check {} PATH... [--json]\n", kinds);
 }
 
@@ -56,7 +58,8 @@ int run(int argc, char** argv) {
     print_usage(stderr);
     return 2;
   }
-  const auto results = check_all(*kind, std::vector<std::filesystem::path>(words.begin() + 1, words.end()));
+  const auto results =
+      check_all(*kind, std::vector<std::filesystem::path>(words.begin() + 1, words.end()));
   std::size_t passed = 0;
   for (const CheckResult& r : results) {
     passed += r.ok ? 1 : 0;

@@ -9,7 +9,9 @@
 namespace foreshard {
 namespace {
 
-[[noreturn]] void refuse(const std::string& key, const std::string& message) { throw InputError(Issue{"", key, message, ""}); }
+[[noreturn]] void refuse(const std::string& key, const std::string& message) {
+  throw InputError(Issue{"", key, message, ""});
+}
 
 std::optional<DType> dtype_or_none(const Json& value, const std::string& key) {
   if (value.is_null()) return std::nullopt;
@@ -49,9 +51,10 @@ Model read_model(const Json& m, DType dtype) {
   o.qk_norm = m.value("qk_norm", false);
   o.dropout = m.value("dropout", 0.0);
   o.dtype = dtype;
-  if (kind != "llama" && kind != "gpt2") refuse("model.kind", "unknown kind of model '" + kind + "'");
+  if (kind != "llama" && kind != "gpt2")
+    refuse("model.kind", "unknown kind of model '" + kind + "'");
   Model model = kind == "llama" ? plain_llama(o) : plain_gpt2(o);
-  if (dtype != DType::kFloat32) set_dtype(model, dtype);   // model.to(dtype) converts buffers too
+  if (dtype != DType::kFloat32) set_dtype(model, dtype);  // model.to(dtype) converts buffers too
   return model;
 }
 
@@ -70,9 +73,13 @@ Value choose(const Json& c, const std::string& key, const std::map<std::string, 
 }
 
 void read_framework(const Json& c, ParallelConfig& p) {
-  p.framework = choose<FrameworkKind>(c, "framework", {{"none", FrameworkKind::kUnsharded}, {"ddp", FrameworkKind::kDdp},
-                                                       {"fsdp2", FrameworkKind::kFsdp2}, {"fsdp1", FrameworkKind::kFsdp1}});
-  const auto world = c.at("world").get<std::int64_t>(), replicas = c.at("hsdp_replicas").get<std::int64_t>();
+  p.framework = choose<FrameworkKind>(c, "framework",
+                                      {{"none", FrameworkKind::kUnsharded},
+                                       {"ddp", FrameworkKind::kDdp},
+                                       {"fsdp2", FrameworkKind::kFsdp2},
+                                       {"fsdp1", FrameworkKind::kFsdp1}});
+  const auto world = c.at("world").get<std::int64_t>(),
+             replicas = c.at("hsdp_replicas").get<std::int64_t>();
   const bool ddp = p.framework == FrameworkKind::kDdp;
   p.shard = ddp ? 1 : world / replicas;
   p.replicate = ddp ? world : replicas;
@@ -88,26 +95,36 @@ void read_framework(const Json& c, ParallelConfig& p) {
   p.root_reshard = read_reshard(c.at("root_reshard"));
   p.reduce_scatter_max_inputs = c.at("rs_max_input_buffers").get<std::int64_t>();
   p.unshard_async = c.at("unshard_async").get<bool>();
-  if (const std::int64_t n = c.at("forward_prefetch").is_boolean() ? 0 : c.at("forward_prefetch").get<std::int64_t>()) {
+  if (const std::int64_t n = c.at("forward_prefetch").is_boolean()
+                                 ? 0
+                                 : c.at("forward_prefetch").get<std::int64_t>()) {
     p.prefetch_forward = n;
   }
-  if (!c.at("backward_prefetch").is_null()) p.prefetch_backward = c.at("backward_prefetch").get<std::int64_t>();
+  if (!c.at("backward_prefetch").is_null())
+    p.prefetch_backward = c.at("backward_prefetch").get<std::int64_t>();
 }
 
 void read_other_frameworks(const Json& c, ParallelConfig& p) {
-  p.ddp.verify_parameters = false;          // The recordings leave it out: their device computes nothing to compare.
+  p.ddp.verify_parameters =
+      false;  // The recordings leave it out: their device computes nothing to compare.
   if (!c.at("bucket_cap_mb").is_null()) p.ddp.bucket_cap_mib = c.at("bucket_cap_mb").get<double>();
   p.ddp.gradient_as_bucket_view = c.at("gradient_as_bucket_view").get<bool>();
   p.ddp.static_graph = c.at("static_graph").get<bool>();
   using Strategy = Fsdp1Options::Strategy;
-  p.fsdp1.strategy = choose<Strategy>(c, "sharding_strategy", {{"FULL_SHARD", Strategy::kFullShard}, {"SHARD_GRAD_OP", Strategy::kShardGradOp},
-                                                              {"HYBRID_SHARD", Strategy::kHybrid}, {"NO_SHARD", Strategy::kNoShard},
-                                                              {"_HYBRID_SHARD_ZERO2", Strategy::kHybridZero2}});
+  p.fsdp1.strategy = choose<Strategy>(c, "sharding_strategy",
+                                      {{"FULL_SHARD", Strategy::kFullShard},
+                                       {"SHARD_GRAD_OP", Strategy::kShardGradOp},
+                                       {"HYBRID_SHARD", Strategy::kHybrid},
+                                       {"NO_SHARD", Strategy::kNoShard},
+                                       {"_HYBRID_SHARD_ZERO2", Strategy::kHybridZero2}});
   using Prefetch = Fsdp1Options::BackwardPrefetch;
-  p.fsdp1.backward_prefetch = choose<Prefetch>(c, "backward_prefetch_mode", {{"BACKWARD_PRE", Prefetch::kPre},
-                                                                             {"BACKWARD_POST", Prefetch::kPost}, {"none", Prefetch::kNone}});
-  p.fsdp1.forward_prefetch = c.at("forward_prefetch").is_boolean() ? c.at("forward_prefetch").get<bool>()
-                                                                   : c.at("forward_prefetch").get<std::int64_t>() != 0;
+  p.fsdp1.backward_prefetch = choose<Prefetch>(c, "backward_prefetch_mode",
+                                               {{"BACKWARD_PRE", Prefetch::kPre},
+                                                {"BACKWARD_POST", Prefetch::kPost},
+                                                {"none", Prefetch::kNone}});
+  p.fsdp1.forward_prefetch = c.at("forward_prefetch").is_boolean()
+                                 ? c.at("forward_prefetch").get<bool>()
+                                 : c.at("forward_prefetch").get<std::int64_t>() != 0;
   p.fsdp1.limit_all_gathers = c.at("limit_all_gathers").get<bool>();
   p.fsdp1.use_orig_params = c.at("use_orig_params").get<bool>();
 }
@@ -128,10 +145,14 @@ void read_training(const Json& c, ParallelConfig& p) {
     p.checkpoint = CheckpointKind::kEveryK;
     p.checkpoint_every = std::stoll(checkpoint.substr(6));
   }
-  p.optimizer = choose<OptimizerKind>(c, "optimizer", {{"adamw", OptimizerKind::kAdamWForeach}, {"adamw_default", OptimizerKind::kAdamWForeach},
-                                                       {"adamw_fused", OptimizerKind::kAdamWFused}, {"adamw_for", OptimizerKind::kAdamWForLoop},
-                                                       {"sgd", OptimizerKind::kSgd}, {"sgd_momentum", OptimizerKind::kSgd},
-                                                       {"none", OptimizerKind::kNone}});
+  p.optimizer = choose<OptimizerKind>(c, "optimizer",
+                                      {{"adamw", OptimizerKind::kAdamWForeach},
+                                       {"adamw_default", OptimizerKind::kAdamWForeach},
+                                       {"adamw_fused", OptimizerKind::kAdamWFused},
+                                       {"adamw_for", OptimizerKind::kAdamWForLoop},
+                                       {"sgd", OptimizerKind::kSgd},
+                                       {"sgd_momentum", OptimizerKind::kSgd},
+                                       {"none", OptimizerKind::kNone}});
   p.momentum = c.at("optimizer") == "sgd_momentum" ? 0.9 : 0;
   p.clip = c.at("clip_grad").get<bool>();
   p.offload = c.at("cpu_offload").get<bool>() ? OffloadKind::kParameters : OffloadKind::kNone;
@@ -148,12 +169,15 @@ MemoryCase read_memory_case(const Json& c) {
   read_other_frameworks(c, m.config);
   read_training(c, m.config);
   m.model = read_model(c.at("model"), m.config.model_dtype);
-  // The recordings' device answers every read-back with zeros, so the library takes each batch for packed sequences.
+  // The recordings' device answers every read-back with zeros, so the library takes each batch for
+  // packed sequences.
   m.config.packed_sequences = c.at("model").at("kind") == "hf";
   m.rank = c.at("rank").get<std::int64_t>();
   m.steps = c.at("steps").get<std::int64_t>();
-  if (!c.value("alloc_conf", "").empty()) m.allocator = parse_alloc_conf(c.at("alloc_conf").get<std::string>());
-  m.allocator.expandable_segments = m.allocator.expandable_segments || c.at("expandable_segments").get<bool>();
+  if (!c.value("alloc_conf", "").empty())
+    m.allocator = parse_alloc_conf(c.at("alloc_conf").get<std::string>());
+  m.allocator.expandable_segments =
+      m.allocator.expandable_segments || c.at("expandable_segments").get<bool>();
   m.device_memory = Bytes(c.at("mem_bytes").get<std::int64_t>());
   m.events_only_when_waited = c.at("events") == "sync";
   return m;

@@ -21,7 +21,8 @@ struct MemoryCase {
   std::int64_t rank = 0, steps = 3;
   AllocatorOptions allocator;
   Bytes device_memory;
-  bool events_only_when_waited = false;   ///< `events: sync`: the device advances only when the host waits.
+  bool events_only_when_waited =
+      false;  ///< `events: sync`: the device advances only when the host waits.
 };
 
 /// Reads `case`; InputError on what we cannot express.

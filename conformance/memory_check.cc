@@ -4,9 +4,9 @@
 
 #include "conformance/json_compare.h"
 #include "conformance/memory_case.h"
-#include "study/memory_replay.h"
 #include "core/json.h"
 #include "schedules/planner/planner.h"
+#include "study/memory_replay.h"
 
 namespace foreshard {
 namespace {
@@ -28,15 +28,19 @@ MemoryReplay run(const MemoryCase& c) {
 /// What both sides say, in one form.
 Json expected_of(const Json& golden) {
   Json all;
-  all["init"] = {{"allocated", golden.at("init").at("allocated")}, {"reserved", golden.at("init").at("reserved")}};
+  all["init"] = {{"allocated", golden.at("init").at("allocated")},
+                 {"reserved", golden.at("init").at("reserved")}};
   all["steps"] = Json::array();
   for (const Json& step : golden.at("steps")) {
     Json one;
     one["phases"] = Json::array();
     for (const Json& p : step.at("phases")) {
-      one["phases"].push_back({{"phase", p.at("phase")}, {"peak_allocated", p.at("peak_allocated")}, {"peak_reserved", p.at("peak_reserved")}});
+      one["phases"].push_back({{"phase", p.at("phase")},
+                               {"peak_allocated", p.at("peak_allocated")},
+                               {"peak_reserved", p.at("peak_reserved")}});
     }
-    for (const char* key : {"peak_allocated", "peak_reserved", "allocated_end", "reserved_end"}) one[key] = step.at(key);
+    for (const char* key : {"peak_allocated", "peak_reserved", "allocated_end", "reserved_end"})
+      one[key] = step.at(key);
     one["retries"] = step.at("num_alloc_retries");
     all["steps"].push_back(std::move(one));
   }
@@ -52,7 +56,9 @@ Json found_of(const MemoryReplay& r) {
     Json one;
     one["phases"] = Json::array();
     for (const PhasePeaks& p : step.phases) {
-      one["phases"].push_back({{"phase", p.phase}, {"peak_allocated", p.peak_allocated}, {"peak_reserved", p.peak_reserved}});
+      one["phases"].push_back({{"phase", p.phase},
+                               {"peak_allocated", p.peak_allocated},
+                               {"peak_reserved", p.peak_reserved}});
     }
     one["peak_allocated"] = step.peak_allocated;
     one["peak_reserved"] = step.peak_reserved;

@@ -32,12 +32,14 @@ struct Inherited {
   bool frozen = false;
 };
 
-/// Builds the tree in three passes: modules and parameters, then aliases and ties, then forward programs (which may name
-/// any child by path).
+/// Builds the tree in three passes: modules and parameters, then aliases and ties, then forward
+/// programs (which may name any child by path).
 class SpecBuilder {
  public:
   SpecBuilder(const Json& golden_case, LeafInputs leaf_inputs)
-      : case_(golden_case), cast_inputs_(leaf_inputs == LeafInputs::kCastToWeight), builder_("Container") {}
+      : case_(golden_case),
+        cast_inputs_(leaf_inputs == LeafInputs::kCastToWeight),
+        builder_("Container") {}
 
   ModelSpec build() {
     const Json& root = case_.at("model");
@@ -66,14 +68,16 @@ class SpecBuilder {
   void fill(const Json& node, ModuleId id, Inherited inherited) {
     if (node.contains("dtype")) inherited.dtype = dtype_of(node.at("dtype"));
     inherited.frozen = node.value("frozen", inherited.frozen);
-    builder_.model().at(id).class_name = node.contains("class") ? node.at("class").get<std::string>()
-                                                                : node.at("kind").get<std::string>();
+    builder_.model().at(id).class_name = node.contains("class")
+                                             ? node.at("class").get<std::string>()
+                                             : node.at("kind").get<std::string>();
     builder_.model().at(id).has_forward = node.at("kind") != "ModuleList";
     add_leaf_parameters(node, id, inherited);
     for (const Json& p : node.value("params", Json::array())) add_own_parameter(p, id, inherited);
     for (const Json& b : node.value("buffers", Json::array())) {
-      builder_.model().at(id).buffers.push_back(
-          {b.at("name").get<std::string>(), b.at("shape").get<std::vector<std::int64_t>>(), dtype_of(b.at("dtype")), false});
+      builder_.model().at(id).buffers.push_back({b.at("name").get<std::string>(),
+                                                 b.at("shape").get<std::vector<std::int64_t>>(),
+                                                 dtype_of(b.at("dtype")), false});
     }
     std::size_t position = 0;
     for (const Json& child : node.value("children", Json::array())) {
@@ -90,7 +94,8 @@ class SpecBuilder {
   void add_leaf_parameters(const Json& node, ModuleId id, const Inherited& inherited) {
     const std::string kind = node.at("kind").get<std::string>();
     const auto add = [&](const char* name, std::vector<std::int64_t> shape) {
-      builder_.add_parameter(id, name, std::move(shape), inherited.dtype, is_floating(inherited.dtype) && !inherited.frozen);
+      builder_.add_parameter(id, name, std::move(shape), inherited.dtype,
+                             is_floating(inherited.dtype) && !inherited.frozen);
     };
     const auto arg = [&](const char* name) { return node.at("args").at(name).get<std::int64_t>(); };
     if (kind == "Linear") {
@@ -127,9 +132,11 @@ class SpecBuilder {
     buffers.push_back({"num_batches_tracked", {}, DType::kInt64, true});
   }
 
-  /// The output projection is a module that holds parameters and is never called (torch.nn.MultiheadAttention).
+  /// The output projection is a module that holds parameters and is never called
+  /// (torch.nn.MultiheadAttention).
   template <typename Add>
-  void add_multihead_attention(ModuleId id, std::int64_t dim, const Inherited& inherited, const Add& add) {
+  void add_multihead_attention(ModuleId id, std::int64_t dim, const Inherited& inherited,
+                               const Add& add) {
     add("in_proj_weight", {3 * dim, dim});
     add("in_proj_bias", {3 * dim});
     const ModuleId out = builder_.add_module(id, "out_proj", "NonDynamicallyQuantizableLinear");
@@ -141,16 +148,19 @@ class SpecBuilder {
 
   void add_own_parameter(const Json& p, ModuleId id, const Inherited& inherited) {
     const DType dtype = p.contains("dtype") ? dtype_of(p.at("dtype")) : inherited.dtype;
-    const auto added = builder_.add_parameter(id, p.at("name").get<std::string>(), p.at("shape").get<std::vector<std::int64_t>>(),
-                                              dtype, is_floating(dtype) && !inherited.frozen);
-    if (p.value("transposed", false)) spec_.non_contiguous.push_back(builder_.model().at(added).name);
+    const auto added = builder_.add_parameter(id, p.at("name").get<std::string>(),
+                                              p.at("shape").get<std::vector<std::int64_t>>(), dtype,
+                                              is_floating(dtype) && !inherited.frozen);
+    if (p.value("transposed", false))
+      spec_.non_contiguous.push_back(builder_.model().at(added).name);
   }
 
   void place_aliases() {
     for (const Alias& a : aliases_) {
       builder_.add_alias(a.parent, a.name, module(a.target));
       auto& children = builder_.model().at(a.parent).children;
-      std::rotate(children.begin() + static_cast<std::ptrdiff_t>(a.position), children.end() - 1, children.end());
+      std::rotate(children.begin() + static_cast<std::ptrdiff_t>(a.position), children.end() - 1,
+                  children.end());
     }
   }
 
@@ -168,7 +178,8 @@ class SpecBuilder {
   }
 
   ParameterId parameter(const std::string& name) {
-    const ParameterId id = find_parameter(spec_.model.modules.empty() ? builder_.model() : spec_.model, name);
+    const ParameterId id =
+        find_parameter(spec_.model.modules.empty() ? builder_.model() : spec_.model, name);
     if (!id.valid()) fail(name, "no parameter of this name");
     return id;
   }
@@ -222,8 +233,8 @@ class SpecBuilder {
     builder_.add_statement(id, Function::kMul, {"%n", "%w"}, {"y"});
   }
 
-  /// Self-attention without a mask as torch.nn.MultiheadAttention computes it: sequence first, hence a transposed input of
-  /// the projection to q, k, v and a transposed output.
+  /// Self-attention without a mask as torch.nn.MultiheadAttention computes it: sequence first,
+  /// hence a transposed input of the projection to q, k, v and a transposed output.
   void write_multihead_attention(ModuleId id, std::int64_t heads) {
     builder_.set_signature(id, {"x"}, {"%y"});
     const auto swap = [&](const char* in, const char* out) {
@@ -239,14 +250,16 @@ class SpecBuilder {
     swap("%p", "%s");
     builder_.add_statement(id, Function::kContiguous, {"%s"}, {"%c"});
     builder_.add_statement(id, Function::kChunk, {"%c"}, {"q", "k", "v"}).ints = {-1, 3};
-    builder_.add_statement(id, Function::kPackedAttention, {"q", "k", "v"}, {"%o"}).ints = {heads, heads, 0};
+    builder_.add_statement(id, Function::kPackedAttention, {"q", "k", "v"}, {"%o"}).ints = {
+        heads, heads, 0};
     swap("%o", "%u");
     builder_.add_statement(id, Function::kContiguous, {"%u"}, {"%w"});
     linear(child_of(id, "out_proj"), "%w", "%z");
     swap("%z", "%y");
   }
 
-  /// BatchNorm1d stands as a LayerNorm: its gradients arrive in the same order (input, weight, bias).
+  /// BatchNorm1d stands as a LayerNorm: its gradients arrive in the same order (input, weight,
+  /// bias).
   static Function leaf_function(const std::string& kind) {
     if (kind == "Linear") return Function::kLinear;
     if (kind == "LayerNorm" || kind == "BatchNorm1d") return Function::kLayerNorm;
@@ -275,14 +288,17 @@ class SpecBuilder {
     const Module& m = builder_.model().at(id);
     if (op == "cast") s.dtype = dtype_of(step.at("dtype"));
     if (op == "add_param") {
-      const auto it = std::find_if(m.parameters.begin(), m.parameters.end(),
-                                   [&](const OwnedParameter& p) { return p.name == step.at("param").get<std::string>(); });
+      const auto it = std::find_if(
+          m.parameters.begin(), m.parameters.end(),
+          [&](const OwnedParameter& p) { return p.name == step.at("param").get<std::string>(); });
       s.parameters = {it->id};
     }
     if (op == "add_buffer") {
-      const auto it = std::find_if(m.buffers.begin(), m.buffers.end(),
-                                   [&](const BufferDef& b) { return b.name == step.at("buffer").get<std::string>(); });
-      s.floats = {static_cast<double>(product_of(it->shape))};   // buffers of the specs hold ones; their sum is added
+      const auto it = std::find_if(m.buffers.begin(), m.buffers.end(), [&](const BufferDef& b) {
+        return b.name == step.at("buffer").get<std::string>();
+      });
+      s.floats = {static_cast<double>(
+          product_of(it->shape))};  // buffers of the specs hold ones; their sum is added
     }
   }
 
@@ -339,8 +355,9 @@ ParameterId find_parameter(const Model& model, const std::string& name) {
 }
 
 bool is_leaf(const Module& m) {
-  return std::none_of(m.program.begin(), m.program.end(),
-                      [](const Statement& s) { return s.function == Function::kAddParameter || s.function == Function::kCall; });
+  return std::none_of(m.program.begin(), m.program.end(), [](const Statement& s) {
+    return s.function == Function::kAddParameter || s.function == Function::kCall;
+  });
 }
 
 DType dtype_of(const Json& name) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Model specs of the golden cases: a JSON tree of nodes (Linear, LayerNorm, RMSNorm, BatchNorm1d, Embedding, Experts,
-// MultiheadAttention, Container with a straight-line forward program, ModuleList, Alias) read into a Model. A container's
-// "class" is the class of its module.
+// Model specs of the golden cases: a JSON tree of nodes (Linear, LayerNorm, RMSNorm, BatchNorm1d,
+// Embedding, Experts, MultiheadAttention, Container with a straight-line forward program,
+// ModuleList, Alias) read into a Model. A container's "class" is the class of its module.
 
 #include <string>
 #include <vector>
@@ -18,18 +18,21 @@ struct ModelSpec {
   std::vector<std::string> non_contiguous;
 };
 
-/// What Linear and LayerNorm do with an input of another dtype than their weight, and RMSNorm with its weight: the models of
-/// FSDP2's recordings take it as it is and have a fused RMSNorm; those of the other frameworks' recordings cast it, and
-/// multiply by the weight apart.
+/// What Linear and LayerNorm do with an input of another dtype than their weight, and RMSNorm with
+/// its weight: the models of FSDP2's recordings take it as it is and have a fused RMSNorm; those of
+/// the other frameworks' recordings cast it, and multiply by the weight apart.
 enum class LeafInputs { kAsGiven, kCastToWeight };
 
-/// Reads `case.model` with the case's `dtype`, `tied`, `frozen_params` and `inputs`. InputError on an unknown kind or name.
+/// Reads `case.model` with the case's `dtype`, `tied`, `frozen_params` and `inputs`. InputError on
+/// an unknown kind or name.
 ModelSpec read_model_spec(const Json& golden_case, LeafInputs leaf_inputs = LeafInputs::kAsGiven);
 
-/// The parameter called `name` ("layers.0.wq.weight"), by any of its owners; invalid id if there is none.
+/// The parameter called `name` ("layers.0.wq.weight"), by any of its owners; invalid id if there is
+/// none.
 ParameterId find_parameter(const Model& model, const std::string& name);
 
-/// A module of torch.nn or torch's own functions, not a container of the spec: it computes with its own parameters.
+/// A module of torch.nn or torch's own functions, not a container of the spec: it computes with its
+/// own parameters.
 bool is_leaf(const Module& m);
 
 /// A dtype by its long name; InputError if unknown.

@@ -41,7 +41,8 @@ std::vector<std::int64_t> numbers_of(const std::string& ranges) {
     const std::size_t comma = std::min(ranges.find(',', at), ranges.size());
     const std::string part = ranges.substr(at, comma - at);
     const std::size_t dash = part.find('-');
-    const std::int64_t first = std::stoll(part), last = dash == std::string::npos ? first : std::stoll(part.substr(dash + 1));
+    const std::int64_t first = std::stoll(part),
+                       last = dash == std::string::npos ? first : std::stoll(part.substr(dash + 1));
     for (std::int64_t n = first; n <= last; ++n) numbers.push_back(n);
     at = comma + 1;
   }
@@ -59,7 +60,8 @@ std::map<std::string, Shape64> expected_tensors(const Json& tree) {
     for (const Json& group : list.at("groups")) {
       for (const std::int64_t i : numbers_of(group.at("blocks"))) {
         for (const Json& row : group.at("rows")) {
-          all[fmt::format("{}.{}.{}", name, i, row.at(0).get<std::string>())] = row.at(1).get<Shape64>();
+          all[fmt::format("{}.{}.{}", name, i, row.at(0).get<std::string>())] =
+              row.at(1).get<Shape64>();
         }
       }
     }
@@ -79,11 +81,13 @@ void compare_tensors(const char* what, const std::map<std::string, Shape64>& exp
     }
   }
   for (const auto& [name, shape] : found) {
-    if (!expected.count(name)) d.note(fmt::format("{} {} [{}] does not exist there", what, name, fmt::join(shape, ", ")));
+    if (!expected.count(name))
+      d.note(fmt::format("{} {} [{}] does not exist there", what, name, fmt::join(shape, ", ")));
   }
 }
 
-/// Order of registration, where the golden keeps it: the rows of one block, and those outside blocks.
+/// Order of registration, where the golden keeps it: the rows of one block, and those outside
+/// blocks.
 void compare_order(const Json& tree, const ModelFacts& facts, Difference& d) {
   std::vector<std::string> outside;
   for (const Json& row : tree.at("outside_blocks")) outside.push_back(row.at(0));
@@ -94,27 +98,32 @@ void compare_order(const Json& tree, const ModelFacts& facts, Difference& d) {
   if (next < outside.size()) d.note("registration order: " + outside[next] + " comes too early");
   for (const Json& list : tree.at("blocks")) {
     for (const Json& group : list.at("groups")) {
-      const std::string prefix = fmt::format("{}.{}.", list.at("list").get<std::string>(), numbers_of(group.at("blocks"))[0]);
+      const std::string prefix = fmt::format("{}.{}.", list.at("list").get<std::string>(),
+                                             numbers_of(group.at("blocks"))[0]);
       std::size_t row = 0;
       for (const TensorFact& t : facts.tensors) {
         if (t.name.rfind(prefix, 0) != 0 || row >= group.at("rows").size()) continue;
-        d.equal("registration order in " + prefix, group.at("rows")[row].at(0).get<std::string>(), t.name.substr(prefix.size()));
+        d.equal("registration order in " + prefix, group.at("rows")[row].at(0).get<std::string>(),
+                t.name.substr(prefix.size()));
         ++row;
       }
     }
   }
 }
 
-/// Runs of equal numbered units as one row [name with index range, numel, count], as the golden writes them.
+/// Runs of equal numbered units as one row [name with index range, numel, count], as the golden
+/// writes them.
 std::vector<std::string> folded(const std::vector<UnitFact>& units) {
   std::vector<std::string> rows;
   for (std::size_t i = 0; i < units.size();) {
     const std::string& name = units[i].name;
     const std::size_t dot = name.rfind('.');
-    const bool numbered = dot != std::string::npos && name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+    const bool numbered = dot != std::string::npos &&
+                          name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
     std::size_t end = i + 1;
     const std::string list = numbered ? name.substr(0, dot + 1) : "";
-    while (numbered && end < units.size() && units[end].numel == units[i].numel && units[end].name.rfind(list, 0) == 0 &&
+    while (numbered && end < units.size() && units[end].numel == units[i].numel &&
+           units[end].name.rfind(list, 0) == 0 &&
            units[end].name.find('.', dot + 1) == std::string::npos) {
       ++end;
     }
@@ -125,21 +134,26 @@ std::vector<std::string> folded(const std::vector<UnitFact>& units) {
   return rows;
 }
 
-void compare_units(const char* rule, const Json& expected, const std::vector<UnitFact>& units, Difference& d) {
+void compare_units(const char* rule, const Json& expected, const std::vector<UnitFact>& units,
+                   Difference& d) {
   std::vector<std::string> rows;
   for (const Json& row : expected) {
-    rows.push_back(fmt::format("{} = {} x{}", row.at(0).get<std::string>(), row.at(1).get<std::int64_t>(), row.at(2).get<int>()));
+    rows.push_back(fmt::format("{} = {} x{}", row.at(0).get<std::string>(),
+                               row.at(1).get<std::int64_t>(), row.at(2).get<int>()));
   }
   const std::vector<std::string> found = folded(units);
   for (std::size_t i = 0; i < std::max(rows.size(), found.size()); ++i) {
-    d.equal(fmt::format("units {}[{}]", rule, i), i < rows.size() ? rows[i] : "none", i < found.size() ? found[i] : "none");
+    d.equal(fmt::format("units {}[{}]", rule, i), i < rows.size() ? rows[i] : "none",
+            i < found.size() ? found[i] : "none");
   }
 }
 
 void compare_all_units(const Json& units, const Model& model, Difference& d) {
   compare_units("accelerate_fsdp1", units.at("accelerate_fsdp1"), model_units(model, {}), d);
-  compare_units("accelerate_fsdp2", units.at("accelerate_fsdp2"), split_units(model, TailRule::kBaseModelNorm), d);
-  const Json& titan = units.contains("torchtitan_like") ? units.at("torchtitan_like") : units.at("accelerate_fsdp2");
+  compare_units("accelerate_fsdp2", units.at("accelerate_fsdp2"),
+                split_units(model, TailRule::kBaseModelNorm), d);
+  const Json& titan = units.contains("torchtitan_like") ? units.at("torchtitan_like")
+                                                        : units.at("accelerate_fsdp2");
   compare_units("torchtitan_like", titan.is_array() ? titan : units.at("accelerate_fsdp2"),
                 split_units(model, TailRule::kOwnNorm), d);
 }
@@ -154,7 +168,8 @@ std::map<std::string, Shape64> found_buffers(const Model& model) {
   std::map<std::string, Shape64> all;
   for (const ModuleId id : modules_in_order(model)) {
     const Module& m = model.at(id);
-    for (const BufferDef& b : m.buffers) all[m.name.empty() ? b.name : m.name + "." + b.name] = b.shape;
+    for (const BufferDef& b : m.buffers)
+      all[m.name.empty() ? b.name : m.name + "." + b.name] = b.shape;
   }
   return all;
 }
@@ -166,11 +181,15 @@ void compare_costs(const Json& golden, const Model& model, ModelFacts& facts, Di
   const std::int64_t sequence = length == "image" ? 1 : std::stoll(length);
   facts.costs = model_costs(model, 1, sequence);
   const Json& flops = golden.at("flops").at(length);
-  d.equal("forward FLOPs", flops.at("forward").at("total").get<std::int64_t>(), facts.costs->forward.value);
-  d.equal("backward FLOPs", flops.at("backward").at("total").get<std::int64_t>(), facts.costs->backward.value);
+  d.equal("forward FLOPs", flops.at("forward").at("total").get<std::int64_t>(),
+          facts.costs->forward.value);
+  d.equal("backward FLOPs", flops.at("backward").at("total").get<std::int64_t>(),
+          facts.costs->backward.value);
   const std::int64_t saved = golden.at("saved").at(length).at("bytes").get<std::int64_t>();
-  const double off = static_cast<double>(facts.costs->saved_for_backward.value - saved) / static_cast<double>(saved);
-  if (off > 1e-3 || off < -1e-3) d.equal("saved bytes", saved, facts.costs->saved_for_backward.value);
+  const double off = static_cast<double>(facts.costs->saved_for_backward.value - saved) /
+                     static_cast<double>(saved);
+  if (off > 1e-3 || off < -1e-3)
+    d.equal("saved bytes", saved, facts.costs->saved_for_backward.value);
 }
 
 std::string ties_text(const std::vector<std::vector<std::string>>& ties) {
@@ -179,12 +198,14 @@ std::string ties_text(const std::vector<std::vector<std::string>>& ties) {
   return groups.empty() ? "none" : fmt::format("{}", fmt::join(groups, "; "));
 }
 
-// ------------------------------------------------------------------------------------------------ finding the config
+// ------------------------------------------------------------------------------------------------
+// finding the config
 
 std::optional<Json> config_beside(const fs::path& file, const std::string& name) {
   std::vector<fs::path> roots;
   if (const char* shared = std::getenv("FORESHARD_SHARED")) roots.emplace_back(shared);
-  for (fs::path up = fs::absolute(file).parent_path(); up.has_parent_path() && up != up.parent_path(); up = up.parent_path()) {
+  for (fs::path up = fs::absolute(file).parent_path();
+       up.has_parent_path() && up != up.parent_path(); up = up.parent_path()) {
     roots.push_back(up);
     roots.push_back(up / "shared");
   }
@@ -210,14 +231,17 @@ Json config_of(const Json& golden, const fs::path& file, const std::string& name
   for (const char* key : {"config_json", "inline", "hf_config"}) {
     if (golden.contains(key) && golden.at(key).is_object()) return golden.at(key);
   }
-  if (golden.contains("model") && golden.at("model").is_object() && golden.at("model").contains("inline")) {
+  if (golden.contains("model") && golden.at("model").is_object() &&
+      golden.at("model").contains("inline")) {
     return golden.at("model").at("inline");
   }
   if (auto found = config_beside(file, name)) return *found;
-  throw InputError({file.string(), "", "no configuration for this case", "data/user-files/hf-config/" + name + ".json"});
+  throw InputError({file.string(), "", "no configuration for this case",
+                    "data/user-files/hf-config/" + name + ".json"});
 }
 
-// ------------------------------------------------------------------------------------------------ the two forms
+// ------------------------------------------------------------------------------------------------
+// the two forms
 
 CheckResult check_facts(const Json& golden, const std::string& name, const Json& config) {
   CheckResult result;
@@ -229,7 +253,8 @@ CheckResult check_facts(const Json& golden, const std::string& name, const Json&
   const Json& p = golden.at("parameters");
   d.equal("total", p.at("total").get<std::int64_t>(), facts.total.value);
   d.equal("active", p.at("active").get<std::int64_t>(), facts.active_per_token.value);
-  d.equal("tied", ties_text(p.at("tied").get<std::vector<std::vector<std::string>>>()), ties_text(facts.tied));
+  d.equal("tied", ties_text(p.at("tied").get<std::vector<std::vector<std::string>>>()),
+          ties_text(facts.tied));
   compare_tensors("tensor", expected_tensors(golden.at("parameter_tree")), found_tensors(facts), d);
   compare_order(golden.at("parameter_tree"), facts, d);
   compare_tensors("buffer", expected_tensors(golden.at("buffers")), found_buffers(model), d);
@@ -252,9 +277,11 @@ CheckResult check_catalogue_row(const std::string& name, const Json& row) {
   Difference d;
   d.equal("total", row.at("parameters").get<std::int64_t>(), facts.total.value);
   d.equal("active", row.at("active").get<std::int64_t>(), facts.active_per_token.value);
-  d.equal("tied", ties_text(row.at("tied").get<std::vector<std::vector<std::string>>>()), ties_text(facts.tied));
+  d.equal("tied", ties_text(row.at("tied").get<std::vector<std::vector<std::string>>>()),
+          ties_text(facts.tied));
   compare_units("accelerate_fsdp1", row.at("accelerate_fsdp1"), model_units(model, {}), d);
-  compare_units("accelerate_fsdp2", row.at("accelerate_fsdp2"), split_units(model, TailRule::kBaseModelNorm), d);
+  compare_units("accelerate_fsdp2", row.at("accelerate_fsdp2"),
+                split_units(model, TailRule::kBaseModelNorm), d);
   result.ok = d.none();
   result.first_difference = d.text();
   return result;
@@ -280,7 +307,8 @@ std::vector<CheckResult> check_models(const fs::path& file) {
   if (!golden.is_object()) return {};
   std::vector<CheckResult> results;
   if (golden.contains("parameter_tree")) {
-    results.push_back(guarded(name, [&] { return check_facts(golden, name, config_of(golden, file, name)); }));
+    results.push_back(
+        guarded(name, [&] { return check_facts(golden, name, config_of(golden, file, name)); }));
     return results;
   }
   for (const auto& [key, row] : golden.items()) {

@@ -18,9 +18,16 @@ std::int64_t integer(const Json& m, const char* key) { return m.at(key).get<std:
 class DecoderBuilder {
  public:
   DecoderBuilder(const Json& m, DType compute)
-      : llama_(m.at("kind") == "llama"), tied_(m.value("tied", false)), vocabulary_(integer(m, "vocab")),
-        dim_(integer(m, "dim")), hidden_(integer(m, "hidden")), heads_(integer(m, "heads")), layers_(integer(m, "layers")),
-        seq_(integer(m, "seq")), compute_(compute), b_("Decoder") {}
+      : llama_(m.at("kind") == "llama"),
+        tied_(m.value("tied", false)),
+        vocabulary_(integer(m, "vocab")),
+        dim_(integer(m, "dim")),
+        hidden_(integer(m, "hidden")),
+        heads_(integer(m, "heads")),
+        layers_(integer(m, "layers")),
+        seq_(integer(m, "seq")),
+        compute_(compute),
+        b_("Decoder") {}
 
   Model build() {
     const ModuleId root = b_.root();
@@ -77,7 +84,8 @@ class DecoderBuilder {
   ModuleId add_block(ModuleId parent, const std::string& name) {
     const ModuleId m = b_.add_module(parent, name, "Block");
     b_.set_signature(m, {"x"}, {"out"});
-    const ModuleId norm1 = add_norm(m, "norm1"), attention = add_attention(m), norm2 = add_norm(m, "norm2"), mlp = add_mlp(m);
+    const ModuleId norm1 = add_norm(m, "norm1"), attention = add_attention(m),
+                   norm2 = add_norm(m, "norm2"), mlp = add_mlp(m);
     b_.call(m, norm1, {"x"}, {"n1"});
     b_.call(m, attention, {"n1"}, {"a"});
     b_.add_statement(m, Function::kAdd, {"x", "a"}, {"middle"});
@@ -87,8 +95,8 @@ class DecoderBuilder {
     return m;
   }
 
-  /// softmax(q kᵀ / sqrt(head dim) + mask) v. Adding minus infinity is what masked_fill gives; the divisor is a buffer, so
-  /// that scores are divided and not multiplied by a rounded reciprocal.
+  /// softmax(q kᵀ / sqrt(head dim) + mask) v. Adding minus infinity is what masked_fill gives; the
+  /// divisor is a buffer, so that scores are divided and not multiplied by a rounded reciprocal.
   ModuleId add_attention(ModuleId parent) {
     const ModuleId m = b_.add_module(parent, "attn", "Attention");
     b_.set_signature(m, {"x"}, {"out"});
@@ -98,12 +106,14 @@ class DecoderBuilder {
     const std::int64_t width = dim_ / heads_;
     const char* const names[] = {"wq", "wk", "wv"};
     std::vector<ModuleId> projections;
-    for (const char* name : names) projections.push_back(b_.linear(m, name, dim_, dim_, bias && name != names[1]));
+    for (const char* name : names)
+      projections.push_back(b_.linear(m, name, dim_, dim_, bias && name != names[1]));
     const ModuleId wo = b_.linear(m, "wo", dim_, dim_, bias);
     for (std::size_t i = 0; i < projections.size(); ++i) {
       const std::string n = names[i];
       b_.call(m, projections[i], {"x"}, {n + "_flat"});
-      b_.add_statement(m, Function::kView, {n + "_flat"}, {n + "_split"}).ints = {-1, seq_, heads_, width};
+      b_.add_statement(m, Function::kView, {n + "_flat"}, {n + "_split"}).ints = {-1, seq_, heads_,
+                                                                                  width};
       b_.add_statement(m, Function::kTranspose, {n + "_split"}, {n + "_heads"}).ints = {1, 2};
     }
     b_.add_statement(m, Function::kTranspose, {"wk_heads"}, {"kt"}).ints = {2, 3};
@@ -123,7 +133,8 @@ class DecoderBuilder {
     const ModuleId m = b_.add_module(parent, "mlp", llama_ ? "SwiGLU" : "GeluMlp");
     b_.set_signature(m, {"x"}, {"out"});
     if (llama_) {
-      const ModuleId w1 = b_.linear(m, "w1", dim_, hidden_, false), w2 = b_.linear(m, "w2", hidden_, dim_, false),
+      const ModuleId w1 = b_.linear(m, "w1", dim_, hidden_, false),
+                     w2 = b_.linear(m, "w2", hidden_, dim_, false),
                      w3 = b_.linear(m, "w3", dim_, hidden_, false);
       b_.call(m, w1, {"x"}, {"a"});
       b_.add_statement(m, Function::kSilu, {"a"}, {"s"});
@@ -131,7 +142,8 @@ class DecoderBuilder {
       b_.add_statement(m, Function::kMul, {"s", "b"}, {"g"});
       b_.call(m, w2, {"g"}, {"out"});
     } else {
-      const ModuleId fc = b_.linear(m, "fc", dim_, hidden_, true), proj = b_.linear(m, "proj", hidden_, dim_, true);
+      const ModuleId fc = b_.linear(m, "fc", dim_, hidden_, true),
+                     proj = b_.linear(m, "proj", hidden_, dim_, true);
       b_.call(m, fc, {"x"}, {"a"});
       Statement& gelu = b_.add_statement(m, Function::kGelu, {"a"}, {"g"});
       gelu.ints = {1};
@@ -180,12 +192,16 @@ Model numerics_model(const Json& model, DType compute) {
   const std::string kind = model.at("kind").get<std::string>();
   if (kind == "mlp") return build_mlp(model);
   if (kind == "llama" || kind == "gpt2") return DecoderBuilder(model, compute).build();
-  throw InputError(Issue{"", "config.model.kind", "unknown kind of model '" + kind + "'", "llama, gpt2 or mlp"});
+  throw InputError(
+      Issue{"", "config.model.kind", "unknown kind of model '" + kind + "'", "llama, gpt2 or mlp"});
 }
 
-double numerics_buffer_value(const Json& model, const std::vector<std::int64_t>& shape, std::int64_t index) {
-  if (shape.empty()) return std::sqrt(static_cast<double>(integer(model, "dim") / integer(model, "heads")));
-  return index % shape.back() <= index / shape.back() ? 0.0 : -std::numeric_limits<double>::infinity();
+double numerics_buffer_value(const Json& model, const std::vector<std::int64_t>& shape,
+                             std::int64_t index) {
+  if (shape.empty())
+    return std::sqrt(static_cast<double>(integer(model, "dim") / integer(model, "heads")));
+  return index % shape.back() <= index / shape.back() ? 0.0
+                                                      : -std::numeric_limits<double>::infinity();
 }
 
 }  // namespace foreshard

@@ -6,9 +6,19 @@
 
 namespace foreshard {
 
-/// Element types of tensors. Names follow PyTorch ("float32", "bfloat16", ...); short forms ("fp32", "bf16") are read too.
+/// Element types of tensors. Names follow PyTorch ("float32", "bfloat16", ...); short forms
+/// ("fp32", "bf16") are read too.
 enum class DType : std::uint8_t {
-  kFloat32, kBFloat16, kFloat16, kFloat64, kFloat8E4M3, kFloat8E5M2, kInt64, kInt32, kUInt8, kBool,
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kFloat64,
+  kFloat8E4M3,
+  kFloat8E5M2,
+  kInt64,
+  kInt32,
+  kUInt8,
+  kBool,
 };
 inline constexpr int kDTypeCount = 10;
 
@@ -17,7 +27,9 @@ constexpr std::int64_t size_of(DType t) {
   constexpr std::int64_t sizes[kDTypeCount] = {4, 2, 2, 8, 1, 1, 8, 4, 1, 1};
   return sizes[static_cast<int>(t)];
 }
-constexpr bool is_floating(DType t) { return static_cast<int>(t) <= static_cast<int>(DType::kFloat8E5M2); }
+constexpr bool is_floating(DType t) {
+  return static_cast<int>(t) <= static_cast<int>(DType::kFloat8E5M2);
+}
 
 /// PyTorch's name without the "torch." prefix.
 std::string_view name_of(DType t);

@@ -6,7 +6,8 @@
 
 namespace foreshard {
 
-/// One problem of an input: where it is, what was found, what is allowed. Printed as "FILE: PATH: MESSAGE (HINT)".
+/// One problem of an input: where it is, what was found, what is allowed. Printed as "FILE: PATH:
+/// MESSAGE (HINT)".
 struct Issue {
   std::string file;     ///< File name or option name; empty if there is none.
   std::string path;     ///< Place inside it: JSON path, line number, column name.
@@ -16,7 +17,8 @@ struct Issue {
   std::string text() const;
 };
 
-/// Wrong input (exit code 2). Carries every problem of the input at once; `what()` prints them line by line.
+/// Wrong input (exit code 2). Carries every problem of the input at once; `what()` prints them line
+/// by line.
 class InputError : public std::runtime_error {
  public:
   explicit InputError(std::vector<Issue> issues);
@@ -54,7 +56,8 @@ class IssueList {
   std::vector<Issue> issues_;
 };
 
-/// The candidate nearest to `word` by edit distance, or "" if none is near enough to be a slip of the pen.
+/// The candidate nearest to `word` by edit distance, or "" if none is near enough to be a slip of
+/// the pen.
 std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace foreshard

@@ -15,7 +15,10 @@ std::string three_digits(double v) {
   return fmt::format("{:.2f}", v);
 }
 
-struct Scale { double unit; const char* name; };
+struct Scale {
+  double unit;
+  const char* name;
+};
 
 template <std::size_t N>
 std::string scaled(double v, const Scale (&scales)[N]) {
@@ -28,23 +31,29 @@ std::string scaled(double v, const Scale (&scales)[N]) {
 }  // namespace
 
 std::string format_memory(Bytes b) {
-  static constexpr Scale kScales[] = {{1099511627776.0, "TiB"}, {1073741824.0, "GiB"}, {1048576.0, "MiB"},
-                                      {1024.0, "KiB"}, {1.0, "B"}};
+  static constexpr Scale kScales[] = {{1099511627776.0, "TiB"},
+                                      {1073741824.0, "GiB"},
+                                      {1048576.0, "MiB"},
+                                      {1024.0, "KiB"},
+                                      {1.0, "B"}};
   return scaled(static_cast<double>(b.value), kScales);
 }
 
 std::string format_bytes_decimal(Bytes b) {
-  static constexpr Scale kScales[] = {{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1.0, "B"}};
+  static constexpr Scale kScales[] = {
+      {1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}, {1.0, "B"}};
   return scaled(static_cast<double>(b.value), kScales);
 }
 
 std::string format_time(Time t) {
-  static constexpr Scale kScales[] = {{1e12, "s"}, {1e9, "ms"}, {1e6, "us"}, {1e3, "ns"}, {1.0, "ps"}};
+  static constexpr Scale kScales[] = {
+      {1e12, "s"}, {1e9, "ms"}, {1e6, "us"}, {1e3, "ns"}, {1.0, "ps"}};
   return scaled(static_cast<double>(t.value), kScales);
 }
 
 std::string format_rate(BytesPerSecond r) {
-  static constexpr Scale kScales[] = {{1e12, "TB/s"}, {1e9, "GB/s"}, {1e6, "MB/s"}, {1e3, "kB/s"}, {1.0, "B/s"}};
+  static constexpr Scale kScales[] = {
+      {1e12, "TB/s"}, {1e9, "GB/s"}, {1e6, "MB/s"}, {1e3, "kB/s"}, {1.0, "B/s"}};
   return scaled(r.per_second, kScales);
 }
 
@@ -59,7 +68,8 @@ std::string format_count(double n) {
 
 std::string with_thousands(std::int64_t n) {
   std::string digits = std::to_string(n < 0 ? -n : n);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<std::size_t>(at), ",");
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
   return n < 0 ? "-" + digits : digits;
 }
 

@@ -6,7 +6,8 @@
 
 namespace foreshard {
 
-/// Numbers for people, always with a unit. Decimal prefixes for rates and times, binary for memory ("58.3 GiB").
+/// Numbers for people, always with a unit. Decimal prefixes for rates and times, binary for memory
+/// ("58.3 GiB").
 std::string format_memory(Bytes b);          ///< "512 B", "31.2 MiB", "58.3 GiB"
 std::string format_bytes_decimal(Bytes b);   ///< "1.5 GB" (traffic)
 std::string format_time(Time t);             ///< "180 us", "1.93 s"

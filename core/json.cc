@@ -3,18 +3,19 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <set>
-#include <unistd.h>
 
 namespace foreshard {
 namespace {
 
-/// Builds a Json value while checking what nlohmann does not: duplicate keys, depth, integers beyond int64.
+/// Builds a Json value while checking what nlohmann does not: duplicate keys, depth, integers
+/// beyond int64.
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
   explicit StrictBuilder(std::string file) : file_(std::move(file)) {}
@@ -23,7 +24,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   bool boolean(bool v) override { return put(Json(v)); }
   bool number_integer(number_integer_t v) override { return put(Json(v)); }
   bool number_unsigned(number_unsigned_t v) override {
-    if (v > static_cast<number_unsigned_t>(INT64_MAX)) return fail(fmt::format("{} does not fit into 64 bits", v));
+    if (v > static_cast<number_unsigned_t>(INT64_MAX))
+      return fail(fmt::format("{} does not fit into 64 bits", v));
     return put(Json(static_cast<std::int64_t>(v)));
   }
   bool number_float(number_float_t v, const string_t& text) override {
@@ -62,7 +64,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
       return &root_;
     }
     Json& parent = *stack_.back();
-    if (parent.is_object()) {   // Appends: operator[] would search, and the key is known to be new.
+    if (parent.is_object()) {  // Appends: operator[] would search, and the key is known to be new.
       auto& object = parent.get_ref<Json::object_t&>();
       object.emplace_back(key_, std::move(value));
       return &object.back().second;
@@ -103,10 +105,13 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 Json parse_json(std::string_view text, const std::string& file) {
   StrictBuilder builder(file);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
-    const bool binary = std::any_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(text.size(), 256)),
-                                    [](char c) { return c == '\0'; });
-    throw InputError(Issue{file, "", binary ? "not a JSON text but binary data" : "not valid JSON: " + builder.error(),
-                           text.empty() ? "the file is empty" : ""});
+    const bool binary = std::any_of(
+        text.begin(),
+        text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(text.size(), 256)),
+        [](char c) { return c == '\0'; });
+    throw InputError(Issue{
+        file, "", binary ? "not a JSON text but binary data" : "not valid JSON: " + builder.error(),
+        text.empty() ? "the file is empty" : ""});
   }
   return builder.take();
 }
@@ -134,14 +139,18 @@ std::string read_text_file(const std::filesystem::path& path) {
   return out;
 }
 
-Json read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
+Json read_json_file(const std::filesystem::path& path) {
+  return parse_json(read_text_file(path), path.string());
+}
 
 void write_file_atomically(const std::filesystem::path& named, std::string_view bytes) {
   static std::atomic<unsigned> counter{0};
   std::error_code looked;
-  // A link stays a link: its target is replaced. Devices and pipes are not files that a rename may replace.
-  const std::filesystem::path path =
-      std::filesystem::is_symlink(named, looked) ? std::filesystem::weakly_canonical(named, looked) : named;
+  // A link stays a link: its target is replaced. Devices and pipes are not files that a rename may
+  // replace.
+  const std::filesystem::path path = std::filesystem::is_symlink(named, looked)
+                                         ? std::filesystem::weakly_canonical(named, looked)
+                                         : named;
   if (std::filesystem::exists(path, looked) && !std::filesystem::is_regular_file(path, looked)) {
     throw RunError(named.string() + ": cannot be written: it is no regular file");
   }
@@ -176,7 +185,8 @@ std::string describe_json(const Json& value) {
 
 ObjectReader::ObjectReader(const Json& object, std::string path, IssueList& issues)
     : object_(object.is_object() ? &object : nullptr), path_(std::move(path)), issues_(issues) {
-  if (object_ == nullptr) issues_.add(path_, "found " + describe_json(object), "an object is wanted");
+  if (object_ == nullptr)
+    issues_.add(path_, "found " + describe_json(object), "an object is wanted");
 }
 
 std::string ObjectReader::path_of(std::string_view key) const {
@@ -204,14 +214,16 @@ void ObjectReader::report(std::string_view key, std::string message, std::string
   issues_.add(path_of(key), std::move(message), std::move(hint));
 }
 
-std::int64_t ObjectReader::integer(std::string_view key, std::int64_t fallback, std::int64_t min, std::int64_t max) {
+std::int64_t ObjectReader::integer(std::string_view key, std::int64_t fallback, std::int64_t min,
+                                   std::int64_t max) {
   if (!has(key)) return fallback;
   const Json& v = *get(key);
   const std::string allowed = fmt::format("a whole number from {} to {}", min, max);
   std::int64_t n = 0;
   if (v.is_number_integer()) {
     n = v.get<std::int64_t>();
-  } else if (v.is_number_float() && v.get<double>() == std::floor(v.get<double>()) && std::fabs(v.get<double>()) < 9e15) {
+  } else if (v.is_number_float() && v.get<double>() == std::floor(v.get<double>()) &&
+             std::fabs(v.get<double>()) < 9e15) {
     n = static_cast<std::int64_t>(v.get<double>());
   } else {
     report(key, "found " + describe_json(v), allowed);
@@ -254,17 +266,20 @@ std::string ObjectReader::string(std::string_view key, std::string fallback) {
   return v.get<std::string>();
 }
 
-std::string ObjectReader::choice(std::string_view key, std::string fallback, const std::vector<std::string>& allowed) {
+std::string ObjectReader::choice(std::string_view key, std::string fallback,
+                                 const std::vector<std::string>& allowed) {
   const std::string v = string(key, fallback);
   if (v == fallback || std::find(allowed.begin(), allowed.end(), v) != allowed.end()) return v;
   std::string hint = "allowed:";
   for (const std::string& a : allowed) hint += " " + a;
-  if (const std::string near = nearest_name(v, allowed); !near.empty()) hint += "; did you mean " + near + "?";
+  if (const std::string near = nearest_name(v, allowed); !near.empty())
+    hint += "; did you mean " + near + "?";
   report(key, "found \"" + v + "\"", hint);
   return fallback;
 }
 
-std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t min, std::int64_t max) {
+std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t min,
+                                            std::int64_t max) {
   if (!has(key)) report(key, "missing", fmt::format("a whole number from {} to {}", min, max));
   return integer(key, min, min, max);
 }
@@ -274,7 +289,8 @@ std::string ObjectReader::required_string(std::string_view key) {
   return string(key, "");
 }
 
-std::optional<std::vector<std::int64_t>> ObjectReader::integer_list(std::string_view key, std::int64_t min,
+std::optional<std::vector<std::int64_t>> ObjectReader::integer_list(std::string_view key,
+                                                                    std::int64_t min,
                                                                     std::int64_t max) {
   if (!has(key)) return std::nullopt;
   const Json& v = *get(key);

@@ -1,14 +1,16 @@
 #pragma once
 
-// Strong units of the whole project. Integers for what is counted (bytes, floating-point operations, elements, time),
-// doubles for rates. Nothing converts silently: `.value` is the way out, and text formatting lives in core/format.h.
+// Strong units of the whole project. Integers for what is counted (bytes, floating-point
+// operations, elements, time), doubles for rates. Nothing converts silently: `.value` is the way
+// out, and text formatting lives in core/format.h.
 
 #include <compare>
 #include <cstdint>
 
 namespace foreshard {
 
-/// A counted quantity with its own type; `Tag` only keeps quantities apart. Plain 64-bit signed value, no checks.
+/// A counted quantity with its own type; `Tag` only keeps quantities apart. Plain 64-bit signed
+/// value, no checks.
 template <typename Tag>
 struct Quantity {
   std::int64_t value = 0;
@@ -17,10 +19,20 @@ struct Quantity {
   constexpr explicit Quantity(std::int64_t v) : value(v) {}
   constexpr auto operator<=>(const Quantity&) const = default;
 
-  constexpr Quantity& operator+=(Quantity o) { value += o.value; return *this; }
-  constexpr Quantity& operator-=(Quantity o) { value -= o.value; return *this; }
-  friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
-  friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
+  constexpr Quantity& operator+=(Quantity o) {
+    value += o.value;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity o) {
+    value -= o.value;
+    return *this;
+  }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) {
+    return Quantity(a.value + b.value);
+  }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) {
+    return Quantity(a.value - b.value);
+  }
   friend constexpr Quantity operator*(Quantity a, std::int64_t n) { return Quantity(a.value * n); }
   friend constexpr Quantity operator*(std::int64_t n, Quantity a) { return Quantity(a.value * n); }
   /// Truncating division by a count.
@@ -32,7 +44,8 @@ struct Quantity {
 };
 
 using Bytes = Quantity<struct BytesTag>;
-using Flops = Quantity<struct FlopsTag>;        ///< Floating-point operations (a multiply-add counts two).
+using Flops =
+    Quantity<struct FlopsTag>;  ///< Floating-point operations (a multiply-add counts two).
 using Elements = Quantity<struct ElementsTag>;
 
 /// A span of time or an instant since the start of a run: int64 picoseconds, range +-106 days.
@@ -51,7 +64,9 @@ constexpr Time from_seconds(double s) {
   if (ps <= -9.2e18) return Time(INT64_MIN);
   return Time(static_cast<std::int64_t>(ps + (ps >= 0 ? 0.5 : -0.5)));
 }
-constexpr double to_seconds(Time t) { return static_cast<double>(t.value) / static_cast<double>(kPicosecondsPerSecond); }
+constexpr double to_seconds(Time t) {
+  return static_cast<double>(t.value) / static_cast<double>(kPicosecondsPerSecond);
+}
 
 /// A rate per second; `Tag` keeps bytes and flops apart.
 template <typename Tag>
@@ -69,19 +84,32 @@ using FlopsPerSecond = Rate<struct FlopsTag>;
 /// Time to move `n` at rate `r`, rounded up to a picosecond. `r` must be positive.
 template <typename Tag>
 constexpr Time operator/(Quantity<Tag> n, Rate<Tag> r) {
-  const double ps = static_cast<double>(n.value) / r.per_second * static_cast<double>(kPicosecondsPerSecond);
+  const double ps =
+      static_cast<double>(n.value) / r.per_second * static_cast<double>(kPicosecondsPerSecond);
   const auto whole = static_cast<std::int64_t>(ps);
   return Time(whole + (static_cast<double>(whole) < ps ? 1 : 0));
 }
 
 namespace literals {
 constexpr Bytes operator""_B(unsigned long long n) { return Bytes(static_cast<std::int64_t>(n)); }
-constexpr Bytes operator""_kB(unsigned long long n) { return Bytes(static_cast<std::int64_t>(n) * 1'000); }
-constexpr Bytes operator""_MB(unsigned long long n) { return Bytes(static_cast<std::int64_t>(n) * 1'000'000); }
-constexpr Bytes operator""_GB(unsigned long long n) { return Bytes(static_cast<std::int64_t>(n) * 1'000'000'000); }
-constexpr Bytes operator""_KiB(unsigned long long n) { return Bytes(static_cast<std::int64_t>(n) << 10); }
-constexpr Bytes operator""_MiB(unsigned long long n) { return Bytes(static_cast<std::int64_t>(n) << 20); }
-constexpr Bytes operator""_GiB(unsigned long long n) { return Bytes(static_cast<std::int64_t>(n) << 30); }
+constexpr Bytes operator""_kB(unsigned long long n) {
+  return Bytes(static_cast<std::int64_t>(n) * 1'000);
+}
+constexpr Bytes operator""_MB(unsigned long long n) {
+  return Bytes(static_cast<std::int64_t>(n) * 1'000'000);
+}
+constexpr Bytes operator""_GB(unsigned long long n) {
+  return Bytes(static_cast<std::int64_t>(n) * 1'000'000'000);
+}
+constexpr Bytes operator""_KiB(unsigned long long n) {
+  return Bytes(static_cast<std::int64_t>(n) << 10);
+}
+constexpr Bytes operator""_MiB(unsigned long long n) {
+  return Bytes(static_cast<std::int64_t>(n) << 20);
+}
+constexpr Bytes operator""_GiB(unsigned long long n) {
+  return Bytes(static_cast<std::int64_t>(n) << 30);
+}
 }  // namespace literals
 
 }  // namespace foreshard

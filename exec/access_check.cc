@@ -59,11 +59,13 @@ void AccessCheck::allocate(Range range) {
 }
 
 void AccessCheck::forget(Range range, const std::vector<StreamIndex>& streams) {
-  // What the stream waited for before is done when it is: an access of another stream that it is ordered after counts too.
+  // What the stream waited for before is done when it is: an access of another stream that it is
+  // ordered after counts too.
   const auto settle = [&](std::vector<Touch>& touches) {
     for (std::size_t t = 0; t < touches.size(); ++t) {
       for (const StreamIndex s : streams) {
-        if (static_cast<std::size_t>(s) == t || touches[t].time <= clocks_[s][t]) touches[t] = Touch{};
+        if (static_cast<std::size_t>(s) == t || touches[t].time <= clocks_[s][t])
+          touches[t] = Touch{};
       }
     }
   };
@@ -80,11 +82,13 @@ void AccessCheck::begin_work(StreamIndex stream, std::uint32_t instruction) {
   ++clocks_[stream][stream];
 }
 
-std::string AccessCheck::conflict(const std::vector<Touch>& touches, const char* mine, const char* theirs) const {
+std::string AccessCheck::conflict(const std::vector<Touch>& touches, const char* mine,
+                                  const char* theirs) const {
   for (std::size_t s = 0; s < touches.size(); ++s) {
     if (touches[s].time <= clocks_[current_][s]) continue;
-    return fmt::format("{} bytes that stream {} {} (instruction {}), and stream {} never waited for it", mine, s, theirs,
-                       touches[s].instruction, static_cast<int>(current_));
+    return fmt::format(
+        "{} bytes that stream {} {} (instruction {}), and stream {} never waited for it", mine, s,
+        theirs, touches[s].instruction, static_cast<int>(current_));
   }
   return {};
 }
@@ -93,7 +97,8 @@ std::string AccessCheck::read(Range range) {
   std::string problem;
   for_cells(range, [&](Cell& c) {
     if (problem.empty()) problem = conflict(c.writes, "reads", "writes");
-    if (problem.empty() && !c.written) problem = "reads bytes that nothing wrote since they were allocated";
+    if (problem.empty() && !c.written)
+      problem = "reads bytes that nothing wrote since they were allocated";
     c.reads[current_] = {clocks_[current_][current_], instruction_};
   });
   return problem;
@@ -115,7 +120,9 @@ void AccessCheck::record_event(EventId event, StreamIndex stream) {
   events_[event.value] = clocks_[stream];
 }
 
-void AccessCheck::wait_event(EventId event, StreamIndex stream) { join(clocks_[stream], events_[event.value]); }
+void AccessCheck::wait_event(EventId event, StreamIndex stream) {
+  join(clocks_[stream], events_[event.value]);
+}
 
 void AccessCheck::sync_event(EventId event) { join(host_, events_[event.value]); }
 

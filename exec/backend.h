@@ -24,8 +24,9 @@ struct SyncTarget {
   StreamIndex stream = 0;
 };
 
-/// One rank's device: streams that run work in order, events between them, memory. The interpreter calls it from the
-/// rank's host thread only. The CPU backend is exec/cpu_backend.h; a GPU backend is another implementation of this.
+/// One rank's device: streams that run work in order, events between them, memory. The interpreter
+/// calls it from the rank's host thread only. The CPU backend is exec/cpu_backend.h; a GPU backend
+/// is another implementation of this.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -35,7 +36,8 @@ class Backend {
   virtual void submit(StreamIndex stream, DeviceWork work, NominalTime time) = 0;
   /// The event completes when the stream reaches this point.
   virtual void record(EventId event, StreamIndex stream, Time issued) = 0;
-  /// Later work of the stream waits for the event's last record; an event never recorded is complete.
+  /// Later work of the stream waits for the event's last record; an event never recorded is
+  /// complete.
   virtual void wait(EventId event, StreamIndex stream) = 0;
   /// The host waits. Returns the nominal time of what was waited for (zero without emulation).
   virtual Time synchronize(const SyncTarget& target) = 0;
@@ -43,7 +45,8 @@ class Backend {
   virtual void restart_clock() = 0;
   /// Marks the end of a step on all streams: finish() gives the time when the device reached it.
   virtual void end_step() = 0;
-  /// Ends all streams; returns the spans of the device work and, by step, when the device had finished it.
+  /// Ends all streams; returns the spans of the device work and, by step, when the device had
+  /// finished it.
   virtual void finish(std::vector<Span>& spans, std::vector<Time>& step_ends) = 0;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Device work with everything resolved: what the interpreter hands to a backend and the backend to kernels and transports.
+// Device work with everything resolved: what the interpreter hands to a backend and the backend to
+// kernels and transports.
 
 #include <cstdint>
 #include <span>
@@ -27,11 +28,13 @@ struct KernelCall {
   OpKind op = OpKind::kCopy;
   CallOrigin origin;
   std::vector<TensorView> inputs, outputs;
-  std::span<const double> attributes;   ///< Points into the program.
+  std::span<const double> attributes;  ///< Points into the program.
   const RankContext* context = nullptr;
 
   /// Attribute `i`, or `otherwise` where the launch has fewer.
-  double attribute(std::size_t i, double otherwise) const { return i < attributes.size() ? attributes[i] : otherwise; }
+  double attribute(std::size_t i, double otherwise) const {
+    return i < attributes.size() ? attributes[i] : otherwise;
+  }
   bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i].present; }
   bool has_output(std::size_t i) const { return i < outputs.size() && outputs[i].present; }
 };
@@ -43,15 +46,17 @@ struct CollectiveCall {
   DType dtype = DType::kFloat32;
   CallOrigin origin;
   GroupId group;
-  std::int64_t first_rank = 0;   ///< Rank of member 0: names the communicator among those of the group.
-  std::int64_t stride = 1;       ///< Ranks between neighbours of the group.
+  std::int64_t first_rank =
+      0;                    ///< Rank of member 0: names the communicator among those of the group.
+  std::int64_t stride = 1;  ///< Ranks between neighbours of the group.
   std::int64_t size = 1, index = 0;
-  std::uint64_t sequence = 0;    ///< Number of this call in the communicator (send/receive: in its direction), in host order.
+  std::uint64_t sequence = 0;  ///< Number of this call in the communicator (send/receive: in its
+                               ///< direction), in host order.
   std::uint64_t receive_sequence = 0;  ///< Send/receive: number of the receiving half.
-  TensorView input, output;      ///< Contiguous.
+  TensorView input, output;            ///< Contiguous.
   double factor = 1;
   std::int32_t root = 0;
-  Time duration;                 ///< Emulated, from the moment when all members have arrived.
+  Time duration;  ///< Emulated, from the moment when all members have arrived.
 };
 
 /// One Copy. Without a source, a model input is filled in, or nothing is moved (pointer tables).

@@ -13,11 +13,14 @@ namespace {
 /// Host memory whose release waits for the device first, as cudaFree does.
 class DeviceSegments final : public SegmentSource {
  public:
-  DeviceSegments(Bytes capacity, std::function<void()> drain) : host_(capacity), drain_(std::move(drain)) {}
+  DeviceSegments(Bytes capacity, std::function<void()> drain)
+      : host_(capacity), drain_(std::move(drain)) {}
 
   Bytes capacity() const override { return host_.capacity(); }
   Bytes in_use() const override { return host_.in_use(); }
-  DeviceAddress allocate(Bytes size, std::uint32_t stream) override { return host_.allocate(size, stream); }
+  DeviceAddress allocate(Bytes size, std::uint32_t stream) override {
+    return host_.allocate(size, stream);
+  }
   void release(DeviceAddress address, Bytes size) override {
     drain_();
     host_.release(address, size);
@@ -37,13 +40,18 @@ class DeviceSegments final : public SegmentSource {
 
 class CpuBackend final : public Backend, private StreamProgress {
  public:
-  CpuBackend(const CpuBackendShared& shared, StreamMode mode, std::size_t streams, std::uint32_t events, Bytes capacity,
-             PacingCounts& counts)
-      : shared_(shared), counts_(counts), segments_(capacity, [this] { drain(); }), events_(events) {
-    const auto execute = [this](const DeviceWork& work, StreamWorker::Start earliest) { return this->execute(work, earliest); };
+  CpuBackend(const CpuBackendShared& shared, StreamMode mode, std::size_t streams,
+             std::uint32_t events, Bytes capacity, PacingCounts& counts)
+      : shared_(shared),
+        counts_(counts),
+        segments_(capacity, [this] { drain(); }),
+        events_(events) {
+    const auto execute = [this](const DeviceWork& work, StreamWorker::Start earliest) {
+      return this->execute(work, earliest);
+    };
     for (std::size_t s = 0; s < streams; ++s) {
-      streams_.push_back(std::make_unique<StreamWorker>(mode, static_cast<StreamIndex>(s), shared.control, shared.clock,
-                                                        shared.pacing, execute));
+      streams_.push_back(std::make_unique<StreamWorker>(
+          mode, static_cast<StreamIndex>(s), shared.control, shared.clock, shared.pacing, execute));
     }
   }
 
@@ -65,13 +73,15 @@ class CpuBackend final : public Backend, private StreamProgress {
     Time reached;
     switch (target.kind) {
       case SyncTarget::Kind::kEvent:
-        if (const auto& completion = events_.at(target.event.value)) reached = completion->wait(shared_.control);
+        if (const auto& completion = events_.at(target.event.value))
+          reached = completion->wait(shared_.control);
         break;
       case SyncTarget::Kind::kStream:
         reached = streams_.at(target.stream)->record(Time(0))->wait(shared_.control);
         break;
       case SyncTarget::Kind::kDevice:
-        for (const auto& stream : streams_) reached = std::max(reached, stream->record(Time(0))->wait(shared_.control));
+        for (const auto& stream : streams_)
+          reached = std::max(reached, stream->record(Time(0))->wait(shared_.control));
         break;
     }
     return reached;
@@ -131,13 +141,15 @@ class CpuBackend final : public Backend, private StreamProgress {
   DeviceSegments segments_;
   std::vector<std::shared_ptr<Completion>> events_;
   std::vector<std::shared_ptr<Completion>> pending_;
-  std::vector<std::unique_ptr<StreamWorker>> streams_;  // last: its threads end before the rest goes
+  std::vector<std::unique_ptr<StreamWorker>>
+      streams_;  // last: its threads end before the rest goes
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(const CpuBackendShared& shared, StreamMode mode, std::size_t streams,
-                                          std::uint32_t events, Bytes capacity, PacingCounts& counts) {
+std::unique_ptr<Backend> make_cpu_backend(const CpuBackendShared& shared, StreamMode mode,
+                                          std::size_t streams, std::uint32_t events, Bytes capacity,
+                                          PacingCounts& counts) {
   return std::make_unique<CpuBackend>(shared, mode, streams, events, capacity, counts);
 }
 

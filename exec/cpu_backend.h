@@ -24,8 +24,10 @@ struct CpuBackendShared {
   Pacing pacing;
 };
 
-/// One rank on the CPU: host memory, streams as ordered queues, kernels of exec/kernels. `counts` is filled by finish().
-std::unique_ptr<Backend> make_cpu_backend(const CpuBackendShared& shared, StreamMode mode, std::size_t streams,
-                                          std::uint32_t events, Bytes capacity, PacingCounts& counts);
+/// One rank on the CPU: host memory, streams as ordered queues, kernels of exec/kernels. `counts`
+/// is filled by finish().
+std::unique_ptr<Backend> make_cpu_backend(const CpuBackendShared& shared, StreamMode mode,
+                                          std::size_t streams, std::uint32_t events, Bytes capacity,
+                                          PacingCounts& counts);
 
 }  // namespace foreshard

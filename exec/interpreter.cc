@@ -11,11 +11,13 @@
 namespace foreshard {
 namespace {
 
-/// The host thread runs ahead of its nominal time by at most this much wall-clock time; less is not worth a sleep.
+/// The host thread runs ahead of its nominal time by at most this much wall-clock time; less is not
+/// worth a sleep.
 constexpr Time kHostLead = microseconds(200);
 
 RankContext make_context(const RunShared& shared, std::int64_t rank, Observations& observations) {
-  return {rank, &shared.schedule, &shared.schedule.program_for(rank), &shared.options, &observations};
+  return {rank, &shared.schedule, &shared.schedule.program_for(rank), &shared.options,
+          &observations};
 }
 
 std::uint32_t program_index(const Schedule& s, std::int64_t rank) {
@@ -29,7 +31,8 @@ Interpreter::Interpreter(const RunShared& shared, std::int64_t rank, Backend& ba
       backend_(backend),
       context_(make_context(shared, rank, observations_)),
       program_(*context_.program),
-      memory_(shared.schedule, program_, rank, backend.memory(), shared.options.allocator, shared.options.checked) {
+      memory_(shared.schedule, program_, rank, backend.memory(), shared.options.allocator,
+              shared.options.checked) {
   if (!shared.options.emulate) return;
   const std::uint32_t p = program_index(shared.schedule, rank);
   if (!shared.options.emulate->host.empty()) host_times_ = &shared.options.emulate->host[p];
@@ -72,9 +75,10 @@ void Interpreter::run_segment(Segment segment, std::int32_t step) {
     const Time start = shared_.clock.now();
     advance_host();
     execute(instruction);
-    if (step < 0 || !shared_.options.record_spans || instruction.kind == InstructionKind::kMark) continue;
-    spans.push_back({static_cast<std::int32_t>(context_.rank), Lane::kHost, instruction.stream, instruction_, step,
-                     start, shared_.clock.now()});
+    if (step < 0 || !shared_.options.record_spans || instruction.kind == InstructionKind::kMark)
+      continue;
+    spans.push_back({static_cast<std::int32_t>(context_.rank), Lane::kHost, instruction.stream,
+                     instruction_, step, start, shared_.clock.now()});
   }
 }
 
@@ -87,21 +91,29 @@ void Interpreter::execute(const Instruction& i) {
     case InstructionKind::kFree:
       memory_.free(BufferId(i.id));
       return sample_memory();
-    case InstructionKind::kRecordStream: return memory_.record_stream(BufferId(i.id), i.stream);
-    case InstructionKind::kLaunch: return launch(program_.launches.at(i.id));
-    case InstructionKind::kCollective: return collective(program_.collectives.at(i.id));
-    case InstructionKind::kCopy: return copy(program_.copies.at(i.id));
+    case InstructionKind::kRecordStream:
+      return memory_.record_stream(BufferId(i.id), i.stream);
+    case InstructionKind::kLaunch:
+      return launch(program_.launches.at(i.id));
+    case InstructionKind::kCollective:
+      return collective(program_.collectives.at(i.id));
+    case InstructionKind::kCopy:
+      return copy(program_.copies.at(i.id));
     case InstructionKind::kRecordEvent:
       if (order) order->record_event(EventId(i.id), i.stream);
       return backend_.record(EventId(i.id), i.stream, host_nominal_);
     case InstructionKind::kWaitEvent:
       if (order) order->wait_event(EventId(i.id), i.stream);
       return backend_.wait(EventId(i.id), i.stream);
-    case InstructionKind::kSyncEvent: return synchronize({SyncTarget::Kind::kEvent, EventId(i.id), 0});
-    case InstructionKind::kSyncStream: return synchronize({SyncTarget::Kind::kStream, EventId(), i.stream});
-    case InstructionKind::kSyncDevice: return synchronize({});
+    case InstructionKind::kSyncEvent:
+      return synchronize({SyncTarget::Kind::kEvent, EventId(i.id), 0});
+    case InstructionKind::kSyncStream:
+      return synchronize({SyncTarget::Kind::kStream, EventId(), i.stream});
+    case InstructionKind::kSyncDevice:
+      return synchronize({});
     case InstructionKind::kHost:
-    case InstructionKind::kMark: return;
+    case InstructionKind::kMark:
+      return;
   }
 }
 
@@ -139,8 +151,10 @@ void Interpreter::collective(const Collective& c) {
   call.root = c.root;
   call.duration = nominal().duration;
   if (c.kind == CollectiveKind::kSendReceive) {
-    if (call.input.present) call.sequence = sequences_[{c.group.value, 1 + call.index * call.size + c.root}]++;
-    if (call.output.present) call.receive_sequence = sequences_[{c.group.value, 1 + c.root * call.size + call.index}]++;
+    if (call.input.present)
+      call.sequence = sequences_[{c.group.value, 1 + call.index * call.size + c.root}]++;
+    if (call.output.present)
+      call.receive_sequence = sequences_[{c.group.value, 1 + c.root * call.size + call.index}]++;
   } else {
     call.sequence = sequences_[{c.group.value, 0}]++;
   }
@@ -166,25 +180,29 @@ void Interpreter::synchronize(const SyncTarget& target) {
   AccessCheck* order = memory_.order();
   if (!order) return;
   switch (target.kind) {
-    case SyncTarget::Kind::kEvent: return order->sync_event(target.event);
-    case SyncTarget::Kind::kStream: return order->sync_stream(target.stream);
-    case SyncTarget::Kind::kDevice: return order->sync_device();
+    case SyncTarget::Kind::kEvent:
+      return order->sync_event(target.event);
+    case SyncTarget::Kind::kStream:
+      return order->sync_stream(target.stream);
+    case SyncTarget::Kind::kDevice:
+      return order->sync_device();
   }
 }
 
 void Interpreter::sample_memory() {
   if (step_ < 0) return;
   const AllocatorStats& stats = memory_.stats();
-  memory_samples.push_back({static_cast<std::int32_t>(context_.rank), instruction_, step_, shared_.clock.now(),
-                            Bytes(stats.allocated.current), Bytes(stats.reserved.current),
-                            Bytes(stats.active.current)});
+  memory_samples.push_back({static_cast<std::int32_t>(context_.rank), instruction_, step_,
+                            shared_.clock.now(), Bytes(stats.allocated.current),
+                            Bytes(stats.reserved.current), Bytes(stats.active.current)});
 }
 
 void Interpreter::inject_faults() {
   for (const Fault& f : shared_.options.faults) {
     if (f.rank != context_.rank || f.step != step_ || f.instruction != instruction_) continue;
     if (f.kind == Fault::Kind::kDie) {
-      throw RunError(fmt::format("rank {} instruction {}: died (injected fault)", context_.rank, instruction_));
+      throw RunError(fmt::format("rank {} instruction {}: died (injected fault)", context_.rank,
+                                 instruction_));
     }
     for (;;) {
       shared_.control.throw_if_failed();
@@ -197,7 +215,8 @@ void Interpreter::advance_host() {
   if (!host_times_ || step_ < 0) return;
   host_nominal_ += (*host_times_)[instruction_];
   const Time ahead = host_nominal_ - shared_.clock.now();
-  if (ahead > shared_.clock.from_wall(kHostLead)) shared_.control.sleep_until(shared_.clock.wall(host_nominal_));
+  if (ahead > shared_.clock.from_wall(kHostLead))
+    shared_.control.sleep_until(shared_.clock.wall(host_nominal_));
 }
 
 NominalTime Interpreter::nominal() const {

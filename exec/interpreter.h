@@ -22,8 +22,9 @@ struct RunShared {
   const WallClock& clock;
 };
 
-/// Walks one rank's program in host order, as the rank's host thread: claims and returns memory at once, submits device
-/// work to the backend, waits where the program waits. Used from one thread; read its results after that has ended.
+/// Walks one rank's program in host order, as the rank's host thread: claims and returns memory at
+/// once, submits device work to the backend, waits where the program waits. Used from one thread;
+/// read its results after that has ended.
 class Interpreter {
  public:
   Interpreter(const RunShared& shared, std::int64_t rank, Backend& backend);
@@ -38,10 +39,10 @@ class Interpreter {
   /// The instruction being issued; may be read from any thread.
   std::uint32_t position() const { return position_.load(std::memory_order_relaxed); }
 
-  std::vector<Span> spans;                   ///< Host lane.
+  std::vector<Span> spans;  ///< Host lane.
   std::vector<MemorySample> memory_samples;
   std::vector<StepMemory> step_memory;
-  std::vector<StepTime> step_times;          ///< As the host saw them.
+  std::vector<StepTime> step_times;  ///< As the host saw them.
 
  private:
   void run_segment(Segment segment, std::int32_t step);
@@ -62,7 +63,8 @@ class Interpreter {
   RankContext context_;
   const RankProgram& program_;
   RankMemory memory_;
-  const std::vector<Time>* host_times_ = nullptr;    ///< Emulated durations of this rank's program, if any.
+  const std::vector<Time>* host_times_ =
+      nullptr;  ///< Emulated durations of this rank's program, if any.
   const std::vector<Time>* device_times_ = nullptr;
   std::uint32_t instruction_ = 0;
   std::atomic<std::uint32_t> position_{0};

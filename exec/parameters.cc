@@ -19,10 +19,12 @@ std::int64_t product(const std::vector<std::int64_t>& v, std::size_t from) {
 
 }  // namespace
 
-LocalElements::LocalElements(const RankContext& context, const ParameterView& p) : count_(p.elements) {
+LocalElements::LocalElements(const RankContext& context, const ParameterView& p)
+    : count_(p.elements) {
   first_ = p.first_element;
   if (p.first_element_per_rank != 0) {
-    first_ += p.first_element_per_rank * context.schedule->groups.at(p.group.value).index_of(context.rank);
+    first_ += p.first_element_per_rank *
+              context.schedule->groups.at(p.group.value).index_of(context.rank);
   }
   if (p.shard_dim <= 0 || static_cast<std::size_t>(p.shard_dim) >= p.shape.size()) return;
   const auto dim = static_cast<std::size_t>(p.shard_dim);
@@ -43,15 +45,19 @@ void add_local_parameters(const RankContext& context, const RankMemory& memory,
     const std::int64_t numel = product(p.shape, 0);
     if (whole.values.empty()) {
       whole.shape = p.shape;
-      whole.values.assign(static_cast<std::size_t>(numel), std::numeric_limits<double>::quiet_NaN());
+      whole.values.assign(static_cast<std::size_t>(numel),
+                          std::numeric_limits<double>::quiet_NaN());
     }
     if (!p.local.valid() || p.elements == 0) continue;
     const std::vector<float> values = to_floats(memory.view(p.local));
     const LocalElements elements(context, p);
-    const std::int64_t n = std::min<std::int64_t>(elements.count(), static_cast<std::int64_t>(values.size()));
+    const std::int64_t n =
+        std::min<std::int64_t>(elements.count(), static_cast<std::int64_t>(values.size()));
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t g = elements.global_index(i);
-      if (g < numel) whole.values[static_cast<std::size_t>(g)] = static_cast<double>(values[static_cast<std::size_t>(i)]);
+      if (g < numel)
+        whole.values[static_cast<std::size_t>(g)] =
+            static_cast<double>(values[static_cast<std::size_t>(i)]);
     }
   }
 }

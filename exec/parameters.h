@@ -21,8 +21,10 @@ class LocalElements {
  private:
   std::int64_t count_ = 0;
   std::int64_t first_ = 0;
-  std::int64_t row_ = 0;        ///< Elements of one index of the dimensions before the shard dimension, locally ...
-  std::int64_t whole_row_ = 0;  ///< ... and in the whole parameter; both 0 if the local elements are consecutive.
+  std::int64_t row_ =
+      0;  ///< Elements of one index of the dimensions before the shard dimension, locally ...
+  std::int64_t whole_row_ =
+      0;  ///< ... and in the whole parameter; both 0 if the local elements are consecutive.
 };
 
 /// Puts the rank's shards of all parameters into `into`.

@@ -17,7 +17,8 @@ class Observations {
   void add(What what, std::int32_t step, double value) {
     const std::scoped_lock lock(mutex_);
     auto& list = values_[static_cast<std::size_t>(what)];
-    if (list.size() <= static_cast<std::size_t>(step)) list.resize(static_cast<std::size_t>(step) + 1);
+    if (list.size() <= static_cast<std::size_t>(step))
+      list.resize(static_cast<std::size_t>(step) + 1);
     Entry& e = list[static_cast<std::size_t>(step)];
     e.value = what == What::kLoss ? e.value + value : value;
     e.seen = true;
@@ -26,7 +27,8 @@ class Observations {
   bool get(What what, std::int32_t step, double* value) const {
     const std::scoped_lock lock(mutex_);
     const auto& list = values_[static_cast<std::size_t>(what)];
-    if (static_cast<std::size_t>(step) >= list.size() || !list[static_cast<std::size_t>(step)].seen) return false;
+    if (static_cast<std::size_t>(step) >= list.size() || !list[static_cast<std::size_t>(step)].seen)
+      return false;
     *value = list[static_cast<std::size_t>(step)].value;
     return true;
   }

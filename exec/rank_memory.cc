@@ -20,7 +20,8 @@ Extent extent_of(const View& v, std::int64_t base) {
   if (v.numel() == 0) return {base, base};
   std::int64_t low = 0, high = 0;
   for (int d = 0; d < v.rank; ++d) {
-    const std::int64_t reach = (v.shape[static_cast<std::size_t>(d)] - 1) * v.stride[static_cast<std::size_t>(d)];
+    const std::int64_t reach =
+        (v.shape[static_cast<std::size_t>(d)] - 1) * v.stride[static_cast<std::size_t>(d)];
     (reach < 0 ? low : high) += reach;
   }
   const std::int64_t width = size_of(v.dtype);
@@ -28,14 +29,15 @@ Extent extent_of(const View& v, std::int64_t base) {
 }
 
 AccessCheck::Range range_of_view(const TensorView& v) {
-  const Extent e = extent_of(v, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(v.data)));
+  const Extent e =
+      extent_of(v, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(v.data)));
   return {static_cast<std::uint64_t>(e.first), static_cast<std::uint64_t>(e.last)};
 }
 
 }  // namespace
 
-RankMemory::RankMemory(const Schedule& schedule, const RankProgram& program, std::int64_t rank, BackendMemory memory,
-                       const AllocatorOptions& options, bool checked)
+RankMemory::RankMemory(const Schedule& schedule, const RankProgram& program, std::int64_t rank,
+                       BackendMemory memory, const AllocatorOptions& options, bool checked)
     : schedule_(schedule),
       program_(program),
       rank_(rank),
@@ -51,8 +53,8 @@ void RankMemory::fail(const std::string& what) const {
 std::string RankMemory::name_of_buffer(BufferId id) const {
   const Buffer& b = program_.buffers[id.value];
   const std::string& name = program_.names[b.name];
-  return fmt::format("buffer {}{}{} ({} B, {})", id.value, name.empty() ? "" : " ", name, b.bytes.value,
-                     name_of(b.category));
+  return fmt::format("buffer {}{}{} ({} B, {})", id.value, name.empty() ? "" : " ", name,
+                     b.bytes.value, name_of(b.category));
 }
 
 RankMemory::Place& RankMemory::place(BufferId id) {
@@ -68,12 +70,15 @@ AccessCheck::Range RankMemory::range_of(BufferId id) const {
 void RankMemory::allocate(BufferId id) {
   Place& p = place(id);
   if (p.state == State::kLive) {
-    fail(fmt::format("{} is allocated again; instruction {} did so already", name_of_buffer(id), p.since));
+    fail(fmt::format("{} is allocated again; instruction {} did so already", name_of_buffer(id),
+                     p.since));
   }
   const Buffer& b = program_.buffers[id.value];
   if (b.space == MemorySpace::kDevice) {
     const Allocation a = allocator_.allocate(b.bytes, b.pool);
-    if (!a.ok) fail(fmt::format("out of memory for {}: {}", name_of_buffer(id), allocator_.last_out_of_memory().text()));
+    if (!a.ok)
+      fail(fmt::format("out of memory for {}: {}", name_of_buffer(id),
+                       allocator_.last_out_of_memory().text()));
     p.block = a.block;
     p.data = reinterpret_cast<std::byte*>(a.address);
   } else {
@@ -90,15 +95,17 @@ void RankMemory::free(BufferId id) {
   Place& p = place(id);
   if (p.state != State::kLive) {
     fail(fmt::format("frees {}, which {}", name_of_buffer(id),
-                     p.state == State::kNever ? std::string("was never allocated")
-                                              : fmt::format("instruction {} freed already", p.since)));
+                     p.state == State::kNever
+                         ? std::string("was never allocated")
+                         : fmt::format("instruction {} freed already", p.since)));
   }
   if (program_.buffers[id.value].space == MemorySpace::kDevice) {
     if (order_ && !p.recorded.empty()) order_->forget(range_of(id), p.recorded);
     allocator_.free(p.block);
     p.data = nullptr;
   }
-  // Host memory stays until the buffer is allocated again or the run ends: streams may still use it.
+  // Host memory stays until the buffer is allocated again or the run ends: streams may still use
+  // it.
   p.block = BlockHandle{};
   p.state = State::kFreed;
   p.since = instruction_;
@@ -106,10 +113,12 @@ void RankMemory::free(BufferId id) {
 
 void RankMemory::record_stream(BufferId id, StreamIndex stream) {
   Place& p = place(id);
-  if (p.state != State::kLive) fail(fmt::format("records a stream on {}, which is not allocated", name_of_buffer(id)));
+  if (p.state != State::kLive)
+    fail(fmt::format("records a stream on {}, which is not allocated", name_of_buffer(id)));
   if (program_.buffers[id.value].space != MemorySpace::kDevice) return;
   allocator_.record_stream(p.block, stream);
-  if (std::find(p.recorded.begin(), p.recorded.end(), stream) == p.recorded.end()) p.recorded.push_back(stream);
+  if (std::find(p.recorded.begin(), p.recorded.end(), stream) == p.recorded.end())
+    p.recorded.push_back(stream);
 }
 
 void RankMemory::carry_over(const std::vector<Carry>& carries) {
@@ -117,12 +126,13 @@ void RankMemory::carry_over(const std::vector<Carry>& carries) {
   for (const Carry& c : carries) moved.push_back(std::exchange(place(c.now), Place{}));
   for (std::size_t i = 0; i < carries.size(); ++i) {
     if (moved[i].state != State::kLive) {
-      fail(fmt::format("{} should live on in the repeated step but is not allocated", name_of_buffer(carries[i].now)));
+      fail(fmt::format("{} should live on in the repeated step but is not allocated",
+                       name_of_buffer(carries[i].now)));
     }
     Place& target = place(carries[i].before);
     if (target.state == State::kLive) {
-      fail(fmt::format("{} takes the place of {}, which is still allocated", name_of_buffer(carries[i].now),
-                       name_of_buffer(carries[i].before)));
+      fail(fmt::format("{} takes the place of {}, which is still allocated",
+                       name_of_buffer(carries[i].now), name_of_buffer(carries[i].before)));
     }
     if (target.host) replaced_host_memory_.push_back(std::move(target.host));
     target = std::move(moved[i]);
@@ -148,11 +158,13 @@ TensorView RankMemory::view(TensorId id) const {
                                               : fmt::format("instruction {} freed", p.since)));
   }
   std::int64_t offset = t.offset;
-  if (t.offset_per_rank != 0) offset += t.offset_per_rank * schedule_.groups.at(t.group.value).index_of(rank_);
+  if (t.offset_per_rank != 0)
+    offset += t.offset_per_rank * schedule_.groups.at(t.group.value).index_of(rank_);
   const Extent e = extent_of(v, offset);
   const std::int64_t size = program_.buffers[t.buffer.value].bytes.value;
   if (e.first < 0 || e.last > size) {
-    fail(fmt::format("tensor {} covers bytes {} to {} of {}", id.value, e.first, e.last, name_of_buffer(t.buffer)));
+    fail(fmt::format("tensor {} covers bytes {} to {} of {}", id.value, e.first, e.last,
+                     name_of_buffer(t.buffer)));
   }
   v.data = p.data + offset;
   return v;

@@ -14,14 +14,14 @@
 
 namespace foreshard {
 
-/// The buffers of one rank: which are live, where they lie, and whether an access is allowed. Device buffers come from the
-/// caching allocator over the backend's memory, in host order, so its statistics are those of the simulator's. Host
-/// buffers come from the process's heap. Not thread-safe: the rank's host thread owns it.
-/// Errors are RunError with rank and instruction.
+/// The buffers of one rank: which are live, where they lie, and whether an access is allowed.
+/// Device buffers come from the caching allocator over the backend's memory, in host order, so its
+/// statistics are those of the simulator's. Host buffers come from the process's heap. Not
+/// thread-safe: the rank's host thread owns it. Errors are RunError with rank and instruction.
 class RankMemory {
  public:
-  RankMemory(const Schedule& schedule, const RankProgram& program, std::int64_t rank, BackendMemory memory,
-             const AllocatorOptions& options, bool checked);
+  RankMemory(const Schedule& schedule, const RankProgram& program, std::int64_t rank,
+             BackendMemory memory, const AllocatorOptions& options, bool checked);
 
   /// For the error texts: the instruction being issued.
   void at_instruction(std::uint32_t instruction) { instruction_ = instruction; }
@@ -32,12 +32,14 @@ class RankMemory {
   /// Moves what is live in `now` to `before`, for all pairs at once.
   void carry_over(const std::vector<Carry>& carries);
 
-  /// The tensor's memory; absent for an invalid id. The buffer must be live and hold all of the view.
+  /// The tensor's memory; absent for an invalid id. The buffer must be live and hold all of the
+  /// view.
   TensorView view(TensorId id) const;
   bool live(BufferId id) const { return buffers_[id.value].state == State::kLive; }
 
   /// Declares the accesses of one piece of work on a stream (checked mode).
-  void check_work(StreamIndex stream, const std::vector<TensorView>& reads, const std::vector<TensorView>& writes);
+  void check_work(StreamIndex stream, const std::vector<TensorView>& reads,
+                  const std::vector<TensorView>& writes);
   AccessCheck* order() { return order_ ? &*order_ : nullptr; }
 
   const AllocatorStats& stats() const { return allocator_.stats(); }
@@ -50,8 +52,8 @@ class RankMemory {
     BlockHandle block;
     std::byte* data = nullptr;
     std::vector<StreamIndex> recorded;
-    std::uint32_t since = 0;                  ///< Instruction that allocated or freed it.
-    std::unique_ptr<std::byte[]> host;        ///< Memory outside the device.
+    std::uint32_t since = 0;            ///< Instruction that allocated or freed it.
+    std::unique_ptr<std::byte[]> host;  ///< Memory outside the device.
   };
 
   Place& place(BufferId id);

@@ -24,12 +24,15 @@ namespace {
 
 constexpr std::int64_t kMostRanks = 16;
 
-void check_emulation(const Schedule& s, const std::vector<std::vector<Time>>& times, const char* what,
-                     IssueList& issues) {
+void check_emulation(const Schedule& s, const std::vector<std::vector<Time>>& times,
+                     const char* what, IssueList& issues) {
   if (times.empty()) return;
   bool fits = times.size() == s.programs.size();
-  for (std::size_t p = 0; fits && p < times.size(); ++p) fits = times[p].size() == s.programs[p].instructions.size();
-  if (!fits) issues.add(what, "the durations are not those of this schedule", "one time per instruction of each program");
+  for (std::size_t p = 0; fits && p < times.size(); ++p)
+    fits = times[p].size() == s.programs[p].instructions.size();
+  if (!fits)
+    issues.add(what, "the durations are not those of this schedule",
+               "one time per instruction of each program");
 }
 
 /// A program must name its tensors, and each of its operators needs a kernel.
@@ -37,7 +40,8 @@ void check_runnable(const Schedule& s, IssueList& issues) {
   std::set<OpKind> without_kernel;
   for (const RankProgram& p : s.programs) {
     if (!p.launches.empty() && !has_tensors(p)) {
-      issues.add("programs", "the plan says times and memory only, no tensors", "plan again with --executable yes");
+      issues.add("programs", "the plan says times and memory only, no tensors",
+                 "plan again with --executable yes");
       return;
     }
     for (const Launch& l : p.launches) {
@@ -53,9 +57,11 @@ void check_runnable(const Schedule& s, IssueList& issues) {
 void check_options(const Schedule& s, const RunOptions& o) {
   IssueList issues("run");
   if (s.world < 1 || s.world > kMostRanks) {
-    issues.add("world", fmt::format("{} ranks", s.world), fmt::format("1 to {} on this machine", kMostRanks));
+    issues.add("world", fmt::format("{} ranks", s.world),
+               fmt::format("1 to {} on this machine", kMostRanks));
   }
-  if (s.program_of_rank.empty()) issues.add("program_of_rank", "no program", "one entry, or one for each rank");
+  if (s.program_of_rank.empty())
+    issues.add("program_of_rank", "no program", "one entry, or one for each rank");
   if (o.steps < 0) issues.add("steps", fmt::format("{} steps", o.steps), "0 or more");
   for (const RankProgram& p : s.programs) {
     if (p.steps.empty() && o.steps > 0) issues.add("steps", "the schedule has no step to run");
@@ -64,7 +70,8 @@ void check_options(const Schedule& s, const RunOptions& o) {
   if (o.emulate) {
     check_emulation(s, o.emulate->host, "emulated host times", issues);
     check_emulation(s, o.emulate->device, "emulated device times", issues);
-    if (!(o.emulate->time_scale > 0)) issues.add("time scale", fmt::format("{}", o.emulate->time_scale), "above 0");
+    if (!(o.emulate->time_scale > 0))
+      issues.add("time scale", fmt::format("{}", o.emulate->time_scale), "above 0");
   }
   issues.throw_if_any();
 }
@@ -80,10 +87,11 @@ class StartLine {
       clock_.start();
       changed_.notify_all();
     }
-    const bool all = control_.wait(lock, changed_, [&] { return waiting_for_ == 0; }, control_.watchdog());
+    const bool all = control_.wait(
+        lock, changed_, [&] { return waiting_for_ == 0; }, control_.watchdog());
     if (!all) {
-      throw RunError(fmt::format("rank {} waited {} ms before the first step for {} other ranks", rank,
-                                 control_.watchdog().count(), waiting_for_));
+      throw RunError(fmt::format("rank {} waited {} ms before the first step for {} other ranks",
+                                 rank, control_.watchdog().count(), waiting_for_));
     }
   }
 
@@ -97,7 +105,8 @@ class StartLine {
 
 struct Rank {
   PacingCounts pacing;
-  std::unique_ptr<Backend> backend;          // outlives the interpreter, which owns the allocator over its memory
+  std::unique_ptr<Backend>
+      backend;  // outlives the interpreter, which owns the allocator over its memory
   std::unique_ptr<Interpreter> interpreter;
   std::thread host;
   std::atomic<bool> ended{false};
@@ -113,7 +122,8 @@ class Run {
         transport_(make_shared_memory_transport(control_)),
         start_(schedule.world, control_, clock_),
         shared_{schedule_, options_, control_, clock_} {
-    steps_ = options.steps > 0 ? options.steps : static_cast<std::int32_t>(schedule.program_for(0).steps.size());
+    steps_ = options.steps > 0 ? options.steps
+                               : static_cast<std::int32_t>(schedule.program_for(0).steps.size());
   }
 
   RunResult execute() {
@@ -134,8 +144,8 @@ class Run {
     for (std::int64_t r = 0; r < schedule_.world; ++r) {
       const RankProgram& program = schedule_.program_for(r);
       auto rank = std::make_unique<Rank>();
-      rank->backend = make_cpu_backend(backend_shared, options_.mode, program.streams.size(), program.events,
-                                       options_.device_memory, rank->pacing);
+      rank->backend = make_cpu_backend(backend_shared, options_.mode, program.streams.size(),
+                                       program.events, options_.device_memory, rank->pacing);
       rank->interpreter = std::make_unique<Interpreter>(shared_, r, *rank->backend);
       ranks_.push_back(std::move(rank));
     }
@@ -154,12 +164,15 @@ class Run {
     rank.ended.store(true);
   }
 
-  /// Watches until all host threads have ended; a run in which nothing moves for the watchdog's time is failed.
+  /// Watches until all host threads have ended; a run in which nothing moves for the watchdog's
+  /// time is failed.
   void supervise() {
     using Clock = std::chrono::steady_clock;
     std::uint64_t ticks = control_.ticks();
     auto moved = Clock::now();
-    const auto running = [&] { return std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return !r->ended.load(); }); };
+    const auto running = [&] {
+      return std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return !r->ended.load(); });
+    };
     while (running()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       if (std::exchange(ticks, control_.ticks()) != ticks) moved = Clock::now();
@@ -173,8 +186,8 @@ class Run {
     std::string where;
     for (const auto& r : ranks_) {
       if (r->ended.load()) continue;
-      where += fmt::format("{}rank {} at instruction {}", where.empty() ? "" : ", ", r->interpreter->context().rank,
-                           r->interpreter->position());
+      where += fmt::format("{}rank {} at instruction {}", where.empty() ? "" : ", ",
+                           r->interpreter->context().rank, r->interpreter->position());
     }
     return fmt::format("the run stands still: {}", where);
   }
@@ -188,13 +201,16 @@ class Run {
       auto& all = result.trace.spans;
       if (options_.record_spans) {
         all.insert(all.end(), spans.begin(), spans.end());
-        all.insert(all.end(), ranks_[r]->interpreter->spans.begin(), ranks_[r]->interpreter->spans.end());
+        all.insert(all.end(), ranks_[r]->interpreter->spans.begin(),
+                   ranks_[r]->interpreter->spans.end());
       }
     }
     if (const std::exception_ptr error = control_.error()) std::rethrow_exception(error);
     fill_trace(result, device_ends);
     if (options_.gather_parameters) {
-      for (const auto& r : ranks_) add_local_parameters(r->interpreter->context(), r->interpreter->memory(), result.parameters);
+      for (const auto& r : ranks_)
+        add_local_parameters(r->interpreter->context(), r->interpreter->memory(),
+                             result.parameters);
     }
     return result;
   }
@@ -249,12 +265,14 @@ class Run {
       result.trace.notes.push_back("times are of CPU ranks and say nothing about other hardware");
       return;
     }
-    const auto bound = static_cast<std::int64_t>(options_.emulate->overrun_share * static_cast<double>(result.timed_work));
+    const auto bound = static_cast<std::int64_t>(options_.emulate->overrun_share *
+                                                 static_cast<double>(result.timed_work));
     result.trace.timing_valid = result.trace.overruns <= bound;
-    result.trace.notes.push_back(fmt::format(
-        "durations were given, not measured: this run proves order, lifetimes, bytes and numerics; {} of {} pieces of "
-        "work ended late (at most {} allowed)",
-        result.trace.overruns, result.timed_work, bound));
+    result.trace.notes.push_back(
+        fmt::format("durations were given, not measured: this run proves order, lifetimes, bytes "
+                    "and numerics; {} of {} pieces of "
+                    "work ended late (at most {} allowed)",
+                    result.trace.overruns, result.timed_work, bound));
   }
 
   const Schedule& schedule_;

@@ -20,13 +20,14 @@ namespace foreshard {
 
 /// How the streams of a rank are run.
 enum class StreamMode : std::uint8_t {
-  kInline,   ///< Work runs in the rank's host thread as it is issued: one thread per rank, no overlap.
+  kInline,   ///< Work runs in the rank's host thread as it is issued: one thread per rank, no
+             ///< overlap.
   kThreads,  ///< A worker thread per stream: real overlap, real waiting.
 };
 
 /// Initial value of element `index` (row-major, of the whole parameter) of `name`.
-using Initializer =
-    std::function<double(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t index)>;
+using Initializer = std::function<double(
+    const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t index)>;
 
 /// Which part of the data a batch is.
 struct BatchPosition {
@@ -34,18 +35,23 @@ struct BatchPosition {
   std::int32_t step = 0, micro_batch = 0;
 };
 /// Fills `destination` (contiguous) with the rank's rows of one model input.
-using DataSource = std::function<void(const ModelInput& input, const BatchPosition& position, const TensorView& destination)>;
+using DataSource = std::function<void(const ModelInput& input, const BatchPosition& position,
+                                      const TensorView& destination)>;
 
-/// Durations to emulate: every instruction takes its time by the wall clock, chained nominally (an end is the nominal end
-/// of what it waits for plus its duration), so that late wake-ups do not add up. Instructions are those of
-/// Schedule::programs[p]. The executor never reports these numbers as measurements; a run proves order, lifetimes, bytes
-/// and numerics, not the durations themselves.
+/// Durations to emulate: every instruction takes its time by the wall clock, chained nominally (an
+/// end is the nominal end of what it waits for plus its duration), so that late wake-ups do not add
+/// up. Instructions are those of Schedule::programs[p]. The executor never reports these numbers as
+/// measurements; a run proves order, lifetimes, bytes and numerics, not the durations themselves.
 struct EmulatedTimes {
-  std::vector<std::vector<Time>> host;    ///< [program][instruction]: host thread time; may be empty.
-  std::vector<std::vector<Time>> device;  ///< [program][instruction]: time on the stream; a collective's from when all arrived.
-  double time_scale = 1;                  ///< Wall-clock seconds per emulated second. Raise it where work is too short to emulate.
-  Time tolerance = microseconds(500);     ///< Wall clock. Work that ends later than this after its deadline is an overrun.
-  double overrun_share = 0.01;            ///< Timing is valid while overruns are at most this share of the timed work.
+  std::vector<std::vector<Time>> host;  ///< [program][instruction]: host thread time; may be empty.
+  std::vector<std::vector<Time>> device;  ///< [program][instruction]: time on the stream; a
+                                          ///< collective's from when all arrived.
+  double time_scale =
+      1;  ///< Wall-clock seconds per emulated second. Raise it where work is too short to emulate.
+  Time tolerance = microseconds(
+      500);  ///< Wall clock. Work that ends later than this after its deadline is an overrun.
+  double overrun_share =
+      0.01;  ///< Timing is valid while overruns are at most this share of the timed work.
 };
 
 /// A failure to inject, for tests of the failure handling.
@@ -58,14 +64,16 @@ struct Fault {
 };
 
 struct RunOptions {
-  int steps = 0;                    ///< Steps to run; 0: the plan's. More than the plan has repeat its last step.
+  int steps = 0;  ///< Steps to run; 0: the plan's. More than the plan has repeat its last step.
   StreamMode mode = StreamMode::kThreads;
-  bool checked = true;              ///< Check lifetimes, bounds and stream order of every access (costs host time).
-  bool record_spans = true;         ///< Off: the trace has memory and totals only.
-  bool gather_parameters = false;   ///< Collect the final parameters by name.
-  std::chrono::milliseconds watchdog{30'000};  ///< A rank that waits longer for others ends the run.
-  Initializer initialize;           ///< Default: small values from a hash of the name and the index.
-  DataSource data;                  ///< Default: a fixed formula of row, position and step (exec/defaults.cc).
+  bool checked =
+      true;  ///< Check lifetimes, bounds and stream order of every access (costs host time).
+  bool record_spans = true;        ///< Off: the trace has memory and totals only.
+  bool gather_parameters = false;  ///< Collect the final parameters by name.
+  std::chrono::milliseconds watchdog{
+      30'000};             ///< A rank that waits longer for others ends the run.
+  Initializer initialize;  ///< Default: small values from a hash of the name and the index.
+  DataSource data;  ///< Default: a fixed formula of row, position and step (exec/defaults.cc).
   std::optional<EmulatedTimes> emulate;
   AllocatorOptions allocator;
   Bytes device_memory{std::int64_t{4} << 30};  ///< Capacity of each rank's device.
@@ -79,18 +87,21 @@ struct FinalParameter {
 };
 
 struct RunResult {
-  Trace trace;                                      ///< source "measured"; losses and gradient norms are in it.
-  std::map<std::string, FinalParameter> parameters; ///< If asked for.
-  std::int64_t timed_work = 0;                      ///< Emulation: pieces of work that had a deadline.
+  Trace trace;  ///< source "measured"; losses and gradient norms are in it.
+  std::map<std::string, FinalParameter> parameters;  ///< If asked for.
+  std::int64_t timed_work = 0;  ///< Emulation: pieces of work that had a deadline.
 };
 
-/// Runs the schedule on Schedule::world ranks (1 to 16). Throws InputError if the options do not fit the schedule and
-/// RunError, naming rank and instruction, if a rank fails, is stuck for longer than the watchdog or breaks a rule of
-/// memory use. All threads have ended when it returns or throws.
+/// Runs the schedule on Schedule::world ranks (1 to 16). Throws InputError if the options do not
+/// fit the schedule and RunError, naming rank and instruction, if a rank fails, is stuck for longer
+/// than the watchdog or breaks a rule of memory use. All threads have ended when it returns or
+/// throws.
 RunResult run(const Schedule& schedule, const RunOptions& options);
 
 /// The initial values and the data used where RunOptions gives none.
-double default_initial_value(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t index);
-void default_data(const ModelInput& input, const BatchPosition& position, const TensorView& destination);
+double default_initial_value(const std::string& name, const std::vector<std::int64_t>& shape,
+                             std::int64_t index);
+void default_data(const ModelInput& input, const BatchPosition& position,
+                  const TensorView& destination);
 
 }  // namespace foreshard

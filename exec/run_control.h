@@ -17,8 +17,8 @@ struct RunAborted : std::exception {
   const char* what() const noexcept override { return "the run was ended by another rank"; }
 };
 
-/// The failure state that all threads of one run share. The first failure wins; every wait notices it within a few
-/// milliseconds, so a run ends on all ranks in bounded time. Thread-safe.
+/// The failure state that all threads of one run share. The first failure wins; every wait notices
+/// it within a few milliseconds, so a run ends on all ranks in bounded time. Thread-safe.
 class RunControl {
  public:
   explicit RunControl(std::chrono::milliseconds watchdog) : watchdog_(watchdog) {}
@@ -43,21 +43,24 @@ class RunControl {
     return error_;
   }
 
-  /// Every thread calls this as it comes forward; a run in which nobody does for longer than the watchdog is stuck.
+  /// Every thread calls this as it comes forward; a run in which nobody does for longer than the
+  /// watchdog is stuck.
   void tick() { ticks_.fetch_add(1, std::memory_order_relaxed); }
   std::uint64_t ticks() const { return ticks_.load(std::memory_order_relaxed); }
 
   /// Sleeps; throws RunAborted if the run fails meanwhile.
   void sleep_until(std::chrono::steady_clock::time_point instant) {
-    for (auto now = std::chrono::steady_clock::now(); now < instant; now = std::chrono::steady_clock::now()) {
+    for (auto now = std::chrono::steady_clock::now(); now < instant;
+         now = std::chrono::steady_clock::now()) {
       throw_if_failed();
       tick();
-      std::this_thread::sleep_until(std::min(instant, now + std::chrono::steady_clock::duration(kSlice)));
+      std::this_thread::sleep_until(
+          std::min(instant, now + std::chrono::steady_clock::duration(kSlice)));
     }
   }
 
-  /// Waits until `ready()` (checked under `lock`) holds; throws RunAborted if the run fails meanwhile. Returns false
-  /// if `limit` passed first (zero: no limit).
+  /// Waits until `ready()` (checked under `lock`) holds; throws RunAborted if the run fails
+  /// meanwhile. Returns false if `limit` passed first (zero: no limit).
   template <typename Ready>
   bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Ready ready,
             std::chrono::milliseconds limit = std::chrono::milliseconds::zero()) const {
@@ -65,7 +68,8 @@ class RunControl {
     while (!ready()) {
       throw_if_failed();
       if (limit.count() > 0 && std::chrono::steady_clock::now() - start >= limit) return false;
-      // system_clock: its timed wait is the one that ThreadSanitizer understands; a clock jump only shifts one slice.
+      // system_clock: its timed wait is the one that ThreadSanitizer understands; a clock jump only
+      // shifts one slice.
       changed.wait_until(lock, std::chrono::system_clock::now() + kSlice);
     }
     return true;

@@ -14,9 +14,14 @@ const CallOrigin& origin_of(const DeviceWork& work) {
 
 }  // namespace
 
-StreamWorker::StreamWorker(StreamMode mode, StreamIndex index, RunControl& control, const WallClock& clock,
-                           Pacing pacing, Executor execute)
-    : mode_(mode), index_(index), control_(control), clock_(clock), pacing_(pacing), execute_(std::move(execute)) {
+StreamWorker::StreamWorker(StreamMode mode, StreamIndex index, RunControl& control,
+                           const WallClock& clock, Pacing pacing, Executor execute)
+    : mode_(mode),
+      index_(index),
+      control_(control),
+      clock_(clock),
+      pacing_(pacing),
+      execute_(std::move(execute)) {
   if (mode_ == StreamMode::kThreads) thread_ = std::thread([this] { loop(); });
 }
 
@@ -32,7 +37,10 @@ void StreamWorker::submit(DeviceWork work, NominalTime time) {
 
 std::shared_ptr<Completion> StreamWorker::record(Time issued) {
   auto completion = std::make_shared<Completion>();
-  put({.kind = Item::Kind::kRecord, .work = {}, .time = {issued, Time(0)}, .completion = completion});
+  put({.kind = Item::Kind::kRecord,
+       .work = {},
+       .time = {issued, Time(0)},
+       .completion = completion});
   return completion;
 }
 
@@ -40,7 +48,9 @@ void StreamWorker::wait(std::shared_ptr<Completion> event) {
   put({.kind = Item::Kind::kWait, .work = {}, .time = {}, .completion = std::move(event)});
 }
 
-void StreamWorker::end_step() { put({.kind = Item::Kind::kEndStep, .work = {}, .time = {}, .completion = nullptr}); }
+void StreamWorker::end_step() {
+  put({.kind = Item::Kind::kEndStep, .work = {}, .time = {}, .completion = nullptr});
+}
 
 void StreamWorker::restart_clock() {
   put({.kind = Item::Kind::kRestart, .work = {}, .time = {}, .completion = nullptr});
@@ -86,14 +96,22 @@ void StreamWorker::loop() {
 
 void StreamWorker::process(Item& item) {
   switch (item.kind) {
-    case Item::Kind::kWork: return run_work(item.work, item.time);
+    case Item::Kind::kWork:
+      return run_work(item.work, item.time);
     case Item::Kind::kRecord:
       nominal_ = std::max(nominal_, item.time.issued);
       return item.completion->set(nominal_);
-    case Item::Kind::kWait: nominal_ = std::max(nominal_, item.completion->wait(control_)); return;
-    case Item::Kind::kEndStep: step_ends_.push_back(clock_.now()); return;
-    case Item::Kind::kRestart: nominal_ = Time(0); return;
-    case Item::Kind::kStop: return;
+    case Item::Kind::kWait:
+      nominal_ = std::max(nominal_, item.completion->wait(control_));
+      return;
+    case Item::Kind::kEndStep:
+      step_ends_.push_back(clock_.now());
+      return;
+    case Item::Kind::kRestart:
+      nominal_ = Time(0);
+      return;
+    case Item::Kind::kStop:
+      return;
   }
 }
 
@@ -103,8 +121,13 @@ void StreamWorker::run_work(const DeviceWork& work, NominalTime time) {
   nominal_ = start.nominal + time.duration;
   if (pacing_.enabled && origin.step >= 0) hold_until(nominal_);
   if (origin.step < 0) return;
-  spans_.push_back({.rank = static_cast<std::int32_t>(origin.rank), .lane = Lane::kStream, .stream = index_,
-                    .instruction = origin.instruction, .step = origin.step, .start = start.real, .end = clock_.now()});
+  spans_.push_back({.rank = static_cast<std::int32_t>(origin.rank),
+                    .lane = Lane::kStream,
+                    .stream = index_,
+                    .instruction = origin.instruction,
+                    .step = origin.step,
+                    .start = start.real,
+                    .end = clock_.now()});
 }
 
 void StreamWorker::hold_until(Time deadline) {

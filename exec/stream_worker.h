@@ -18,7 +18,8 @@
 
 namespace foreshard {
 
-/// Set once when a stream passes a point. Shared by the setter and all waiters, so that it outlives both.
+/// Set once when a stream passes a point. Shared by the setter and all waiters, so that it outlives
+/// both.
 class Completion {
  public:
   void set(Time nominal) {
@@ -51,19 +52,20 @@ struct Pacing {
   Time tolerance;  ///< In units of the run's clock.
 };
 
-/// One stream of one rank: runs work in the order of submission, in a thread of its own or at once in the caller's.
-/// All methods but the destructor are called from the rank's host thread.
+/// One stream of one rank: runs work in the order of submission, in a thread of its own or at once
+/// in the caller's. All methods but the destructor are called from the rank's host thread.
 class StreamWorker {
  public:
-  /// When a piece of work began, after meeting all that it had to meet: by the nominal and by the run's clock.
+  /// When a piece of work began, after meeting all that it had to meet: by the nominal and by the
+  /// run's clock.
   struct Start {
     Time nominal, real;
   };
   /// Executes one piece of work; `earliest` is its start if it has nobody to meet.
   using Executor = std::function<Start(const DeviceWork&, Start earliest)>;
 
-  StreamWorker(StreamMode mode, StreamIndex index, RunControl& control, const WallClock& clock, Pacing pacing,
-               Executor execute);
+  StreamWorker(StreamMode mode, StreamIndex index, RunControl& control, const WallClock& clock,
+               Pacing pacing, Executor execute);
   ~StreamWorker();
   StreamWorker(const StreamWorker&) = delete;
   StreamWorker& operator=(const StreamWorker&) = delete;
@@ -86,7 +88,14 @@ class StreamWorker {
 
  private:
   struct Item {
-    enum class Kind : std::uint8_t { kWork, kRecord, kWait, kEndStep, kRestart, kStop } kind = Kind::kWork;
+    enum class Kind : std::uint8_t {
+      kWork,
+      kRecord,
+      kWait,
+      kEndStep,
+      kRestart,
+      kStop
+    } kind = Kind::kWork;
     DeviceWork work;
     NominalTime time;
     std::shared_ptr<Completion> completion;

@@ -9,8 +9,9 @@
 
 namespace foreshard {
 
-/// A schedule's tensor with its buffer resolved to memory: what kernels and transports work on. Strides count elements;
-/// 0 broadcasts. An absent operand has `present` false; a present view of zero elements may have no data.
+/// A schedule's tensor with its buffer resolved to memory: what kernels and transports work on.
+/// Strides count elements; 0 broadcasts. An absent operand has `present` false; a present view of
+/// zero elements may have no data.
 struct TensorView {
   std::byte* data = nullptr;
   DType dtype = DType::kFloat32;

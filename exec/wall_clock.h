@@ -7,8 +7,9 @@
 
 namespace foreshard {
 
-/// The wall clock of one run, common to its ranks: reads as emulated time since the first step began. All times inside
-/// the executor are of this clock; `scale` wall-clock seconds pass in one of its seconds.
+/// The wall clock of one run, common to its ranks: reads as emulated time since the first step
+/// began. All times inside the executor are of this clock; `scale` wall-clock seconds pass in one
+/// of its seconds.
 class WallClock {
  public:
   explicit WallClock(double scale) : scale_(scale) {}
@@ -22,10 +23,13 @@ class WallClock {
   }
   /// Wall-clock instant of a time of this clock.
   std::chrono::steady_clock::time_point wall(Time t) const {
-    return zero_ + std::chrono::nanoseconds(static_cast<std::int64_t>(static_cast<double>(t.value) * scale_ / 1000.0));
+    return zero_ + std::chrono::nanoseconds(
+                       static_cast<std::int64_t>(static_cast<double>(t.value) * scale_ / 1000.0));
   }
   /// A span of wall-clock time in units of this clock.
-  Time from_wall(Time wall) const { return Time(static_cast<std::int64_t>(static_cast<double>(wall.value) / scale_)); }
+  Time from_wall(Time wall) const {
+    return Time(static_cast<std::int64_t>(static_cast<double>(wall.value) / scale_));
+  }
 
  private:
   double scale_;

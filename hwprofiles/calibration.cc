@@ -50,7 +50,8 @@ std::optional<CalibrationCoverage> training_coverage() {
       const Json& r = coverage->at(key);
       return CalibrationCoverage::Range{r.at(0).get<std::int64_t>(), r.at(1).get<std::int64_t>()};
     };
-    return CalibrationCoverage{range("gpus"), range("sequence"), range("tokens"), range("million_parameters")};
+    return CalibrationCoverage{range("gpus"), range("sequence"), range("tokens"),
+                               range("million_parameters")};
   }
   return std::nullopt;
 }

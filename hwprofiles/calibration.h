@@ -1,7 +1,8 @@
 #pragma once
 
-// Calibrated numbers of the catalogue: files in catalogue/calibrations, as `foreshard calibrate runs` writes them. They
-// replace the numbers of the GPU files, which hold the priors (values that no training run has touched).
+// Calibrated numbers of the catalogue: files in catalogue/calibrations, as `foreshard calibrate
+// runs` writes them. They replace the numbers of the GPU files, which hold the priors (values that
+// no training run has touched).
 
 #include <cstdint>
 #include <optional>
@@ -11,8 +12,8 @@
 
 namespace foreshard {
 
-/// Replaces the efficiencies of `gpu` (by its canonical catalogue `name`) that calibration files of the catalogue give;
-/// each keeps the replaced value as its `prior`.
+/// Replaces the efficiencies of `gpu` (by its canonical catalogue `name`) that calibration files of
+/// the catalogue give; each keeps the replaced value as its `prior`.
 void apply_catalogue_calibrations(std::string_view name, GpuProfile& gpu);
 
 /// The profile as it was before calibration: every fact with a prior takes it back.
@@ -23,7 +24,7 @@ struct CalibrationCoverage {
   struct Range {
     std::int64_t least = 0, most = 0;
   };
-  Range gpus, sequence, tokens, million_parameters;   ///< tokens: of a GPU and micro-batch.
+  Range gpus, sequence, tokens, million_parameters;  ///< tokens: of a GPU and micro-batch.
 };
 
 /// Of the catalogue's training calibration; nothing if it does not say.

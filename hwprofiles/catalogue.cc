@@ -50,7 +50,8 @@ class Catalogue final : public BaseFinder {
     const auto* file = find_file("gpus", name);
     if (file == nullptr) return false;
     into = GpuProfile{};
-    read(*file, [&](const Json& json, IssueList& issues) { read_gpu(json, "", {}, *this, issues, into); });
+    read(*file,
+         [&](const Json& json, IssueList& issues) { read_gpu(json, "", {}, *this, issues, into); });
     apply_catalogue_calibrations(file->name, into);
     return true;
   }
@@ -59,7 +60,8 @@ class Catalogue final : public BaseFinder {
     if (file == nullptr || ++depth_ > kLongestBaseChain) return false;
     into = HardwareProfile{};
     into.file = "catalogue";
-    read(*file, [&](const Json& json, IssueList& issues) { read_machine(json, *this, issues, into); });
+    read(*file,
+         [&](const Json& json, IssueList& issues) { read_machine(json, *this, issues, into); });
     --depth_;
     return true;
   }
@@ -67,7 +69,9 @@ class Catalogue final : public BaseFinder {
     const auto* file = find_file("networks", name);
     if (file == nullptr) return false;
     into = NetworkProfile{};
-    read(*file, [&](const Json& json, IssueList& issues) { read_network(json, "", {}, *this, issues, into); });
+    read(*file, [&](const Json& json, IssueList& issues) {
+      read_network(json, "", {}, *this, issues, into);
+    });
     return true;
   }
   std::vector<std::string> known_gpus() override { return names_in("gpus"); }
@@ -84,22 +88,24 @@ class Catalogue final : public BaseFinder {
   int depth_ = 0;
 };
 
-/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue name.
-constexpr double kFastestNetwork = 100'000;   ///< Gb/s of one NIC that a name may ask for.
+/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue
+/// name.
+constexpr double kFastestNetwork = 100'000;  ///< Gb/s of one NIC that a name may ask for.
 
 struct ShortName {
-  int multiplier = 0;           ///< "2x-"
-  std::string base;             ///< catalogue name of a GPU or a machine
-  std::optional<double> rate;   ///< Gb/s of each NIC
-  int nics = 0;                 ///< 0: as the base has
-  std::string network_kind;     ///< "" as the base has
-  bool rate_by_dash = false;    ///< "-200g" rather than "@200g"
+  int multiplier = 0;          ///< "2x-"
+  std::string base;            ///< catalogue name of a GPU or a machine
+  std::optional<double> rate;  ///< Gb/s of each NIC
+  int nics = 0;                ///< 0: as the base has
+  std::string network_kind;    ///< "" as the base has
+  bool rate_by_dash = false;   ///< "-200g" rather than "@200g"
 };
 
 std::optional<double> parse_number(std::string_view text) {
   double value = 0;
   const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || text.empty()) return std::nullopt;
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || text.empty())
+    return std::nullopt;
   return value;
 }
 
@@ -115,15 +121,16 @@ std::optional<int> parse_count(std::string_view text) {
 }
 
 /// "400g", "4x100g", "400g-roce" into `name`.
-void require_possible_rate(const std::string& typed, std::optional<double> rate, std::string_view text,
-                           const std::string& hint) {
+void require_possible_rate(const std::string& typed, std::optional<double> rate,
+                           std::string_view text, const std::string& hint) {
   if (rate && *rate > 0 && *rate <= kFastestNetwork) return;
   bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text),
            fmt::format("above 0, at most {:.0f}; {}", kFastestNetwork, hint));
 }
 
 void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
-  const std::string hint = "such as @400g, @4x100g, @400g-roce (kinds: ib, roce, efa, tcpx, tcpxo, tcp, slingshot)";
+  const std::string hint =
+      "such as @400g, @4x100g, @400g-roce (kinds: ib, roce, efa, tcpx, tcpxo, tcp, slingshot)";
   if (const auto dash = text.find('-'); dash != std::string_view::npos) {
     name.network_kind = text.substr(dash + 1);
     text = text.substr(0, dash);
@@ -134,7 +141,8 @@ void parse_network_suffix(const std::string& typed, std::string_view text, Short
     name.nics = *nics;
     text = text.substr(x + 1);
   }
-  if (!text.ends_with('g')) bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text), hint);
+  if (!text.ends_with('g'))
+    bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text), hint);
   name.rate = parse_number(text.substr(0, text.size() - 1));
   require_possible_rate(typed, name.rate, text, hint);
 }
@@ -152,7 +160,8 @@ ShortName parse_short_name(const std::string& typed) {
       text = text.substr(x + 2);
     }
   }
-  if (const auto dash = text.rfind('-'); dash != std::string_view::npos && text.ends_with('g') && !name.rate) {
+  if (const auto dash = text.rfind('-');
+      dash != std::string_view::npos && text.ends_with('g') && !name.rate) {
     if (const auto rate = parse_number(text.substr(dash + 1, text.size() - dash - 2))) {
       require_possible_rate(typed, rate, text.substr(dash + 1), "such as 2x-a100-80-200g");
       name.rate = rate;
@@ -169,7 +178,8 @@ void keep_gpus(HardwareProfile& machine, int gpus) {
   const int had = machine.gpus_per_node();
   if (gpus == had) return;
   const auto source = fmt::format("{} of the {} GPUs of {}", gpus, had, machine.name);
-  machine.node.gpus = Fact{static_cast<double>(gpus), Dimension::kCount, FactKind::kAssumed, source};
+  machine.node.gpus =
+      Fact{static_cast<double>(gpus), Dimension::kCount, FactKind::kAssumed, source};
   if (machine.network.nics.known() && machine.network.nics.value > 1) {
     const double nics = std::max(1.0, std::floor(machine.network.nics.value * gpus / had));
     machine.network.nics = Fact{nics, Dimension::kCount, FactKind::kAssumed, source};
@@ -180,7 +190,8 @@ void keep_gpus(HardwareProfile& machine, int gpus) {
   }
 }
 
-void replace_network(Catalogue& catalogue, const std::string& typed, const ShortName& name, HardwareProfile& machine) {
+void replace_network(Catalogue& catalogue, const std::string& typed, const ShortName& name,
+                     HardwareProfile& machine) {
   if (!name.rate) return;
   const auto source = "the name " + typed;
   auto kind = name.network_kind;
@@ -190,7 +201,8 @@ void replace_network(Catalogue& catalogue, const std::string& typed, const Short
     const Fact rails = machine.network.rails;
     if (!catalogue.network(kind, machine.network)) {
       const auto kinds = names_in("networks");
-      bad_name(typed, "there is no network kind \"" + kind + "\"", fmt::format("{}", fmt::join(kinds, ", ")));
+      bad_name(typed, "there is no network kind \"" + kind + "\"",
+               fmt::format("{}", fmt::join(kinds, ", ")));
     }
     if (rails.known()) machine.network.rails = rails;
   }
@@ -206,7 +218,8 @@ std::string usual_node(const EmbeddedFile& gpu) {
 }
 
 /// The machine that the multiplier and base of a short name mean; nothing if the base is unknown.
-std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::string& typed, const ShortName& name) {
+std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::string& typed,
+                                          const ShortName& name) {
   HardwareProfile machine;
   if (catalogue.machine(name.base, machine)) {
     machine.nodes = name.multiplier;
@@ -226,7 +239,8 @@ std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::strin
   } else if (n > box && n % box == 0) {
     machine.nodes = n / box;
   } else if (n > box) {
-    bad_name(typed, fmt::format("{} GPUs do not fill nodes of {}", n, box), fmt::format("a multiple of {}", box));
+    bad_name(typed, fmt::format("{} GPUs do not fill nodes of {}", n, box),
+             fmt::format("a multiple of {}", box));
   }
   return machine;
 }
@@ -247,7 +261,8 @@ bool looks_like_file(const std::string& text) {
 }
 
 std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return text;
 }
 
@@ -266,7 +281,8 @@ HardwareProfile parse_hardware(std::string_view text, const std::string& file) {
 }
 
 HardwareProfile load_hardware(const std::string& name_or_file) {
-  if (looks_like_file(name_or_file)) return parse_hardware(read_text_file(name_or_file), name_or_file);
+  if (looks_like_file(name_or_file))
+    return parse_hardware(read_text_file(name_or_file), name_or_file);
   Catalogue catalogue;
   const auto typed = lower_case(name_or_file);
   ShortName whole;

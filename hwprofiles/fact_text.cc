@@ -12,21 +12,27 @@ struct Unit {
   double factor;
 };
 
-/// Units of a dimension; the first is the base unit. Memory as sold is decimal (GB), as installed binary (GiB).
+/// Units of a dimension; the first is the base unit. Memory as sold is decimal (GB), as installed
+/// binary (GiB).
 std::vector<Unit> unit_table(Dimension dimension) {
   switch (dimension) {
-    case Dimension::kCount: return {{"", 1}};
+    case Dimension::kCount:
+      return {{"", 1}};
     case Dimension::kBytes:
-      return {{"B", 1},         {"kB", 1e3},          {"MB", 1e6},           {"GB", 1e9},          {"TB", 1e12},
-              {"KiB", 1024.0},  {"MiB", 1048576.0},   {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+      return {{"B", 1},           {"kB", 1e3},           {"MB", 1e6},
+              {"GB", 1e9},        {"TB", 1e12},          {"KiB", 1024.0},
+              {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
     case Dimension::kBytesPerSecond:
-      return {{"B/s", 1},    {"MB/s", 1e6},      {"GB/s", 1e9},     {"TB/s", 1e12},
+      return {{"B/s", 1},        {"MB/s", 1e6},     {"GB/s", 1e9},     {"TB/s", 1e12},
               {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8}, {"Tb/s", 1e12 / 8}};
     case Dimension::kFlopsPerSecond:
       return {{"FLOP/s", 1}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}};
-    case Dimension::kSeconds: return {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
-    case Dimension::kWatts: return {{"W", 1}, {"kW", 1e3}};
-    case Dimension::kMoney: return {{"USD/h", 1}};
+    case Dimension::kSeconds:
+      return {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+    case Dimension::kWatts:
+      return {{"W", 1}, {"kW", 1e3}};
+    case Dimension::kMoney:
+      return {{"USD/h", 1}};
   }
   return {};
 }
@@ -51,7 +57,8 @@ struct Reading {
   std::string_view key;
   Dimension dimension;
 
-  void store(double value, std::string_view unit, FactKind kind, std::string source, Fact& fact) const {
+  void store(double value, std::string_view unit, FactKind kind, std::string source,
+             Fact& fact) const {
     const auto factor = unit_factor(dimension, unit);
     if (!factor) {
       const auto found = unit.empty() ? std::string("no unit") : fmt::format("unit \"{}\"", unit);
@@ -66,10 +73,12 @@ struct Reading {
     fact = Fact{base, dimension, kind, std::move(source)};
   }
 
-  void short_form(double value, std::string_view unit, const FactDefaults& defaults, Fact& fact) const {
+  void short_form(double value, std::string_view unit, const FactDefaults& defaults,
+                  Fact& fact) const {
     if (defaults.source.empty() || !defaults.kind) {
-      object.report(key, "this number has no source",
-                    "write {value, unit, kind, source}, or \"source\" and \"kind\" once for the whole file");
+      object.report(
+          key, "this number has no source",
+          "write {value, unit, kind, source}, or \"source\" and \"kind\" once for the whole file");
       return;
     }
     store(value, unit, *defaults.kind, defaults.source, fact);
@@ -79,14 +88,17 @@ struct Reading {
     ObjectReader reader(value, object.path_of(key), object.issues());
     const double number = reader.number("value", std::nan(""), 0, 1e30);
     const auto unit = reader.string("unit", "");
-    const auto kind = reader.choice("kind", defaults.kind ? std::string(name_of(*defaults.kind)) : "",
-                                    {"datasheet", "measured", "assumed", "calibrated"});
+    const auto kind =
+        reader.choice("kind", defaults.kind ? std::string(name_of(*defaults.kind)) : "",
+                      {"datasheet", "measured", "assumed", "calibrated"});
     const auto source = reader.string("source", defaults.source);
     const double uncertainty = reader.number("uncertainty", std::nan(""), 0, 10);
     const double prior = reader.number("prior", std::nan(""), 0, 1e30);
     if (!reader.has("value")) reader.report("value", "missing", "a number");
-    if (kind.empty()) reader.report("kind", "missing", "datasheet, measured, assumed or calibrated");
-    if (source.empty()) reader.report("source", "missing", "where the number comes from, in a few words");
+    if (kind.empty())
+      reader.report("kind", "missing", "datasheet, measured, assumed or calibrated");
+    if (source.empty())
+      reader.report("source", "missing", "where the number comes from, in a few words");
     reader.finish();
     if (std::isnan(number) || source.empty()) return;
     const auto parsed = parse_fact_kind(kind);
@@ -127,7 +139,8 @@ std::string_view base_unit(Dimension dimension) {
 
 std::vector<std::string> units_of(Dimension dimension) {
   std::vector<std::string> names;
-  for (const auto& unit : unit_table(dimension)) names.emplace_back(unit.name.empty() ? "none" : unit.name);
+  for (const auto& unit : unit_table(dimension))
+    names.emplace_back(unit.name.empty() ? "none" : unit.name);
   return names;
 }
 
@@ -138,8 +151,8 @@ std::optional<double> unit_factor(Dimension dimension, std::string_view unit) {
   return std::nullopt;
 }
 
-void read_fact(ObjectReader& object, std::string_view key, Dimension dimension, const FactDefaults& defaults,
-               Fact& fact) {
+void read_fact(ObjectReader& object, std::string_view key, Dimension dimension,
+               const FactDefaults& defaults, Fact& fact) {
   const Json* value = object.get(key);
   if (value == nullptr || value->is_null()) return;
   const Reading reading{object, key, dimension};
@@ -151,7 +164,8 @@ void read_fact(ObjectReader& object, std::string_view key, Dimension dimension, 
     const auto& text = value->get_ref<const std::string&>();
     const auto parts = split_quantity(text);
     if (!parts) {
-      object.report(key, describe_json(*value) + " is not a number with a unit", "such as \"50 GB/s\"");
+      object.report(key, describe_json(*value) + " is not a number with a unit",
+                    "such as \"50 GB/s\"");
     } else {
       reading.short_form(parts->first, parts->second, defaults, fact);
     }
@@ -179,18 +193,24 @@ Json fact_to_json(const Fact& fact) {
 std::string format_fact(const Fact& fact) {
   if (!fact.known()) return "unknown";
   switch (fact.dimension) {
-    case Dimension::kCount: return fmt::format("{:.6g}", fact.value);
+    case Dimension::kCount:
+      return fmt::format("{:.6g}", fact.value);
     case Dimension::kBytes: {
       const double gib = fact.value / (1 << 30);
       if (gib >= 1 && std::fmod(fact.value, 1e9) != 0) return fmt::format("{:.4g} GiB", gib);
       return scaled(fact.value, {{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}});
     }
-    case Dimension::kBytesPerSecond: return scaled(fact.value, {{"TB/s", 1e12}, {"GB/s", 1e9}, {"MB/s", 1e6}, {"B/s", 1}});
+    case Dimension::kBytesPerSecond:
+      return scaled(fact.value, {{"TB/s", 1e12}, {"GB/s", 1e9}, {"MB/s", 1e6}, {"B/s", 1}});
     case Dimension::kFlopsPerSecond:
-      return scaled(fact.value, {{"PFLOP/s", 1e15}, {"TFLOP/s", 1e12}, {"GFLOP/s", 1e9}, {"FLOP/s", 1}});
-    case Dimension::kSeconds: return scaled(fact.value, {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}});
-    case Dimension::kWatts: return fmt::format("{:.4g} W", fact.value);
-    case Dimension::kMoney: return fmt::format("{:.2f} USD/h", fact.value);
+      return scaled(fact.value,
+                    {{"PFLOP/s", 1e15}, {"TFLOP/s", 1e12}, {"GFLOP/s", 1e9}, {"FLOP/s", 1}});
+    case Dimension::kSeconds:
+      return scaled(fact.value, {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}});
+    case Dimension::kWatts:
+      return fmt::format("{:.4g} W", fact.value);
+    case Dimension::kMoney:
+      return fmt::format("{:.2f} USD/h", fact.value);
   }
   return {};
 }

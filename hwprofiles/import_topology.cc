@@ -44,11 +44,13 @@ std::vector<std::string> words_of(std::string_view line) {
 }
 
 bool is_gpu(const std::string& word) {
-  return word.size() > 3 && word.starts_with("GPU") && std::isdigit(static_cast<unsigned char>(word[3]));
+  return word.size() > 3 && word.starts_with("GPU") &&
+         std::isdigit(static_cast<unsigned char>(word[3]));
 }
 bool is_nic(const std::string& word) {
-  return (word.starts_with("NIC") && word.size() > 3) || word.starts_with("mlx") || word.starts_with("bnxt") ||
-         word.starts_with("rdma") || word.starts_with("efa") || word.starts_with("irdma");
+  return (word.starts_with("NIC") && word.size() > 3) || word.starts_with("mlx") ||
+         word.starts_with("bnxt") || word.starts_with("rdma") || word.starts_with("efa") ||
+         word.starts_with("irdma");
 }
 
 /// How two devices are joined: NVLinks, or a class of PCIe path.
@@ -85,7 +87,9 @@ class MatrixReader {
       read_line(words_of(std::string_view(plain).substr(at, end - at)), ++number);
       at = end + 1;
     }
-    if (gpus_ == 0) issues_.add("", "no matrix of nvidia-smi topo -m found", "a header line \"GPU0 GPU1 ...\" and its rows");
+    if (gpus_ == 0)
+      issues_.add("", "no matrix of nvidia-smi topo -m found",
+                  "a header line \"GPU0 GPU1 ...\" and its rows");
     issues_.throw_if_any();
     check();
     issues_.throw_if_any();
@@ -96,7 +100,8 @@ class MatrixReader {
   void read_line(const std::vector<std::string>& words, int number) {
     if (words.empty()) return;
     if (devices_.empty()) {
-      if (is_gpu(words[0]) && (words.size() == 1 || is_gpu(words[1]) || is_nic(words[1]) || words[1] == "CPU")) {
+      if (is_gpu(words[0]) &&
+          (words.size() == 1 || is_gpu(words[1]) || is_nic(words[1]) || words[1] == "CPU")) {
         read_header(words);
       }
       return;
@@ -109,12 +114,14 @@ class MatrixReader {
       row.push_back(*cell);
     }
     if (row.size() < devices_.size()) {
-      issues_.add(fmt::format("line {}", number),
-                  fmt::format("{} cells where the header names {} devices", row.size(), devices_.size()),
-                  "X, NV1 to NV18, PIX, PXB, PHB, NODE, SYS");
+      issues_.add(
+          fmt::format("line {}", number),
+          fmt::format("{} cells where the header names {} devices", row.size(), devices_.size()),
+          "X, NV1 to NV18, PIX, PXB, PHB, NODE, SYS");
     }
     // After the cells: CPU affinity, NUMA affinity.
-    if (has_numa_ && is_gpu(words[0]) && words.size() >= devices_.size() + 3) numa_.insert(words[devices_.size() + 2]);
+    if (has_numa_ && is_gpu(words[0]) && words.size() >= devices_.size() + 3)
+      numa_.insert(words[devices_.size() + 2]);
     row.resize(devices_.size());
     rows_.push_back(std::move(row));
   }
@@ -126,26 +133,31 @@ class MatrixReader {
       if (is_gpu(word)) ++gpus_;
     }
     has_numa_ = std::find(words.begin(), words.end(), "NUMA") != words.end();
-    if (devices_.size() > kMostDevices) issues_.add("", fmt::format("{} devices", devices_.size()), "at most 1024");
+    if (devices_.size() > kMostDevices)
+      issues_.add("", fmt::format("{} devices", devices_.size()), "at most 1024");
     issues_.throw_if_any();
   }
 
   void check() {
     // Some versions print no rows for NICs; rows of GPUs must all be there.
     if (static_cast<int>(rows_.size()) < gpus_) {
-      issues_.add("", fmt::format("{} rows for {} GPUs", rows_.size(), gpus_), "the text may be cut off");
+      issues_.add("", fmt::format("{} rows for {} GPUs", rows_.size(), gpus_),
+                  "the text may be cut off");
       return;
     }
     for (int a = 0; a < gpus_; ++a) {
       for (int b = 0; b < gpus_; ++b) {
         if (at(a, b) == at(b, a) && (a == b) == (at(a, b).path == Cell::Path::kSelf)) continue;
-        issues_.add(fmt::format("GPU{}, GPU{}", a, b), "the matrix contradicts itself", "the same cell in both directions");
+        issues_.add(fmt::format("GPU{}, GPU{}", a, b), "the matrix contradicts itself",
+                    "the same cell in both directions");
         return;
       }
     }
   }
 
-  const Cell& at(int a, int b) const { return rows_[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)]; }
+  const Cell& at(int a, int b) const {
+    return rows_[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)];
+  }
 
   ImportedTopology classify() const {
     ImportedTopology t;
@@ -174,15 +186,17 @@ class MatrixReader {
     t.gpus_per_pcie_switch = largest_cluster(Cell::Path::kSwitch);
     t.sockets = clusters_apart();
     if (t.sockets == 1 && most_sum > 0 && numa_.size() > 1) {
-      t.sockets = 2;   // hosts of GPUs have at most two; a socket may be several NUMA nodes
-      t.notes.push_back(fmt::format("NVLink hides the sockets; {} NUMA nodes are taken as two", numa_.size()));
+      t.sockets = 2;  // hosts of GPUs have at most two; a socket may be several NUMA nodes
+      t.notes.push_back(
+          fmt::format("NVLink hides the sockets; {} NUMA nodes are taken as two", numa_.size()));
     }
     if (t.nics == 0) t.notes.push_back("the matrix lists no NIC");
     return t;
   }
 
   static bool only_pairs(const std::vector<MeshEdge>& mesh) {
-    return std::all_of(mesh.begin(), mesh.end(), [](const MeshEdge& e) { return e.a % 2 == 0 && e.b == e.a + 1; });
+    return std::all_of(mesh.begin(), mesh.end(),
+                       [](const MeshEdge& e) { return e.a % 2 == 0 && e.b == e.a + 1; });
   }
 
   int largest_cluster(Cell::Path path) const {
@@ -195,15 +209,16 @@ class MatrixReader {
     return largest;
   }
 
-  /// Number of sockets: groups of GPUs that only SYS paths join. NVLink hides the path, so GPUs that all see each other
-  /// over NVLink count as one.
+  /// Number of sockets: groups of GPUs that only SYS paths join. NVLink hides the path, so GPUs
+  /// that all see each other over NVLink count as one.
   int clusters_apart() const {
     std::vector<int> cluster(static_cast<std::size_t>(gpus_), -1);
     int clusters = 0;
     for (int a = 0; a < gpus_; ++a) {
       for (int b = 0; b < a; ++b) {
         const auto path = at(a, b).path;
-        if (path == Cell::Path::kSwitch || path == Cell::Path::kSocket) cluster[static_cast<std::size_t>(a)] = cluster[static_cast<std::size_t>(b)];
+        if (path == Cell::Path::kSwitch || path == Cell::Path::kSocket)
+          cluster[static_cast<std::size_t>(a)] = cluster[static_cast<std::size_t>(b)];
       }
       const bool apart = a == 0 || [&] {
         for (int b = 0; b < a; ++b) {
@@ -211,7 +226,8 @@ class MatrixReader {
         }
         return false;
       }();
-      if (cluster[static_cast<std::size_t>(a)] < 0) cluster[static_cast<std::size_t>(a)] = apart ? clusters++ : 0;
+      if (cluster[static_cast<std::size_t>(a)] < 0)
+        cluster[static_cast<std::size_t>(a)] = apart ? clusters++ : 0;
     }
     return std::max(1, clusters);
   }
@@ -220,7 +236,7 @@ class MatrixReader {
   std::vector<std::string> devices_;
   int gpus_ = 0;
   bool has_numa_ = false;
-  std::set<std::string> numa_;           ///< NUMA nodes that GPUs are near to.
+  std::set<std::string> numa_;  ///< NUMA nodes that GPUs are near to.
   std::vector<std::vector<Cell>> rows_;
 };
 
@@ -233,7 +249,8 @@ ImportedTopology parse_smi_topology(std::string_view text, const std::string& fi
   return MatrixReader(file).read(text);
 }
 
-HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& t, const std::string& source) {
+HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& t,
+                              const std::string& source) {
   const auto count = [&](int value) {
     return Fact{static_cast<double>(value), Dimension::kCount, FactKind::kMeasured, source};
   };
@@ -242,17 +259,20 @@ HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& t, c
   base.node.mesh = t.mesh;
   base.node.gpus_per_pcie_switch = count(t.gpus_per_pcie_switch);
   base.node.sockets = count(t.sockets);
-  if (t.links_per_gpu > 0 && base.gpu.nvlink_links.value_or(0) > 0 && base.gpu.nvlink_bandwidth.known()) {
+  if (t.links_per_gpu > 0 && base.gpu.nvlink_links.value_or(0) > 0 &&
+      base.gpu.nvlink_bandwidth.known()) {
     const double link = base.gpu.nvlink_bandwidth.value / base.gpu.nvlink_links.value;
-    base.gpu.nvlink_bandwidth = Fact{link * t.links_per_gpu, Dimension::kBytesPerSecond, FactKind::kMeasured,
-                                     fmt::format("{} links of {:.4g} GB/s, {}", t.links_per_gpu, link * 1e-9, source)};
+    base.gpu.nvlink_bandwidth =
+        Fact{link * t.links_per_gpu, Dimension::kBytesPerSecond, FactKind::kMeasured,
+             fmt::format("{} links of {:.4g} GB/s, {}", t.links_per_gpu, link * 1e-9, source)};
     base.gpu.nvlink_links = count(t.links_per_gpu);
   }
   if (t.nics > 0 && base.network.kind != NetworkKind::kNone) base.network.nics = count(t.nics);
   const auto rate = [&](double value) {
     return Fact{value, Dimension::kBytesPerSecond, FactKind::kMeasured, source};
   };
-  if (t.nic_rate && base.network.kind != NetworkKind::kNone) base.network.nic_rate = rate(*t.nic_rate);
+  if (t.nic_rate && base.network.kind != NetworkKind::kNone)
+    base.network.nic_rate = rate(*t.nic_rate);
   if (t.pcie_rate) base.gpu.pcie_bandwidth = rate(*t.pcie_rate);
   return base;
 }

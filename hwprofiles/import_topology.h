@@ -1,6 +1,7 @@
 #pragma once
 
-// What a machine says about itself: `nvidia-smi topo -m` and the topology file that NCCL writes (NCCL_TOPO_DUMP_FILE).
+// What a machine says about itself: `nvidia-smi topo -m` and the topology file that NCCL writes
+// (NCCL_TOPO_DUMP_FILE).
 
 #include <optional>
 #include <string>
@@ -15,26 +16,29 @@ namespace foreshard {
 struct ImportedTopology {
   int gpus = 0;
   FabricKind fabric = FabricKind::kPcie;
-  int links_per_gpu = 0;               ///< NVLinks of one GPU; 0 without
-  std::vector<MeshEdge> mesh;          ///< point-to-point links, for kNvLinkMesh
+  int links_per_gpu = 0;       ///< NVLinks of one GPU; 0 without
+  std::vector<MeshEdge> mesh;  ///< point-to-point links, for kNvLinkMesh
   int gpus_per_pcie_switch = 1;
   int sockets = 1;
   int nics = 0;
-  std::optional<double> nic_rate;      ///< B/s and direction of one NIC
-  std::optional<double> pcie_rate;     ///< B/s and direction of a GPU's slot
+  std::optional<double> nic_rate;   ///< B/s and direction of one NIC
+  std::optional<double> pcie_rate;  ///< B/s and direction of a GPU's slot
   std::optional<double> compute_capability;
-  std::vector<std::string> notes;      ///< what the file leaves open
+  std::vector<std::string> notes;  ///< what the file leaves open
 };
 
-/// The matrix of `nvidia-smi topo -m` (colour codes and legend are skipped). InputError for text without a matrix,
-/// missing or asymmetric cells, unknown words.
+/// The matrix of `nvidia-smi topo -m` (colour codes and legend are skipped). InputError for text
+/// without a matrix, missing or asymmetric cells, unknown words.
 ImportedTopology parse_smi_topology(std::string_view text, const std::string& file);
 
-/// NCCL's topology XML. InputError for malformed or foreign XML, document types, files without GPUs.
+/// NCCL's topology XML. InputError for malformed or foreign XML, document types, files without
+/// GPUs.
 ImportedTopology parse_nccl_topology_xml(std::string_view text, const std::string& file);
 
-/// `base` with the node that was imported: counts, fabric, links; numbers get the source `source` and kind "measured".
-/// Rates that the file does not state stay those of `base` (a link keeps its rate, the sum follows the links).
-HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& topology, const std::string& source);
+/// `base` with the node that was imported: counts, fabric, links; numbers get the source `source`
+/// and kind "measured". Rates that the file does not state stay those of `base` (a link keeps its
+/// rate, the sum follows the links).
+HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& topology,
+                              const std::string& source);
 
 }  // namespace foreshard

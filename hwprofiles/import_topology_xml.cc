@@ -40,7 +40,8 @@ class XmlReader {
   explicit XmlReader(const std::string& file) : file_(file) {}
 
   ImportedTopology read(std::string_view text) {
-    if (text.size() > kLargestXml) throw InputError({file_, "", "larger than 64 MiB", "a topology file of NCCL"});
+    if (text.size() > kLargestXml)
+      throw InputError({file_, "", "larger than 64 MiB", "a topology file of NCCL"});
     const auto parser = XML_ParserCreate(nullptr);
     parser_ = parser;
     XML_SetUserData(parser, this);
@@ -51,8 +52,11 @@ class XmlReader {
     const char* const text_of_error = XML_ErrorString(XML_GetErrorCode(parser));
     const std::string error = text_of_error == nullptr ? "not well-formed" : text_of_error;
     XML_ParserFree(parser);
-    if (!problem_.empty()) throw InputError({file_, fmt::format("line {}", problem_line_), problem_, "a topology file of NCCL"});
-    if (status != XML_STATUS_OK) throw InputError({file_, fmt::format("line {}", line), error, "a topology file of NCCL"});
+    if (!problem_.empty())
+      throw InputError(
+          {file_, fmt::format("line {}", problem_line_), problem_, "a topology file of NCCL"});
+    if (status != XML_STATUS_OK)
+      throw InputError({file_, fmt::format("line {}", line), error, "a topology file of NCCL"});
     return result();
   }
 
@@ -64,8 +68,11 @@ class XmlReader {
     for (; pairs[0] != nullptr; pairs += 2) attributes[pairs[0]] = pairs[1];
     static_cast<XmlReader*>(self)->start(name, attributes);
   }
-  static void XMLCALL on_end(void* self, const XML_Char* name) { static_cast<XmlReader*>(self)->end(name); }
-  static void XMLCALL on_doctype(void* self, const XML_Char*, const XML_Char*, const XML_Char*, int) {
+  static void XMLCALL on_end(void* self, const XML_Char* name) {
+    static_cast<XmlReader*>(self)->end(name);
+  }
+  static void XMLCALL on_doctype(void* self, const XML_Char*, const XML_Char*, const XML_Char*,
+                                 int) {
     static_cast<XmlReader*>(self)->stop("a document type is not allowed");
   }
 
@@ -81,7 +88,8 @@ class XmlReader {
       const auto found = a.find(key);
       return found == a.end() ? std::string() : found->second;
     };
-    if (depth_ == 0 && name != "system") return stop("the outermost element is <" + name + ">, not <system>");
+    if (depth_ == 0 && name != "system")
+      return stop("the outermost element is <" + name + ">, not <system>");
     if (++depth_ > kDeepestXml) return stop("nested too deeply");
     if (name == "cpu") ++cpus_;
     if (name == "pci") pci_.push_back({get("busid"), get("link_speed"), get("link_width")});
@@ -103,7 +111,8 @@ class XmlReader {
     gpu.cpu = std::max(0, cpus_ - 1);
     if (!pci_.empty()) {
       gpu.bus = pci_.back().bus;
-      pcie_rate_ = std::max(pcie_rate_, leading_number(pci_.back().speed) * leading_number(pci_.back().width));
+      pcie_rate_ = std::max(pcie_rate_,
+                            leading_number(pci_.back().speed) * leading_number(pci_.back().width));
     }
     if (pci_.size() > 1) gpu.switch_bus = pci_[pci_.size() - 2].bus;
     capability_ = std::max(capability_, leading_number(sm));
@@ -117,7 +126,8 @@ class XmlReader {
   }
 
   ImportedTopology result() const {
-    if (gpus_.empty()) throw InputError({file_, "", "the file describes no GPU", "a topology file of NCCL"});
+    if (gpus_.empty())
+      throw InputError({file_, "", "the file describes no GPU", "a topology file of NCCL"});
     ImportedTopology t;
     t.gpus = static_cast<int>(gpus_.size());
     t.sockets = std::max(1, cpus_);
@@ -129,7 +139,8 @@ class XmlReader {
     add_links(t);
     std::map<std::string, int> beside;
     for (const auto& gpu : gpus_) {
-      if (!gpu.switch_bus.empty()) t.gpus_per_pcie_switch = std::max(t.gpus_per_pcie_switch, ++beside[gpu.switch_bus]);
+      if (!gpu.switch_bus.empty())
+        t.gpus_per_pcie_switch = std::max(t.gpus_per_pcie_switch, ++beside[gpu.switch_bus]);
     }
     return t;
   }
@@ -151,9 +162,12 @@ class XmlReader {
       t.links_per_gpu = std::max(t.links_per_gpu, sum);
     }
     if (t.links_per_gpu == 0) return;
-    const bool pairs = std::all_of(t.mesh.begin(), t.mesh.end(),
-                                   [](const MeshEdge& e) { return e.a % 2 == 0 && e.b == e.a + 1; });
-    t.fabric = switched ? FabricKind::kNvSwitch : pairs ? FabricKind::kNvLinkPairs : FabricKind::kNvLinkMesh;
+    const bool pairs = std::all_of(t.mesh.begin(), t.mesh.end(), [](const MeshEdge& e) {
+      return e.a % 2 == 0 && e.b == e.a + 1;
+    });
+    t.fabric = switched ? FabricKind::kNvSwitch
+               : pairs  ? FabricKind::kNvLinkPairs
+                        : FabricKind::kNvLinkMesh;
     if (t.fabric != FabricKind::kNvLinkMesh) t.mesh.clear();
   }
 

@@ -10,7 +10,8 @@
 namespace foreshard {
 
 std::string_view name_of(GpuGeneration generation) {
-  constexpr std::string_view names[] = {"volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna"};
+  constexpr std::string_view names[] = {"volta",  "turing",    "ampere", "ada",
+                                        "hopper", "blackwell", "cdna"};
   return names[static_cast<int>(generation)];
 }
 
@@ -25,19 +26,25 @@ double NetworkProfile::usable_rate() const {
 }
 
 std::string_view name_of(NetworkKind kind) {
-  constexpr std::string_view names[] = {"none", "ib", "roce", "efa", "tcpx", "tcpxo", "tcp", "slingshot"};
+  constexpr std::string_view names[] = {"none", "ib",    "roce", "efa",
+                                        "tcpx", "tcpxo", "tcp",  "slingshot"};
   return names[static_cast<int>(kind)];
 }
 
 const Fact& GpuProfile::peak(DType dtype, Float32Math math) const {
   static const Fact unknown;
   switch (dtype) {
-    case DType::kFloat32: return math == Float32Math::kTf32 && peak_tf32.known() ? peak_tf32 : peak_fp32;
-    case DType::kBFloat16: return peak_bf16;
-    case DType::kFloat16: return peak_fp16;
+    case DType::kFloat32:
+      return math == Float32Math::kTf32 && peak_tf32.known() ? peak_tf32 : peak_fp32;
+    case DType::kBFloat16:
+      return peak_bf16;
+    case DType::kFloat16:
+      return peak_fp16;
     case DType::kFloat8E4M3:
-    case DType::kFloat8E5M2: return peak_fp8;
-    default: return unknown;
+    case DType::kFloat8E5M2:
+      return peak_fp8;
+    default:
+      return unknown;
   }
 }
 
@@ -52,7 +59,8 @@ double GpuProfile::efficiency_or(std::string_view key, double fallback) const {
 }
 
 Bytes GpuProfile::allocatable_memory() const {
-  return Bytes(static_cast<std::int64_t>(usable_memory.value_or(memory.value_or(0)) - context_memory.value_or(0)));
+  return Bytes(static_cast<std::int64_t>(usable_memory.value_or(memory.value_or(0)) -
+                                         context_memory.value_or(0)));
 }
 
 Cluster make_cluster(const HardwareProfile& profile, int gpus) {
@@ -63,7 +71,8 @@ Cluster make_cluster(const HardwareProfile& profile, int gpus) {
   const int per_node = profile.gpus_per_node();
   const int nodes = (gpus + per_node - 1) / per_node;
   if (profile.nodes > 0 && nodes > profile.nodes) {
-    refuse(fmt::format("{} GPUs need {} nodes of {}, {} has {}", gpus, nodes, per_node, profile.name, profile.nodes),
+    refuse(fmt::format("{} GPUs need {} nodes of {}, {} has {}", gpus, nodes, per_node,
+                       profile.name, profile.nodes),
            fmt::format("at most {}", profile.nodes * per_node));
   }
   if (nodes > 1 && profile.network.kind == NetworkKind::kNone) {
@@ -86,7 +95,8 @@ std::vector<NamedFact> all_facts(const HardwareProfile& profile) {
   for (const auto& f : gpu_fields()) add("gpu." + std::string(f.key), profile.gpu.*f.member);
   for (const auto& [key, fact] : profile.gpu.efficiency) add("gpu.efficiency." + key, fact);
   for (const auto& f : node_fields()) add("node." + std::string(f.key), profile.node.*f.member);
-  for (const auto& f : network_fields()) add("network." + std::string(f.key), profile.network.*f.member);
+  for (const auto& f : network_fields())
+    add("network." + std::string(f.key), profile.network.*f.member);
   for (const auto& [key, fact] : profile.collectives) add("collectives." + key, fact);
   return facts;
 }

@@ -37,12 +37,14 @@ constexpr Field<NodeProfile> kNode[] = {
     {"peer_to_peer", &NodeProfile::peer_to_peer, kCount, N<NodeProfile>::kRequired},
     {"gpus_per_pcie_switch", &NodeProfile::gpus_per_pcie_switch, kCount, N<NodeProfile>::kPositive},
     {"sockets", &NodeProfile::sockets, kCount, N<NodeProfile>::kPositive},
-    {"socket_bandwidth", &NodeProfile::socket_bandwidth, kBytesPerSecond, N<NodeProfile>::kPositive},
+    {"socket_bandwidth", &NodeProfile::socket_bandwidth, kBytesPerSecond,
+     N<NodeProfile>::kPositive},
     {"host_to_device", &NodeProfile::host_to_device, kBytesPerSecond, N<NodeProfile>::kPositive},
     {"device_to_host", &NodeProfile::device_to_host, kBytesPerSecond, N<NodeProfile>::kPositive},
     {"host_cpu_factor", &NodeProfile::host_cpu_factor, kCount, N<NodeProfile>::kPositive},
     {"host_memory", &NodeProfile::host_memory, kBytes, N<NodeProfile>::kOptional},
-    {"host_memory_bandwidth", &NodeProfile::host_memory_bandwidth, kBytesPerSecond, N<NodeProfile>::kOptional},
+    {"host_memory_bandwidth", &NodeProfile::host_memory_bandwidth, kBytesPerSecond,
+     N<NodeProfile>::kOptional},
     {"price_per_hour", &NodeProfile::price_per_hour, kMoney, N<NodeProfile>::kOptional},
 };
 
@@ -91,9 +93,9 @@ constexpr EfficiencyName kEfficiency[] = {
 };
 
 constexpr EfficiencyName kCollectiveParameters[] = {
-    {"latency_scale", kCount},         {"small_message_rate_scale", kCount},
-    {"simple_latency_scale", kCount},  {"link_rate_scale", kCount},
-    {"nvls_rate_scale", kCount},       {"network_latency_scale", kCount},
+    {"latency_scale", kCount},        {"small_message_rate_scale", kCount},
+    {"simple_latency_scale", kCount}, {"link_rate_scale", kCount},
+    {"nvls_rate_scale", kCount},      {"network_latency_scale", kCount},
     {"network_rate_scale", kCount},
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// The fields of each profile part in file order: one table serves the reader, the writer and `all_facts`.
+// The fields of each profile part in file order: one table serves the reader, the writer and
+// `all_facts`.
 
 #include <span>
 #include <string_view>
@@ -9,7 +10,8 @@
 
 namespace foreshard {
 
-/// A fact of struct T: its key in files, its member, its dimension, and whether a profile is useless without it.
+/// A fact of struct T: its key in files, its member, its dimension, and whether a profile is
+/// useless without it.
 template <typename T>
 struct Field {
   std::string_view key;

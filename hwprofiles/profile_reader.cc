@@ -9,14 +9,14 @@
 namespace foreshard {
 namespace {
 
-constexpr GpuGeneration kGenerations[] = {GpuGeneration::kVolta, GpuGeneration::kTuring, GpuGeneration::kAmpere,
-                                          GpuGeneration::kAda,   GpuGeneration::kHopper, GpuGeneration::kBlackwell,
-                                          GpuGeneration::kCdna};
-constexpr FabricKind kFabrics[] = {FabricKind::kNvSwitch, FabricKind::kNvLinkMesh, FabricKind::kNvLinkPairs,
-                                   FabricKind::kPcie};
-constexpr NetworkKind kNetworks[] = {NetworkKind::kNone, NetworkKind::kInfiniBand, NetworkKind::kRoce,
-                                     NetworkKind::kEfa,  NetworkKind::kTcpx,       NetworkKind::kTcpxo,
-                                     NetworkKind::kTcp,  NetworkKind::kSlingshot};
+constexpr GpuGeneration kGenerations[] = {
+    GpuGeneration::kVolta,  GpuGeneration::kTuring,    GpuGeneration::kAmpere, GpuGeneration::kAda,
+    GpuGeneration::kHopper, GpuGeneration::kBlackwell, GpuGeneration::kCdna};
+constexpr FabricKind kFabrics[] = {FabricKind::kNvSwitch, FabricKind::kNvLinkMesh,
+                                   FabricKind::kNvLinkPairs, FabricKind::kPcie};
+constexpr NetworkKind kNetworks[] = {
+    NetworkKind::kNone, NetworkKind::kInfiniBand, NetworkKind::kRoce, NetworkKind::kEfa,
+    NetworkKind::kTcpx, NetworkKind::kTcpxo,      NetworkKind::kTcp,  NetworkKind::kSlingshot};
 
 /// Reads an enumerator by its name; keeps the present value where the key is absent.
 template <typename E, std::size_t N>
@@ -30,19 +30,23 @@ void read_enum(ObjectReader& object, std::string_view key, const E (&all)[N], E&
 }
 
 template <typename T>
-void read_facts(ObjectReader& object, std::span<const Field<T>> fields, const FactDefaults& defaults, T& part) {
-  for (const auto& field : fields) read_fact(object, field.key, field.dimension, defaults, part.*field.member);
+void read_facts(ObjectReader& object, std::span<const Field<T>> fields,
+                const FactDefaults& defaults, T& part) {
+  for (const auto& field : fields)
+    read_fact(object, field.key, field.dimension, defaults, part.*field.member);
 }
 
 /// `source` and `kind` of an object serve the short-form numbers inside it.
 void read_defaults(ObjectReader& object, FactDefaults& defaults) {
   defaults.source = object.string("source", defaults.source);
-  const auto kind = object.choice("kind_of_numbers", "", {"datasheet", "measured", "assumed", "calibrated"});
+  const auto kind =
+      object.choice("kind_of_numbers", "", {"datasheet", "measured", "assumed", "calibrated"});
   if (!kind.empty()) defaults.kind = parse_fact_kind(kind);
 }
 
 void read_named_facts(const Json& json, const std::string& path, const FactDefaults& defaults,
-                      std::span<const EfficiencyName> names, IssueList& issues, std::map<std::string, Fact>& into) {
+                      std::span<const EfficiencyName> names, IssueList& issues,
+                      std::map<std::string, Fact>& into) {
   ObjectReader object(json, path, issues);
   for (const auto& name : names) {
     Fact fact;
@@ -52,7 +56,9 @@ void read_named_facts(const Json& json, const std::string& path, const FactDefau
   object.finish();
 }
 
-void read_text(ObjectReader& object, std::string_view key, std::string& text) { text = object.string(key, text); }
+void read_text(ObjectReader& object, std::string_view key, std::string& text) {
+  text = object.string(key, text);
+}
 
 void read_mesh(ObjectReader& object, std::vector<MeshEdge>& mesh) {
   const Json* list = object.get("mesh");
@@ -63,7 +69,8 @@ void read_mesh(ObjectReader& object, std::vector<MeshEdge>& mesh) {
   for (const auto& item : *list) {
     const bool fits = item.is_array() && item.size() == 3 &&
                       std::all_of(item.begin(), item.end(), [](const Json& n) {
-                        return n.is_number_integer() && n.get<std::int64_t>() >= 0 && n.get<std::int64_t>() < 4096;
+                        return n.is_number_integer() && n.get<std::int64_t>() >= 0 &&
+                               n.get<std::int64_t>() < 4096;
                       });
     if (!fits) return object.report("mesh", describe_json(item) + " is no link", hint);
     mesh.push_back({item[0].get<int>(), item[1].get<int>(), item[2].get<int>()});
@@ -80,7 +87,8 @@ void read_node(const Json& json, FactDefaults defaults, IssueList& issues, NodeP
 }
 
 template <typename T>
-void check_fields(std::span<const Field<T>> fields, const T& part, const std::string& path, IssueList& issues) {
+void check_fields(std::span<const Field<T>> fields, const T& part, const std::string& path,
+                  IssueList& issues) {
   for (const auto& field : fields) {
     const Fact& fact = part.*field.member;
     if (field.need == Field<T>::Need::kOptional) continue;
@@ -118,30 +126,37 @@ void check_fabric(const HardwareProfile& machine, IssueList& issues) {
   const auto& node = machine.node;
   const bool needs_links = node.fabric != FabricKind::kPcie;
   if (needs_links && machine.gpu.nvlink_links.value_or(0) <= 0) {
-    issues.add("node.fabric", fmt::format("{} needs a GPU with links, {} has none", name_of(node.fabric),
-                                          machine.gpu.name), "use \"pcie\" or set gpu.nvlink_links");
+    issues.add("node.fabric",
+               fmt::format("{} needs a GPU with links, {} has none", name_of(node.fabric),
+                           machine.gpu.name),
+               "use \"pcie\" or set gpu.nvlink_links");
   }
-  if (needs_links && machine.gpu.nvlink_links.value_or(0) > 0 && !machine.gpu.nvlink_bandwidth.known()) {
-    issues.add("gpu.nvlink_bandwidth", "this number is missing", "bandwidth of all links, one direction");
+  if (needs_links && machine.gpu.nvlink_links.value_or(0) > 0 &&
+      !machine.gpu.nvlink_bandwidth.known()) {
+    issues.add("gpu.nvlink_bandwidth", "this number is missing",
+               "bandwidth of all links, one direction");
   }
   if (node.fabric == FabricKind::kNvLinkMesh && node.mesh.empty()) {
     issues.add("node.mesh", "a mesh needs its links", "a list of [gpu, gpu, links]");
   }
   for (const auto& edge : node.mesh) {
     if (edge.a == edge.b || std::max(edge.a, edge.b) >= node.gpus.count() || edge.links < 1) {
-      issues.add("node.mesh", fmt::format("[{}, {}, {}] is no link between two of {} GPUs", edge.a, edge.b, edge.links,
-                                          node.gpus.count()), "");
+      issues.add("node.mesh",
+                 fmt::format("[{}, {}, {}] is no link between two of {} GPUs", edge.a, edge.b,
+                             edge.links, node.gpus.count()),
+                 "");
     }
   }
 }
 
 }  // namespace
 
-void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases, IssueList& issues,
-              GpuProfile& gpu) {
+void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases,
+              IssueList& issues, GpuProfile& gpu) {
   const auto start_from = [&](const std::string& name, const std::string& place) {
     if (bases.gpu(name, gpu)) return;
-    issues.add(place, "there is no GPU type \"" + name + "\"", nearest_name(name, bases.known_gpus()));
+    issues.add(place, "there is no GPU type \"" + name + "\"",
+               nearest_name(name, bases.known_gpus()));
   };
   if (json.is_string()) return start_from(json.get<std::string>(), path);
   ObjectReader object(json, path, issues);
@@ -154,19 +169,20 @@ void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, 
   read_enum(object, "generation", kGenerations, gpu.generation);
   read_facts(object, gpu_fields(), defaults, gpu);
   if (object.has("efficiency")) {
-    read_named_facts(*object.get("efficiency"), object.path_of("efficiency"), defaults, efficiency_names(), issues,
-                     gpu.efficiency);
+    read_named_facts(*object.get("efficiency"), object.path_of("efficiency"), defaults,
+                     efficiency_names(), issues, gpu.efficiency);
   }
   object.finish();
 }
 
-void read_network(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases,
-                  IssueList& issues, NetworkProfile& network) {
+void read_network(const Json& json, const std::string& path, FactDefaults defaults,
+                  BaseFinder& bases, IssueList& issues, NetworkProfile& network) {
   ObjectReader object(json, path, issues);
   if (object.has("base")) {
     const auto base = object.string("base", "");
     if (!bases.network(base, network)) {
-      object.report("base", "there is no network kind \"" + base + "\"", "ib, roce, efa, tcpx, tcpxo, tcp, slingshot");
+      object.report("base", "there is no network kind \"" + base + "\"",
+                    "ib, roce, efa, tcpx, tcpxo, tcp, slingshot");
     }
   }
   read_defaults(object, defaults);
@@ -177,12 +193,14 @@ void read_network(const Json& json, const std::string& path, FactDefaults defaul
   object.finish();
 }
 
-void read_machine(const Json& json, BaseFinder& bases, IssueList& issues, HardwareProfile& machine) {
+void read_machine(const Json& json, BaseFinder& bases, IssueList& issues,
+                  HardwareProfile& machine) {
   ObjectReader object(json, "", issues);
   if (object.has("base")) {
     const auto base = object.string("base", "");
     if (!bases.machine(base, machine)) {
-      object.report("base", "there is no hardware \"" + base + "\"", nearest_name(base, bases.known_machines()));
+      object.report("base", "there is no hardware \"" + base + "\"",
+                    nearest_name(base, bases.known_machines()));
     }
     machine.name.clear();  // a machine of its own
   }
@@ -198,8 +216,8 @@ void read_machine(const Json& json, BaseFinder& bases, IssueList& issues, Hardwa
     read_network(*object.get("network"), "network", defaults, bases, issues, machine.network);
   }
   if (object.has("collectives")) {
-    read_named_facts(*object.get("collectives"), "collectives", defaults, collective_parameter_names(), issues,
-                     machine.collectives);
+    read_named_facts(*object.get("collectives"), "collectives", defaults,
+                     collective_parameter_names(), issues, machine.collectives);
   }
   object.finish();
 }

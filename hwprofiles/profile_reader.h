@@ -1,7 +1,7 @@
 #pragma once
 
-// Reading profile parts from parsed JSON. Each reader overlays what the text says on what the part already holds, so
-// that a file may start from a base. Problems are collected in the issue list.
+// Reading profile parts from parsed JSON. Each reader overlays what the text says on what the part
+// already holds, so that a file may start from a base. Problems are collected in the issue list.
 
 #include "core/json.h"
 #include "hwprofiles/fact_text.h"
@@ -20,10 +20,10 @@ class BaseFinder {
   virtual std::vector<std::string> known_machines() = 0;
 };
 
-void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases, IssueList& issues,
-              GpuProfile& gpu);
-void read_network(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases,
-                  IssueList& issues, NetworkProfile& network);
+void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases,
+              IssueList& issues, GpuProfile& gpu);
+void read_network(const Json& json, const std::string& path, FactDefaults defaults,
+                  BaseFinder& bases, IssueList& issues, NetworkProfile& network);
 /// A whole machine file ("base", "gpu", "node", "network", "collectives").
 void read_machine(const Json& json, BaseFinder& bases, IssueList& issues, HardwareProfile& machine);
 /// Reports missing numbers and contradictions of a finished profile.

@@ -34,7 +34,8 @@ Json node_json(const NodeProfile& node) {
   add_facts(json, node_fields(), node);
   if (!node.mesh.empty()) {
     json["mesh"] = Json::array();
-    for (const auto& edge : node.mesh) json["mesh"].push_back(Json::array({edge.a, edge.b, edge.links}));
+    for (const auto& edge : node.mesh)
+      json["mesh"].push_back(Json::array({edge.a, edge.b, edge.links}));
   }
   return json;
 }
@@ -42,10 +43,13 @@ Json node_json(const NodeProfile& node) {
 std::string fabric_line(const HardwareProfile& p) {
   const auto link = format_fact(p.gpu.nvlink_bandwidth);
   switch (p.node.fabric) {
-    case FabricKind::kNvSwitch: return fmt::format("NVSwitch, {} a GPU and direction", link);
-    case FabricKind::kNvLinkMesh: return fmt::format("point-to-point links, {} a GPU and direction", link);
+    case FabricKind::kNvSwitch:
+      return fmt::format("NVSwitch, {} a GPU and direction", link);
+    case FabricKind::kNvLinkMesh:
+      return fmt::format("point-to-point links, {} a GPU and direction", link);
     case FabricKind::kNvLinkPairs:
-      return fmt::format("bridges in pairs ({}), PCIe otherwise ({})", link, format_fact(p.node.peer_bandwidth));
+      return fmt::format("bridges in pairs ({}), PCIe otherwise ({})", link,
+                         format_fact(p.node.peer_bandwidth));
     case FabricKind::kPcie:
       return fmt::format("PCIe, {} between two GPUs{}", format_fact(p.node.peer_bandwidth),
                          p.node.peer_to_peer.value_or(1) > 0 ? "" : ", through host memory");
@@ -55,9 +59,10 @@ std::string fabric_line(const HardwareProfile& p) {
 
 std::string network_line(const NetworkProfile& network) {
   if (network.kind == NetworkKind::kNone) return "none";
-  return fmt::format("{} x {:.6g} Gb/s {}, {:.0f} rail{}, oversubscription {:.3g}", network.nics.count(),
-                     network.nic_rate.value * 8e-9, name_of(network.kind), network.rails.value_or(1),
-                     network.rails.value_or(1) > 1 ? "s" : "", network.oversubscription.value_or(1));
+  return fmt::format("{} x {:.6g} Gb/s {}, {:.0f} rail{}, oversubscription {:.3g}",
+                     network.nics.count(), network.nic_rate.value * 8e-9, name_of(network.kind),
+                     network.rails.value_or(1), network.rails.value_or(1) > 1 ? "s" : "",
+                     network.oversubscription.value_or(1));
 }
 
 }  // namespace
@@ -79,14 +84,16 @@ Json to_json(const HardwareProfile& profile) {
 std::string describe(const HardwareProfile& profile) {
   std::string text = fmt::format("{}: {}\n", profile.name, profile.title);
   const bool has_bf16 = profile.gpu.peak_bf16.known();
-  text += fmt::format("  GPU      {} x {}, {} at {}, {} {}\n", profile.gpus_per_node(), profile.gpu.title,
-                      format_fact(profile.gpu.memory), format_fact(profile.gpu.memory_bandwidth),
-                      has_bf16 ? "bf16" : "fp16 (no bf16)",
-                      format_fact(has_bf16 ? profile.gpu.peak_bf16 : profile.gpu.peak_fp16));
+  text +=
+      fmt::format("  GPU      {} x {}, {} at {}, {} {}\n", profile.gpus_per_node(),
+                  profile.gpu.title, format_fact(profile.gpu.memory),
+                  format_fact(profile.gpu.memory_bandwidth), has_bf16 ? "bf16" : "fp16 (no bf16)",
+                  format_fact(has_bf16 ? profile.gpu.peak_bf16 : profile.gpu.peak_fp16));
   text += fmt::format("  inside   {}\n", fabric_line(profile));
   text += fmt::format("  outside  {}\n\n", network_line(profile.network));
   for (const auto& [path, fact] : all_facts(profile)) {
-    text += fmt::format("  {:<52} {:>14}  {:<10}  {}\n", path, format_fact(*fact), name_of(fact->kind), fact->source);
+    text += fmt::format("  {:<52} {:>14}  {:<10}  {}\n", path, format_fact(*fact),
+                        name_of(fact->kind), fact->source);
   }
   return text;
 }

@@ -8,7 +8,8 @@
 namespace foreshard {
 namespace {
 
-/// Largest mesh that the ring search covers; larger ones would need another method (no such machine is known).
+/// Largest mesh that the ring search covers; larger ones would need another method (no such machine
+/// is known).
 constexpr int kLargestMesh = 16;
 
 /// Speeds that NCCL's search tries for one node, GB/s (src/graph/search.cc, 2.30.7).
@@ -21,8 +22,9 @@ std::span<const double> speed_list(GpuGeneration generation) {
   return kOld;
 }
 
-/// Rings without peer copies go through buffers in host memory, which every GPU writes and reads at the same time: 15 GB/s
-/// of 8 RTX 4090 with the stock driver, against 26.3 GB/s of a copy to the device alone (hw-facts, NVIDIA/nccl-tests).
+/// Rings without peer copies go through buffers in host memory, which every GPU writes and reads at
+/// the same time: 15 GB/s of 8 RTX 4090 with the stock driver, against 26.3 GB/s of a copy to the
+/// device alone (hw-facts, NVIDIA/nccl-tests).
 constexpr double kThroughHostShare = 15 / 26.3;
 
 /// Most channels that NCCL's search places on one node (MAXCHANNELS / 2 after its doubling).
@@ -32,7 +34,8 @@ RingBandwidth switch_rings(const GpuProfile& gpu) {
   const double total = gpu.nvlink_planning.value_or(0) * gpu.nvlink_links.value_or(0) * 1e-9;
   RingBandwidth best;
   for (const double speed : speed_list(gpu.generation)) {
-    const int channels = std::min(kMostGraphChannels, static_cast<int>(std::floor(total / speed + 1e-9)));
+    const int channels =
+        std::min(kMostGraphChannels, static_cast<int>(std::floor(total / speed + 1e-9)));
     if (channels * speed * 1e9 > best.bytes_per_second) {
       best.bytes_per_second = channels * speed * 1e9;
       best.rings = channels;
@@ -47,10 +50,12 @@ RingBandwidth switch_rings(const GpuProfile& gpu) {
 
 using LinkCounts = std::array<std::array<int, kLargestMesh>, kLargestMesh>;
 
-/// Takes edge-disjoint Hamiltonian cycles (or paths) out of a multigraph, as many as depth-first search finds.
+/// Takes edge-disjoint Hamiltonian cycles (or paths) out of a multigraph, as many as depth-first
+/// search finds.
 class MeshSearch {
  public:
-  MeshSearch(LinkCounts links, int size, bool closed) : links_(links), size_(size), closed_(closed) {}
+  MeshSearch(LinkCounts links, int size, bool closed)
+      : links_(links), size_(size), closed_(closed) {}
 
   /// The largest number of disjoint cycles (paths).
   int most() {
@@ -63,7 +68,8 @@ class MeshSearch {
  private:
   static constexpr int kBudget = 200'000;
 
-  /// Extends the set of `found` cycles by one more, trying every start for paths and vertex 0 for cycles.
+  /// Extends the set of `found` cycles by one more, trying every start for paths and vertex 0 for
+  /// cycles.
   void take(int found) {
     best_ = std::max(best_, found);
     const int starts = closed_ ? 1 : size_;
@@ -102,7 +108,8 @@ class MeshSearch {
   }
   bool done() const { return work_ > kBudget || best_ >= bound_; }
 
-  /// A cycle takes two links at each GPU (one link in all if there are two GPUs), a path one link less than GPUs.
+  /// A cycle takes two links at each GPU (one link in all if there are two GPUs), a path one link
+  /// less than GPUs.
   int upper_bound() const {
     int least = 1 << 20;
     int total = 0;
@@ -137,7 +144,8 @@ RingBandwidth mesh_rings(const HardwareProfile& p, std::span<const int> members)
   const double link = p.gpu.nvlink_planning.value_or(0);
   RingBandwidth result;
   const int cycles = MeshSearch(links, size, true).most();
-  // A link carries both directions: a cycle of three or more GPUs is two rings, two GPUs share one link as one ring.
+  // A link carries both directions: a cycle of three or more GPUs is two rings, two GPUs share one
+  // link as one ring.
   result.rings = size == 2 ? cycles : 2 * cycles;
   result.bytes_per_second = result.rings * link;
   if (cycles > 0) return result;
@@ -156,8 +164,11 @@ RingBandwidth pcie_rings(const HardwareProfile& p, std::span<const int> members)
     const double copy = std::min(p.node.host_to_device.value, p.node.device_to_host.value);
     result.bytes_per_second = std::min(result.bytes_per_second, kThroughHostShare * copy);
   }
-  const auto socket = [&](int gpu) { return gpu * p.node.sockets.count() / std::max(1, p.gpus_per_node()); };
-  if (socket(members.front()) != socket(members.back()) && p.node.socket_bandwidth.value < result.bytes_per_second) {
+  const auto socket = [&](int gpu) {
+    return gpu * p.node.sockets.count() / std::max(1, p.gpus_per_node());
+  };
+  if (socket(members.front()) != socket(members.back()) &&
+      p.node.socket_bandwidth.value < result.bytes_per_second) {
     result.bytes_per_second = p.node.socket_bandwidth.value;
     result.narrowest = LinkKind::kSocket;
   }
@@ -169,7 +180,8 @@ RingBandwidth pcie_rings(const HardwareProfile& p, std::span<const int> members)
 RingBandwidth ring_bandwidth(const HardwareProfile& profile, std::span<const int> members) {
   if (members.size() < 2) throw InternalError("a ring needs two GPUs");
   switch (profile.node.fabric) {
-    case FabricKind::kNvSwitch: return switch_rings(profile.gpu);
+    case FabricKind::kNvSwitch:
+      return switch_rings(profile.gpu);
     case FabricKind::kNvLinkPairs: {
       const bool pair = members.size() == 2 && members[0] / 2 == members[1] / 2;
       return pair ? switch_rings(profile.gpu) : pcie_rings(profile, members);
@@ -183,7 +195,8 @@ RingBandwidth ring_bandwidth(const HardwareProfile& profile, std::span<const int
       pcie.chain_bytes_per_second = rings.chain_bytes_per_second;
       return pcie;
     }
-    case FabricKind::kPcie: break;
+    case FabricKind::kPcie:
+      break;
   }
   return pcie_rings(profile, members);
 }

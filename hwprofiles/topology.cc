@@ -14,8 +14,9 @@
 namespace foreshard {
 namespace {
 
-using BoostGraph = boost::adjacency_list<boost::vecS, boost::vecS, boost::undirectedS, boost::no_property,
-                                         boost::property<boost::edge_index_t, int>>;
+using BoostGraph =
+    boost::adjacency_list<boost::vecS, boost::vecS, boost::undirectedS, boost::no_property,
+                          boost::property<boost::edge_index_t, int>>;
 using Edge = boost::graph_traits<BoostGraph>::edge_descriptor;
 
 }  // namespace
@@ -32,7 +33,8 @@ struct Topology::Graph {
     return static_cast<int>(vertices.size()) - 1;
   }
   void join(int a, int b, LinkKind kind, double capacity) {
-    boost::add_edge(static_cast<std::size_t>(a), static_cast<std::size_t>(b), static_cast<int>(links.size()), boost);
+    boost::add_edge(static_cast<std::size_t>(a), static_cast<std::size_t>(b),
+                    static_cast<int>(links.size()), boost);
     links.push_back({a, b, kind, BytesPerSecond(capacity)});
   }
 };
@@ -43,7 +45,8 @@ namespace {
 template <typename Graph>
 class Builder {
  public:
-  Builder(const HardwareProfile& profile, int nodes, Graph& graph) : p_(profile), nodes_(nodes), g_(graph) {}
+  Builder(const HardwareProfile& profile, int nodes, Graph& graph)
+      : p_(profile), nodes_(nodes), g_(graph) {}
 
   void build() {
     for (int node = 0; node < nodes_; ++node) {
@@ -75,32 +78,36 @@ class Builder {
       }
       const int gpu = g_.add(VertexKind::kGpu, node, i);
       g_.gpus.back().push_back(gpu);
-      g_.join(gpu, per_switch > 1 ? switches_.back() : cpu_of(i), LinkKind::kPcie, p_.gpu.pcie_bandwidth.value);
+      g_.join(gpu, per_switch > 1 ? switches_.back() : cpu_of(i), LinkKind::kPcie,
+              p_.gpu.pcie_bandwidth.value);
     }
   }
 
   int cpu_of(int gpu) const {
     const int sockets = static_cast<int>(cpus_.size());
-    return cpus_[static_cast<std::size_t>(std::min(sockets - 1, gpu * sockets / p_.gpus_per_node()))];
+    return cpus_[static_cast<std::size_t>(
+        std::min(sockets - 1, gpu * sockets / p_.gpus_per_node()))];
   }
 
   void add_gpu_fabric(int node) {
     const auto& gpus = g_.gpus.back();
     const double all_links = p_.gpu.nvlink_bandwidth.value_or(0);
     switch (p_.node.fabric) {
-      case FabricKind::kPcie: return;
+      case FabricKind::kPcie:
+        return;
       case FabricKind::kNvSwitch: {
         const int hub = g_.add(VertexKind::kNvSwitch, node, 0);
         for (const int gpu : gpus) g_.join(gpu, hub, LinkKind::kNvLink, all_links);
         return;
       }
       case FabricKind::kNvLinkPairs:
-        for (std::size_t i = 0; i + 1 < gpus.size(); i += 2) g_.join(gpus[i], gpus[i + 1], LinkKind::kNvLink, all_links);
+        for (std::size_t i = 0; i + 1 < gpus.size(); i += 2)
+          g_.join(gpus[i], gpus[i + 1], LinkKind::kNvLink, all_links);
         return;
       case FabricKind::kNvLinkMesh:
         for (const auto& edge : p_.node.mesh) {
-          g_.join(gpus[static_cast<std::size_t>(edge.a)], gpus[static_cast<std::size_t>(edge.b)], LinkKind::kNvLink,
-                  all_links / p_.gpu.nvlink_links.value * edge.links);
+          g_.join(gpus[static_cast<std::size_t>(edge.a)], gpus[static_cast<std::size_t>(edge.b)],
+                  LinkKind::kNvLink, all_links / p_.gpu.nvlink_links.value * edge.links);
         }
     }
   }
@@ -113,8 +120,10 @@ class Builder {
       const int nic = g_.add(VertexKind::kNic, node, i);
       const int beside = std::min(gpus - 1, i * gpus / nics);
       const int per_switch = std::max(1, count(p_.node.gpus_per_pcie_switch));
-      const int at = per_switch > 1 ? switches_[static_cast<std::size_t>(beside / per_switch)] : cpu_of(beside);
-      g_.join(nic, at, LinkKind::kPcie, std::max(p_.network.nic_rate.value, p_.gpu.pcie_bandwidth.value));
+      const int at = per_switch > 1 ? switches_[static_cast<std::size_t>(beside / per_switch)]
+                                    : cpu_of(beside);
+      g_.join(nic, at, LinkKind::kPcie,
+              std::max(p_.network.nic_rate.value, p_.gpu.pcie_bandwidth.value));
       nics_.push_back(nic);
     }
   }
@@ -131,7 +140,8 @@ class Builder {
     }
     if (rails == 1) return;
     const int spine = g_.add(VertexKind::kSpine, -1, 0);
-    const double up = p_.network.nic_rate.value * nodes_ * nics / rails / p_.network.oversubscription.value_or(1);
+    const double up =
+        p_.network.nic_rate.value * nodes_ * nics / rails / p_.network.oversubscription.value_or(1);
     for (const int leaf : leaves) g_.join(leaf, spine, LinkKind::kNetwork, up);
   }
 
@@ -142,7 +152,8 @@ class Builder {
 };
 
 std::string link_text(const TopologyLink& link, const TopologyVertex& other) {
-  return fmt::format("{} ({} {:.4g} GB/s)", name_of(other), name_of(link.kind), link.capacity.per_second * 1e-9);
+  return fmt::format("{} ({} {:.4g} GB/s)", name_of(other), name_of(link.kind),
+                     link.capacity.per_second * 1e-9);
 }
 
 }  // namespace
@@ -159,7 +170,8 @@ std::string name_of(const TopologyVertex& vertex) {
 }
 
 Topology::Topology(const HardwareProfile& profile, int nodes) : graph_(std::make_unique<Graph>()) {
-  if (nodes < 1) throw InputError({"", "", fmt::format("a topology of {} nodes", nodes), "one or more"});
+  if (nodes < 1)
+    throw InputError({"", "", fmt::format("a topology of {} nodes", nodes), "one or more"});
   Builder(profile, nodes, *graph_).build();
 }
 Topology::~Topology() = default;
@@ -182,7 +194,8 @@ Route Topology::route(int from, int to) const {
   // GPUs do not forward: only edges that touch no third GPU remain.
   const auto usable = [&g, from, to](const Edge& e) {
     const auto passes = [&](std::size_t v) {
-      return g.vertices[v].kind != VertexKind::kGpu || static_cast<int>(v) == from || static_cast<int>(v) == to;
+      return g.vertices[v].kind != VertexKind::kGpu || static_cast<int>(v) == from ||
+             static_cast<int>(v) == to;
     };
     return passes(boost::source(e, g.boost)) && passes(boost::target(e, g.boost));
   };
@@ -194,8 +207,9 @@ Route Topology::route(int from, int to) const {
   const std::size_t n = g.vertices.size();
   std::vector<std::size_t> before(n);
   std::vector<double> distance(n);
-  boost::dijkstra_shortest_paths(view, static_cast<std::size_t>(from),
-                                 boost::predecessor_map(before.data()).distance_map(distance.data()).weight_map(weight));
+  boost::dijkstra_shortest_paths(
+      view, static_cast<std::size_t>(from),
+      boost::predecessor_map(before.data()).distance_map(distance.data()).weight_map(weight));
   Route route;
   route.capacity = BytesPerSecond(from == to ? 0 : 1e300);
   for (auto v = static_cast<std::size_t>(to); v != static_cast<std::size_t>(from); v = before[v]) {
@@ -205,7 +219,8 @@ Route Topology::route(int from, int to) const {
       const int link = boost::get(edge_index, e);
       const bool joins = boost::target(e, g.boost) == before[v];
       if (joins && (best < 0 || g.links[static_cast<std::size_t>(link)].capacity >
-                                    g.links[static_cast<std::size_t>(best)].capacity)) best = link;
+                                    g.links[static_cast<std::size_t>(best)].capacity))
+        best = link;
     }
     route.links.push_back(best);
     const auto& link = g.links[static_cast<std::size_t>(best)];

@@ -25,14 +25,17 @@ class Converter {
     if (++values_ > kMostYamlValues) fail(node, "too many values (aliases multiply?)");
     switch (node.Type()) {
       case YAML::NodeType::Undefined:
-      case YAML::NodeType::Null: return Json(nullptr);
-      case YAML::NodeType::Scalar: return scalar(node);
+      case YAML::NodeType::Null:
+        return Json(nullptr);
+      case YAML::NodeType::Scalar:
+        return scalar(node);
       case YAML::NodeType::Sequence: {
         Json list = Json::array();
         for (const auto& item : node) list.push_back(convert(item, depth + 1));
         return list;
       }
-      case YAML::NodeType::Map: return object(node, depth);
+      case YAML::NodeType::Map:
+        return object(node, depth);
     }
     return {};
   }
@@ -40,7 +43,8 @@ class Converter {
  private:
   [[noreturn]] void fail(const YAML::Node& node, std::string message) {
     const auto mark = node.Mark();
-    throw InputError({file_, fmt::format("line {}, column {}", mark.line + 1, mark.column + 1), std::move(message), ""});
+    throw InputError({file_, fmt::format("line {}, column {}", mark.line + 1, mark.column + 1),
+                      std::move(message), ""});
   }
 
   Json object(const YAML::Node& node, int depth) {
@@ -62,9 +66,12 @@ class Converter {
     if (text == "false" || text == "False") return Json(false);
     const char* end = text.data() + text.size();
     std::int64_t whole = 0;
-    if (const auto r = std::from_chars(text.data(), end, whole); r.ec == std::errc() && r.ptr == end) return Json(whole);
+    if (const auto r = std::from_chars(text.data(), end, whole);
+        r.ec == std::errc() && r.ptr == end)
+      return Json(whole);
     double number = 0;
-    if (const auto r = std::from_chars(text.data(), end, number); r.ec == std::errc() && r.ptr == end) {
+    if (const auto r = std::from_chars(text.data(), end, number);
+        r.ec == std::errc() && r.ptr == end) {
       if (!std::isfinite(number)) fail(node, "the number " + text + " is not finite");
       return Json(number);
     }
@@ -75,8 +82,8 @@ class Converter {
   std::size_t values_ = 0;
 };
 
-/// Rejects text whose nesting would exhaust the stack of the YAML parser itself: flow brackets and the nesting that
-/// indentation and "- - -" build are counted line by line, from above.
+/// Rejects text whose nesting would exhaust the stack of the YAML parser itself: flow brackets and
+/// the nesting that indentation and "- - -" build are counted line by line, from above.
 void check_nesting(std::string_view text, const std::string& file) {
   int flow = 0;
   int dashes = 0;
@@ -100,17 +107,20 @@ Json parse_yaml(std::string_view text, const std::string& file) {
   check_nesting(text, file);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) throw InputError({file, "", fmt::format("{} YAML documents", documents.size()), "one"});
+    if (documents.size() > 1)
+      throw InputError({file, "", fmt::format("{} YAML documents", documents.size()), "one"});
     const YAML::Node root = documents.empty() ? YAML::Node() : documents[0];
     return Converter(file).convert(root, 0);
   } catch (const YAML::Exception& e) {
-    throw InputError({file, fmt::format("line {}, column {}", e.mark.line + 1, e.mark.column + 1), e.msg, ""});
+    throw InputError(
+        {file, fmt::format("line {}, column {}", e.mark.line + 1, e.mark.column + 1), e.msg, ""});
   }
 }
 
 Json parse_json_or_yaml(std::string_view text, const std::string& file) {
   const std::string_view name = file;
-  return name.ends_with(".yaml") || name.ends_with(".yml") ? parse_yaml(text, file) : parse_json(text, file);
+  return name.ends_with(".yaml") || name.ends_with(".yml") ? parse_yaml(text, file)
+                                                           : parse_json(text, file);
 }
 
 }  // namespace foreshard

@@ -7,9 +7,10 @@
 
 namespace foreshard {
 
-/// Parses one YAML document into Json under the limits of `parse_json`: duplicate keys, anchors that expand without end,
-/// depth and malformed text are InputErrors with line and column. Plain scalars become null, booleans or numbers by the
-/// rules of YAML 1.2's core schema; quoted ones stay strings.
+/// Parses one YAML document into Json under the limits of `parse_json`: duplicate keys, anchors
+/// that expand without end, depth and malformed text are InputErrors with line and column. Plain
+/// scalars become null, booleans or numbers by the rules of YAML 1.2's core schema; quoted ones
+/// stay strings.
 Json parse_yaml(std::string_view text, const std::string& file);
 
 /// `parse_yaml` for files that end in .yaml or .yml, `parse_json` otherwise.

@@ -13,8 +13,9 @@
 namespace foreshard {
 namespace {
 
-constexpr std::int64_t kBlock = 64, kNestedBlock = 256;   // bitsandbytes' blocksize, and that of nested scales.
-constexpr std::int64_t kValuesInStorage = 4;              // NF4 in bfloat16 (bnb_4bit_quant_storage).
+constexpr std::int64_t kBlock = 64,
+                       kNestedBlock = 256;    // bitsandbytes' blocksize, and that of nested scales.
+constexpr std::int64_t kValuesInStorage = 4;  // NF4 in bfloat16 (bnb_4bit_quant_storage).
 
 std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
@@ -34,7 +35,8 @@ std::vector<ModuleId> linear_modules(const Model& model) {
 std::vector<ModuleId> targets_of(const Model& model, const LoraOptions& options) {
   const std::vector<ModuleId> all = linear_modules(model);
   const auto wanted = [&](const std::string& name) {
-    return std::any_of(options.targets.begin(), options.targets.end(), [&](const std::string& t) { return t == "all-linear" || t == name; });
+    return std::any_of(options.targets.begin(), options.targets.end(),
+                       [&](const std::string& t) { return t == "all-linear" || t == name; });
   };
   std::vector<ModuleId> chosen;
   std::set<std::string> names, unmatched(options.targets.begin(), options.targets.end());
@@ -46,7 +48,8 @@ std::vector<ModuleId> targets_of(const Model& model, const LoraOptions& options)
   }
   unmatched.erase("all-linear");
   if (!unmatched.empty() || chosen.empty()) {
-    throw InputError({"lora_targets", fmt::format("{}", fmt::join(unmatched, ", ")), "names no linear module of the model",
+    throw InputError({"lora_targets", fmt::format("{}", fmt::join(unmatched, ", ")),
+                      "names no linear module of the model",
                       fmt::format("all-linear, or of {}", fmt::join(names, ", "))});
   }
   return chosen;
@@ -80,7 +83,8 @@ ModuleId move_to_base(ModelBuilder& b, ModuleId id) {
   return base;
 }
 
-ModuleId add_factor(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t in, std::int64_t out) {
+ModuleId add_factor(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t in,
+                    std::int64_t out) {
   const ModuleId dict = b.add_module(parent, name, "ModuleDict");
   b.model().at(dict).has_forward = false;
   return b.linear(dict, "default", in, out, false);
@@ -96,11 +100,14 @@ void adapt(ModelBuilder& b, ModuleId id, const LoraOptions& options) {
   Program p(b, id, {"x"});
   p.call(base, {"x"}, "result");
   const Program::Value low = p.call(down, {p.dropout("x", options.dropout)});
-  p.add("result", p.mul_scalar(p.call(up, {low}), options.alpha / static_cast<double>(options.rank)), "result");
+  p.add("result",
+        p.mul_scalar(p.call(up, {low}), options.alpha / static_cast<double>(options.rank)),
+        "result");
   p.returns({"result"});
 }
 
-/// bitsandbytes.nn.Linear4bit: packed weight, its quantisation state as buffers, which no framework shards.
+/// bitsandbytes.nn.Linear4bit: packed weight, its quantisation state as buffers, which no framework
+/// shards.
 void quantise(ModelBuilder& b, ModuleId id, bool nested) {
   Model& model = b.model();
   Module& m = model.at(id);
@@ -113,7 +120,8 @@ void quantise(ModelBuilder& b, ModuleId id, bool nested) {
   m.buffers.push_back({"absmax", {blocks}, nested ? DType::kUInt8 : DType::kFloat32, false});
   m.buffers.push_back({"quant_map", {16}, DType::kFloat32, false});
   if (nested) {
-    m.buffers.push_back({"nested_absmax", {divide_up(blocks, kNestedBlock)}, DType::kFloat32, false});
+    m.buffers.push_back(
+        {"nested_absmax", {divide_up(blocks, kNestedBlock)}, DType::kFloat32, false});
     m.buffers.push_back({"nested_quant_map", {256}, DType::kFloat32, false});
   }
   const std::vector<OwnedParameter> parameters = m.parameters;
@@ -138,7 +146,8 @@ Model with_lora(Model model, const LoraOptions& options) {
     for (const ModuleId id : linear) {
       const Module& m = b.model().at(id);
       const ModuleId base = is_linear(m) ? id : m.children.front().id;
-      if (b.model().at(base).class_name == "Linear") quantise(b, base, options.base == LoraOptions::Base::k4BitDouble);
+      if (b.model().at(base).class_name == "Linear")
+        quantise(b, base, options.base == LoraOptions::Base::k4BitDouble);
     }
   }
   return b.take();

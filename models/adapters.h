@@ -1,7 +1,7 @@
 #pragma once
 
-// Low-rank adapters on the linear layers of a model: LoRA as PEFT builds it (peft/tuners/lora/layer.py), QLoRA with a
-// base in bitsandbytes' NF4.
+// Low-rank adapters on the linear layers of a model: LoRA as PEFT builds it
+// (peft/tuners/lora/layer.py), QLoRA with a base in bitsandbytes' NF4.
 
 #include <cstdint>
 #include <string>
@@ -13,16 +13,18 @@ namespace foreshard {
 
 struct LoraOptions {
   std::int64_t rank = 8;
-  double alpha = 8, dropout = 0;           ///< The adapter's result is scaled by alpha / rank.
-  std::vector<std::string> targets;        ///< Last names of linear modules, or "all-linear" (all but the head).
-  /// How frozen linear weights are kept. Four bits: NF4 in 16-bit storage, one scale for 64 values, the scales in fp32 or
-  /// themselves in 8 bits with one scale for 256 (double quantisation).
+  double alpha = 8, dropout = 0;  ///< The adapter's result is scaled by alpha / rank.
+  std::vector<std::string>
+      targets;  ///< Last names of linear modules, or "all-linear" (all but the head).
+  /// How frozen linear weights are kept. Four bits: NF4 in 16-bit storage, one scale for 64 values,
+  /// the scales in fp32 or themselves in 8 bits with one scale for 256 (double quantisation).
   enum class Base : std::uint8_t { k16Bit, k4Bit, k4BitDouble } base = Base::k16Bit;
 };
 
-/// Freezes every parameter and gives each target trainable lora_A [rank, in] and lora_B [out, rank]; the target itself
-/// becomes `base_layer` beneath its old name. With a 4-bit base every linear weight but the head's is packed.
-/// InputError if no module matches, with the names that exist.
+/// Freezes every parameter and gives each target trainable lora_A [rank, in] and lora_B [out,
+/// rank]; the target itself becomes `base_layer` beneath its old name. With a 4-bit base every
+/// linear weight but the head's is packed. InputError if no module matches, with the names that
+/// exist.
 Model with_lora(Model model, const LoraOptions& options);
 
 }  // namespace foreshard

@@ -44,7 +44,8 @@ std::vector<CatalogueModel> read_catalogue() {
     issues.throw_if_any();
     models.push_back(std::move(model));
   }
-  std::sort(models.begin(), models.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::sort(models.begin(), models.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
   return models;
 }
 
@@ -86,12 +87,15 @@ std::vector<std::string> nearest_catalogue_names(std::string_view name, int coun
   std::vector<std::pair<std::size_t, std::string>> ranked;
   for (const CatalogueModel& m : model_catalogue()) {
     std::size_t best = edit_distance(wanted, plain(m.name));
-    for (const std::string& alias : m.aliases) best = std::min(best, edit_distance(wanted, plain(alias)));
+    for (const std::string& alias : m.aliases)
+      best = std::min(best, edit_distance(wanted, plain(alias)));
     ranked.emplace_back(best, m.name);
   }
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < ranked.size() && static_cast<int>(i) < count; ++i) names.push_back(ranked[i].second);
+  for (std::size_t i = 0; i < ranked.size() && static_cast<int>(i) < count; ++i)
+    names.push_back(ranked[i].second);
   return names;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// Known models by name. Each is a file of models/catalogue/*.json: our own transcription of a published configuration in
-// the keys of its Hugging Face model type, with the source beside it; compiled in, so that an installed program needs no
-// data folder. Adding a model is adding a file.
+// Known models by name. Each is a file of models/catalogue/*.json: our own transcription of a
+// published configuration in the keys of its Hugging Face model type, with the source beside it;
+// compiled in, so that an installed program needs no data folder. Adding a model is adding a file.
 
 #include <string>
 #include <string_view>
@@ -11,10 +11,10 @@
 namespace foreshard {
 
 struct CatalogueModel {
-  std::string name;                        ///< "llama3-8b"
-  std::vector<std::string> aliases;        ///< Other spellings, hub names.
-  std::string source;                      ///< Where the numbers come from.
-  std::string config;                      ///< JSON text of the Hugging Face configuration.
+  std::string name;                  ///< "llama3-8b"
+  std::vector<std::string> aliases;  ///< Other spellings, hub names.
+  std::string source;                ///< Where the numbers come from.
+  std::string config;                ///< JSON text of the Hugging Face configuration.
 };
 
 /// All models, sorted by name.
@@ -24,7 +24,8 @@ const CatalogueModel* find_catalogue_model(std::string_view name);
 /// The names most like `name`, best first, at most `count` (for messages).
 std::vector<std::string> nearest_catalogue_names(std::string_view name, int count);
 
-/// One catalogue file compiled into the library (models/embed_catalogue.cmake writes the definition).
+/// One catalogue file compiled into the library (models/embed_catalogue.cmake writes the
+/// definition).
 struct EmbeddedModelFile {
   std::string_view name, text;
 };

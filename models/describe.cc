@@ -18,18 +18,21 @@ void walk(const Model& model, ModuleId id, std::vector<bool>& seen, std::vector<
   for (const ChildModule& c : model.at(id).children) walk(model, c.id, seen, order);
 }
 
-// Experts keep all their rows and a token visits top_k of them: numel * top_k / experts are active (rounded down).
+// Experts keep all their rows and a token visits top_k of them: numel * top_k / experts are active
+// (rounded down).
 Elements idle_experts(const Model& model) {
   Elements idle;
   std::set<ParameterId> seen;
   for (const Module& m : model.modules) {
     for (const Statement& s : m.program) {
-      if (s.function != Function::kRoutedExperts && s.function != Function::kLoopedExperts) continue;
+      if (s.function != Function::kRoutedExperts && s.function != Function::kLoopedExperts)
+        continue;
       const std::int64_t experts = s.ints[0], top_k = s.ints[1];
       for (const ParameterId p : s.parameters) {
         if (!seen.insert(p).second) continue;
         const std::int64_t numel = model.at(p).numel();
-        idle += Elements(numel - static_cast<std::int64_t>(static_cast<__int128>(numel) * top_k / experts));
+        idle += Elements(numel -
+                         static_cast<std::int64_t>(static_cast<__int128>(numel) * top_k / experts));
       }
     }
   }
@@ -113,17 +116,21 @@ Json facts_to_json(const ModelFacts& f) {
                         {"tied", f.tied}};
   json["tensors"] = Json::array();
   for (const TensorFact& t : f.tensors) {
-    json["tensors"].push_back({{"name", t.name}, {"shape", t.shape}, {"dtype", std::string(name_of(t.dtype))}});
+    json["tensors"].push_back(
+        {{"name", t.name}, {"shape", t.shape}, {"dtype", std::string(name_of(t.dtype))}});
   }
   json["blocks"] = Json::array();
   for (const BlockFact& b : f.blocks) {
-    json["blocks"].push_back({{"class", b.class_name}, {"count", b.count}, {"numel", b.numel.value}});
+    json["blocks"].push_back(
+        {{"class", b.class_name}, {"count", b.count}, {"numel", b.numel.value}});
   }
   json["units"] = units_json(f.units);
   if (f.costs) {
     Json classes = Json::object();
     for (const auto& [name, flops] : f.costs->by_class) classes[name] = flops.value;
-    json["flops"] = {{"forward", f.costs->forward.value}, {"backward", f.costs->backward.value}, {"by_class", classes}};
+    json["flops"] = {{"forward", f.costs->forward.value},
+                     {"backward", f.costs->backward.value},
+                     {"by_class", classes}};
     json["saved_for_backward_bytes"] = f.costs->saved_for_backward.value;
   }
   return json;
@@ -139,21 +146,29 @@ std::string facts_to_text(const ModelFacts& f) {
     }
     return grouped;
   };
-  out += fmt::format("parameters  {:>20}\ntrainable   {:>20}\nper token   {:>20}\n", number(f.total.value),
-                     number(f.trainable.value), number(f.active_per_token.value));
+  out += fmt::format("parameters  {:>20}\ntrainable   {:>20}\nper token   {:>20}\n",
+                     number(f.total.value), number(f.trainable.value),
+                     number(f.active_per_token.value));
   for (const auto& group : f.tied) out += fmt::format("tied        {}\n", fmt::join(group, " = "));
-  for (const BlockFact& b : f.blocks) out += fmt::format("blocks      {} x {}, {} each\n", b.count, b.class_name, number(b.numel.value));
+  for (const BlockFact& b : f.blocks)
+    out +=
+        fmt::format("blocks      {} x {}, {} each\n", b.count, b.class_name, number(b.numel.value));
   for (std::size_t i = 0; i < f.units.size(); ++i) {
     std::size_t last = i;
-    while (i > 0 && last + 1 < f.units.size() && f.units[last + 1].numel == f.units[i].numel) ++last;
-    const std::string name = last > i ? f.units[i].name + " .. " + f.units[last].name : f.units[i].name;
+    while (i > 0 && last + 1 < f.units.size() && f.units[last + 1].numel == f.units[i].numel)
+      ++last;
+    const std::string name =
+        last > i ? f.units[i].name + " .. " + f.units[last].name : f.units[i].name;
     out += fmt::format("unit        {:>20}  {}{}\n", number(f.units[i].numel.value), name,
                        last > i ? fmt::format(" ({} units)", last - i + 1) : "");
     i = last;
   }
   if (f.costs) {
-    out += fmt::format("FLOPs       {:>20}  forward\nFLOPs       {:>20}  backward\nsaved       {:>20}  bytes for backward\n",
-                       number(f.costs->forward.value), number(f.costs->backward.value), number(f.costs->saved_for_backward.value));
+    out += fmt::format(
+        "FLOPs       {:>20}  forward\nFLOPs       {:>20}  backward\nsaved       {:>20}  bytes for "
+        "backward\n",
+        number(f.costs->forward.value), number(f.costs->backward.value),
+        number(f.costs->saved_for_backward.value));
   }
   return out;
 }

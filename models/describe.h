@@ -1,7 +1,7 @@
 #pragma once
 
-// What `foreshard models describe` says of a model: parameters, tensors, blocks, units and, for one sample size, FLOPs and
-// the bytes autograd keeps for backward.
+// What `foreshard models describe` says of a model: parameters, tensors, blocks, units and, for one
+// sample size, FLOPs and the bytes autograd keeps for backward.
 
 #include <map>
 #include <optional>
@@ -15,7 +15,7 @@
 namespace foreshard {
 
 struct TensorFact {
-  std::string name;                        ///< As in the Hugging Face / PyTorch module.
+  std::string name;  ///< As in the Hugging Face / PyTorch module.
   std::vector<std::int64_t> shape;
   DType dtype = DType::kFloat32;
 };
@@ -23,27 +23,28 @@ struct TensorFact {
 struct BlockFact {
   std::string class_name;
   std::int64_t count = 0;
-  Elements numel;                          ///< Of one block.
+  Elements numel;  ///< Of one block.
 };
 
-/// FLOPs and saved bytes of one forward and backward; a multiply-add counts two, attention is counted in full (no halving
-/// for a causal mask), fused attention backward counts five products. No loss.
+/// FLOPs and saved bytes of one forward and backward; a multiply-add counts two, attention is
+/// counted in full (no halving for a causal mask), fused attention backward counts five products.
+/// No loss.
 struct ModelCosts {
   Flops forward, backward;
-  std::map<std::string, Flops> by_class;   ///< forward + backward by class of op.
-  Bytes saved_for_backward;                ///< Distinct storages, without parameters and buffers.
+  std::map<std::string, Flops> by_class;  ///< forward + backward by class of op.
+  Bytes saved_for_backward;               ///< Distinct storages, without parameters and buffers.
 };
 
 struct ModelFacts {
   std::string name, architecture;
-  Elements total;                          ///< Tied tensors once.
+  Elements total;  ///< Tied tensors once.
   Elements trainable;
-  Elements active_per_token;               ///< Total without the experts a token does not visit.
-  std::vector<std::vector<std::string>> tied;   ///< Names of one tensor, in registration order.
-  std::vector<TensorFact> tensors;         ///< Every name, tied ones each, in registration order.
+  Elements active_per_token;  ///< Total without the experts a token does not visit.
+  std::vector<std::vector<std::string>> tied;  ///< Names of one tensor, in registration order.
+  std::vector<TensorFact> tensors;  ///< Every name, tied ones each, in registration order.
   std::vector<BlockFact> blocks;
   std::vector<UnitFact> units;
-  std::optional<ModelCosts> costs;         ///< Filled by whoever ran the model (planner).
+  std::optional<ModelCosts> costs;  ///< Filled by whoever ran the model (planner).
 };
 
 ModelFacts model_facts(const Model& model, const UnitSpec& wrap = {});

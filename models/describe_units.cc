@@ -46,7 +46,7 @@ class Claims {
 
  private:
   void collect(ModuleId id, std::set<ParameterId>& parameters, std::vector<std::uint8_t>& visited) {
-    if (visited[id.value]++) return;   // Aliases: the same object under several names.
+    if (visited[id.value]++) return;  // Aliases: the same object under several names.
     if (!claimed_[id.value]) {
       claimed_[id.value] = 1;
       for (const OwnedParameter& p : model_.at(id).parameters) parameters.insert(p.id);
@@ -88,7 +88,8 @@ ModuleGroups grouped_blocks(const Model& model, std::int64_t every) {
   return groups;
 }
 
-std::int64_t numel_below(const Model& model, ModuleId id, std::set<ParameterId>& seen, std::set<ModuleId>& visited) {
+std::int64_t numel_below(const Model& model, ModuleId id, std::set<ParameterId>& seen,
+                         std::set<ModuleId>& visited) {
   if (!visited.insert(id).second) return 0;
   std::int64_t n = 0;
   for (const OwnedParameter& p : model.at(id).parameters) {
@@ -98,17 +99,21 @@ std::int64_t numel_below(const Model& model, ModuleId id, std::set<ParameterId>&
   return n;
 }
 
-// F1-G-4: recurse iff n >= min; wrap iff what the children left over is >= min; lists are never wrapped themselves.
-std::int64_t size_policy(const Model& model, ModuleId id, std::int64_t min, std::vector<ModuleId>& wrapped) {
+// F1-G-4: recurse iff n >= min; wrap iff what the children left over is >= min; lists are never
+// wrapped themselves.
+std::int64_t size_policy(const Model& model, ModuleId id, std::int64_t min,
+                         std::vector<ModuleId>& wrapped) {
   if (std::find(wrapped.begin(), wrapped.end(), id) != wrapped.end()) return 0;
   std::set<ParameterId> seen;
   std::set<ModuleId> visited;
   const std::int64_t n = numel_below(model, id, seen, visited);
   if (n < min) return 0;
   std::int64_t taken = 0;
-  for (const ChildModule& c : model.at(id).children) taken += size_policy(model, c.id, min, wrapped);
+  for (const ChildModule& c : model.at(id).children)
+    taken += size_policy(model, c.id, min, wrapped);
   const std::string& kind = model.at(id).class_name;
-  if (id == ModuleId(0) || n - taken < min || kind == "ModuleList" || kind == "ModuleDict") return taken;
+  if (id == ModuleId(0) || n - taken < min || kind == "ModuleList" || kind == "ModuleDict")
+    return taken;
   wrapped.push_back(id);
   return n;
 }
@@ -118,7 +123,8 @@ std::vector<ModuleId> named_modules(const Model& model, const std::vector<std::s
   IssueList issues("wrap");
   for (const std::string& name : names) {
     const std::size_t before = found.size();
-    if (const ModuleId id = model.find_module(name); !name.empty() && id.valid()) found.push_back(id);
+    if (const ModuleId id = model.find_module(name); !name.empty() && id.valid())
+      found.push_back(id);
     for (std::uint32_t i = 1; i < model.modules.size() && found.size() == before; ++i) {
       for (std::uint32_t j = i; j < model.modules.size(); ++j) {
         if (model.modules[j].class_name == name) found.push_back(ModuleId(j));
@@ -129,7 +135,8 @@ std::vector<ModuleId> named_modules(const Model& model, const std::vector<std::s
     std::set<std::string> classes;
     for (const Module& m : model.modules) classes.insert(m.class_name);
     const std::string nearest = nearest_name(name, {classes.begin(), classes.end()});
-    issues.add("modules", "there is no module or class \"" + name + "\"", nearest.empty() ? "" : "did you mean " + nearest + "?");
+    issues.add("modules", "there is no module or class \"" + name + "\"",
+               nearest.empty() ? "" : "did you mean " + nearest + "?");
   }
   issues.throw_if_any();
   return found;
@@ -153,7 +160,8 @@ void claim_groups(const Model& model, const ModuleGroups& groups, Claims& claims
     claims.claim(join_names(model, groups[i]), groups[i]);
     if (claims.units_.size() > before) made.emplace_back(i, claims.units_.back());
   }
-  std::sort(made.begin(), made.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(made.begin(), made.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   claims.units_.clear();
   for (auto& [i, unit] : made) claims.units_.push_back(std::move(unit));
 }
@@ -172,21 +180,26 @@ std::vector<UnitFact> finish(Claims& claims) {
   std::vector<UnitFact> units = std::move(claims.units_);
   claims.units_.clear();
   claims.claim("root", {ModuleId(0)});
-  units.insert(units.begin(), claims.units_.empty() ? UnitFact{"root", Elements(0)} : claims.units_.front());
+  units.insert(units.begin(),
+               claims.units_.empty() ? UnitFact{"root", Elements(0)} : claims.units_.front());
   return units;
 }
 
 ModuleGroups groups_of(const Model& model, const UnitSpec& spec) {
   switch (spec.kind) {
-    case UnitSpec::Kind::kRoot: return {};
-    case UnitSpec::Kind::kModules: return single_groups(named_modules(model, spec.modules));
+    case UnitSpec::Kind::kRoot:
+      return {};
+    case UnitSpec::Kind::kModules:
+      return single_groups(named_modules(model, spec.modules));
     case UnitSpec::Kind::kSize: {
       std::vector<ModuleId> wrapped;
       size_policy(model, ModuleId(0), spec.min_elements, wrapped);
       return single_groups(wrapped);
     }
-    case UnitSpec::Kind::kEveryK: return grouped_blocks(model, spec.every);
-    case UnitSpec::Kind::kBlocks: break;
+    case UnitSpec::Kind::kEveryK:
+      return grouped_blocks(model, spec.every);
+    case UnitSpec::Kind::kBlocks:
+      break;
   }
   std::vector<ModuleId> modules = model.roles.blocks;
   modules.insert(modules.end(), model.roles.extra_units.begin(), model.roles.extra_units.end());
@@ -197,7 +210,9 @@ std::int64_t positive(const std::string& text, const std::string& whole) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1) {
-    throw InputError({"--wrap", "", "\"" + whole + "\" needs a whole number of at least 1 after the colon", "every:2, size:100000000"});
+    throw InputError({"--wrap", "",
+                      "\"" + whole + "\" needs a whole number of at least 1 after the colon",
+                      "every:2, size:100000000"});
   }
   return value;
 }
@@ -207,7 +222,8 @@ std::int64_t positive(const std::string& text, const std::string& whole) {
 UnitSpec parse_unit_spec(const std::string& text) {
   UnitSpec spec;
   const std::size_t colon = text.find(':');
-  const std::string kind = text.substr(0, colon), rest = colon == std::string::npos ? "" : text.substr(colon + 1);
+  const std::string kind = text.substr(0, colon),
+                    rest = colon == std::string::npos ? "" : text.substr(colon + 1);
   if (kind == "blocks" && rest.empty()) return spec;
   if (kind == "root" && rest.empty()) {
     spec.kind = UnitSpec::Kind::kRoot;
@@ -225,7 +241,8 @@ UnitSpec parse_unit_spec(const std::string& text) {
       at = comma + 1;
     }
   } else {
-    throw InputError({"--wrap", "", "\"" + text + "\" is no wrap spec", "blocks, every:K, root, size:N or modules:a,b,c"});
+    throw InputError({"--wrap", "", "\"" + text + "\" is no wrap spec",
+                      "blocks, every:K, root, size:N or modules:a,b,c"});
   }
   return spec;
 }
@@ -241,9 +258,11 @@ std::vector<UnitFact> split_units(const Model& model, TailRule rule) {
   std::vector<ModuleId> tail = model.roles.tail;
   if (rule == TailRule::kBaseModelNorm && !tail.empty()) {
     const std::string& norm = model.at(tail.front()).name;
-    bool direct = std::count(norm.begin(), norm.end(), '.') == 1;   // base.norm, where all blocks are the base model's
+    bool direct = std::count(norm.begin(), norm.end(), '.') ==
+                  1;  // base.norm, where all blocks are the base model's
     const std::string base = norm.substr(0, norm.find('.') + 1);
-    for (const ModuleId block : model.roles.blocks) direct = direct && model.at(block).name.rfind(base, 0) == 0;
+    for (const ModuleId block : model.roles.blocks)
+      direct = direct && model.at(block).name.rfind(base, 0) == 0;
     const bool is_norm = model.at(tail.front()).class_name.find("Norm") != std::string::npos;
     if (is_norm && !direct) tail.erase(tail.begin());
   }

@@ -9,7 +9,8 @@
 namespace foreshard {
 namespace {
 
-constexpr std::int64_t kMostModules = 200'000, kMostStatements = 4'000'000, kLargestSize = std::int64_t{1} << 40;
+constexpr std::int64_t kMostModules = 200'000, kMostStatements = 4'000'000,
+                       kLargestSize = std::int64_t{1} << 40;
 
 struct PendingProgram {
   ModuleId module;
@@ -33,7 +34,8 @@ class Reader {
 
  private:
   void read_module(const Json& json, ModuleId id, const std::string& path);
-  void read_child(const Json& json, ModuleId parent, const std::string& name, const std::string& path);
+  void read_child(const Json& json, ModuleId parent, const std::string& name,
+                  const std::string& path);
   bool read_leaf(ObjectReader& r, ModuleId parent, const std::string& name);
   void read_parameters(const Json& json, ModuleId id, const std::string& path);
   void read_buffers(const Json& json, ModuleId id, const std::string& path);
@@ -59,13 +61,15 @@ class Reader {
 DType Reader::dtype(ObjectReader& r, DType fallback) {
   const std::string text = r.string("dtype", std::string(name_of(fallback)));
   if (const auto parsed = parse_dtype(text)) return *parsed;
-  r.report("dtype", "\"" + text + "\" is no element type", "float32, bfloat16, float16, int64, bool, ...");
+  r.report("dtype", "\"" + text + "\" is no element type",
+           "float32, bfloat16, float16, int64, bool, ...");
   return fallback;
 }
 
 bool Reader::may_add_module(const std::string& path) {
   if (static_cast<std::int64_t>(builder_.model().modules.size()) < kMostModules) return true;
-  if (issues_.empty()) issues_.add(path, fmt::format("the model has more than {} modules", kMostModules));
+  if (issues_.empty())
+    issues_.add(path, fmt::format("the model has more than {} modules", kMostModules));
   return false;
 }
 
@@ -79,12 +83,15 @@ std::vector<std::string> Reader::names(ObjectReader& r, std::string_view key) {
 
 bool Reader::read_leaf(ObjectReader& r, ModuleId parent, const std::string& name) {
   if (!r.has("leaf")) return false;
-  const std::string leaf = r.choice("leaf", "linear", {"linear", "embedding", "layer_norm", "rms_norm"});
+  const std::string leaf =
+      r.choice("leaf", "linear", {"linear", "embedding", "layer_norm", "rms_norm"});
   if (leaf == "linear") {
-    const std::int64_t in = r.required_integer("in", 1, kLargestSize), out = r.required_integer("out", 1, kLargestSize);
+    const std::int64_t in = r.required_integer("in", 1, kLargestSize),
+                       out = r.required_integer("out", 1, kLargestSize);
     builder_.linear(parent, name, in, out, r.boolean("bias", false));
   } else if (leaf == "embedding") {
-    const std::int64_t rows = r.required_integer("rows", 1, kLargestSize), dim = r.required_integer("dim", 1, kLargestSize);
+    const std::int64_t rows = r.required_integer("rows", 1, kLargestSize),
+                       dim = r.required_integer("dim", 1, kLargestSize);
     builder_.embedding(parent, name, rows, dim);
   } else {
     const std::int64_t dim = r.required_integer("dim", 1, kLargestSize);
@@ -99,7 +106,8 @@ bool Reader::read_leaf(ObjectReader& r, ModuleId parent, const std::string& name
   return true;
 }
 
-void Reader::read_child(const Json& json, ModuleId parent, const std::string& name, const std::string& path) {
+void Reader::read_child(const Json& json, ModuleId parent, const std::string& name,
+                        const std::string& path) {
   if (!may_add_module(path)) return;
   if (name.empty() || name.find('.') != std::string::npos) {
     issues_.add(path, "is not a module name", "a name without dots");
@@ -143,10 +151,12 @@ void Reader::read_parameters(const Json& json, ModuleId id, const std::string& p
     ObjectReader p(value, place, issues_);
     if (p.has("tied")) {
       ties_.push_back({id, name, p.required_string("tied"), place});
-      builder_.add_parameter(id, name, {1});   // Holds the place; replaced when all modules are known.
+      builder_.add_parameter(id, name,
+                             {1});  // Holds the place; replaced when all modules are known.
     } else {
       const auto shape = p.integer_list("shape", 1, kLargestSize);
-      if (!shape) p.report("shape", "is missing", "a list of sizes; or {\"tied\": \"module.parameter\"}");
+      if (!shape)
+        p.report("shape", "is missing", "a list of sizes; or {\"tied\": \"module.parameter\"}");
       const DType type = dtype(p, DType::kFloat32);
       const bool trainable = p.boolean("trainable", true);
       if (shape) builder_.add_parameter(id, name, *shape, type, trainable);
@@ -174,12 +184,14 @@ void Reader::read_module(const Json& json, ModuleId id, const std::string& path)
   ObjectReader r(json, path, issues_);
   if (!json.is_object()) return;
   builder_.model().at(id).class_name = r.string("class", "Module");
-  if (const Json* parameters = r.get("parameters")) read_parameters(*parameters, id, r.path_of("parameters"));
+  if (const Json* parameters = r.get("parameters"))
+    read_parameters(*parameters, id, r.path_of("parameters"));
   if (const Json* buffers = r.get("buffers")) read_buffers(*buffers, id, r.path_of("buffers"));
   if (const Json* children = r.get("children")) {
     ObjectReader c(*children, r.path_of("children"), issues_);
     if (children->is_object()) {
-      for (const auto& [name, child] : children->items()) read_child(child, id, name, r.path_of("children") + "." + name);
+      for (const auto& [name, child] : children->items())
+        read_child(child, id, name, r.path_of("children") + "." + name);
     }
   }
   const std::vector<std::string> inputs = names(r, "inputs"), outputs = names(r, "outputs");
@@ -235,7 +247,8 @@ void Reader::resolve() {
     }
     const bool itself = found.size() == 1 && found[0] == t.owner && name == t.name;
     if (!source || itself) {
-      issues_.add(t.path, "there is no parameter \"" + t.source + "\" to share", "the full name of another parameter");
+      issues_.add(t.path, "there is no parameter \"" + t.source + "\" to share",
+                  "the full name of another parameter");
     } else {
       builder_.tie_parameter(t.owner, t.name, source->id);
     }
@@ -270,9 +283,11 @@ void Reader::read_statement(const Json& json, ModuleId id, const std::string& pa
   const auto function = parse_function(text);
   if (!function || *function == Function::kCall) {
     std::vector<std::string> known;
-    for (int f = 1; f <= static_cast<int>(Function::kGatedDeltaRule); ++f) known.emplace_back(name_of(static_cast<Function>(f)));
+    for (int f = 1; f <= static_cast<int>(Function::kGatedDeltaRule); ++f)
+      known.emplace_back(name_of(static_cast<Function>(f)));
     const std::string nearest = nearest_name(text, known);
-    r.report("do", "there is no function \"" + text + "\"", nearest.empty() ? "" : "did you mean " + nearest + "?");
+    r.report("do", "there is no function \"" + text + "\"",
+             nearest.empty() ? "" : "did you mean " + nearest + "?");
     return;
   }
   Statement& s = builder_.add_statement(id, *function, names(r, "in"), names(r, "out"));
@@ -280,15 +295,18 @@ void Reader::read_statement(const Json& json, ModuleId id, const std::string& pa
   s.ints = r.integer_list("ints", INT64_MIN, INT64_MAX).value_or(std::vector<std::int64_t>{});
   if (const Json* floats = r.get("floats"); floats && floats->is_array()) {
     for (const Json& f : *floats) {
-      if (f.is_number()) s.floats.push_back(f.get<double>());
-      else r.report("floats", "found " + describe_json(f), "numbers");
+      if (f.is_number())
+        s.floats.push_back(f.get<double>());
+      else
+        r.report("floats", "found " + describe_json(f), "numbers");
     }
   }
   s.dtype = dtype(r, DType::kFloat32);
   s.no_grad = r.boolean("no_grad", false);
   for (const std::string& name : names(r, "parameters")) {
     const auto& owned = builder_.model().at(id).parameters;
-    const auto it = std::find_if(owned.begin(), owned.end(), [&](const OwnedParameter& p) { return p.name == name; });
+    const auto it = std::find_if(owned.begin(), owned.end(),
+                                 [&](const OwnedParameter& p) { return p.name == name; });
     if (it == owned.end()) {
       r.report("parameters", "this module has no parameter \"" + name + "\"");
     } else {
@@ -304,7 +322,7 @@ void Reader::read_program(const PendingProgram& pending) {
     return;
   }
   for (std::size_t i = 0; i < pending.json->size() && statements_ <= kMostStatements; ++i) {
-    if (issues_.issues().size() > 50) return;   // The first fifty say enough.
+    if (issues_.issues().size() > 50) return;  // The first fifty say enough.
     read_statement((*pending.json)[i], pending.module, fmt::format("{}[{}]", pending.path, i));
   }
 }
@@ -320,12 +338,15 @@ void Reader::read_arguments(ObjectReader& top) {
     ModelArgument argument;
     argument.name = r.required_string("name");
     argument.tokens = r.choice("kind", "tokens", {"tokens", "float"}) == "tokens";
-    argument.shape = r.integer_list("shape", -1, kLargestSize).value_or(std::vector<std::int64_t>{});
+    argument.shape =
+        r.integer_list("shape", -1, kLargestSize).value_or(std::vector<std::int64_t>{});
     argument.dtype = dtype(r, argument.tokens ? DType::kInt64 : DType::kFloat32);
     argument.vocabulary = r.integer("vocabulary", 0, 0, kLargestSize);
     argument.requires_grad = r.boolean("requires_grad", false);
-    if (argument.tokens && argument.vocabulary == 0) r.report("vocabulary", "is missing", "the number of token ids");
-    if (!argument.tokens && argument.shape.empty()) r.report("shape", "is missing", "sizes, -1 for the micro-batch");
+    if (argument.tokens && argument.vocabulary == 0)
+      r.report("vocabulary", "is missing", "the number of token ids");
+    if (!argument.tokens && argument.shape.empty())
+      r.report("shape", "is missing", "sizes, -1 for the micro-batch");
     r.finish();
     builder_.model().arguments.push_back(std::move(argument));
   }
@@ -338,8 +359,10 @@ void Reader::read_roles(ObjectReader& top) {
   const auto read = [&](const char* key, std::vector<ModuleId>& to) {
     for (const std::string& pattern : names(r, key)) {
       const auto found = modules_of(pattern, builder_.root());
-      if (found.empty() || pattern.empty()) r.report(key, "there is no module \"" + pattern + "\"");
-      else to.insert(to.end(), found.begin(), found.end());
+      if (found.empty() || pattern.empty())
+        r.report(key, "there is no module \"" + pattern + "\"");
+      else
+        to.insert(to.end(), found.begin(), found.end());
     }
   };
   ModelRoles& roles = builder_.model().roles;
@@ -371,10 +394,12 @@ Model Reader::read(const Json& json) {
   for (const PendingProgram& p : programs_) read_program(p);
   read_roles(top);
   top.finish();
-  if (statements_ > kMostStatements) issues_.add("root", fmt::format("more than {} statements", kMostStatements));
+  if (statements_ > kMostStatements)
+    issues_.add("root", fmt::format("more than {} statements", kMostStatements));
   issues_.throw_if_any();
   if (model.root().inputs.size() != model.arguments.size()) {
-    issues_.add("root.inputs", fmt::format("{} inputs for {} arguments", model.root().inputs.size(), model.arguments.size()));
+    issues_.add("root.inputs", fmt::format("{} inputs for {} arguments", model.root().inputs.size(),
+                                           model.arguments.size()));
   }
   check_parameter_count(model, issues_);
   check_programs(model, issues_);

@@ -12,7 +12,8 @@ Json names_of(const Module& module, const std::vector<ValueSlot>& slots) {
 
 class Writer {
  public:
-  explicit Writer(const Model& model) : model_(model), seen_parameters_(model.parameters.size(), false) {
+  explicit Writer(const Model& model)
+      : model_(model), seen_parameters_(model.parameters.size(), false) {
     seen_modules_.resize(model.modules.size(), false);
   }
   Json write();
@@ -70,10 +71,12 @@ Json Writer::module(ModuleId id) {
   Json json{{"class", m.class_name}};
   for (const OwnedParameter& p : m.parameters) json["parameters"][p.name] = parameter(p);
   for (const BufferDef& b : m.buffers) {
-    json["buffers"][b.name] = {{"shape", b.shape}, {"dtype", std::string(name_of(b.dtype))}, {"persistent", b.persistent}};
+    json["buffers"][b.name] = {
+        {"shape", b.shape}, {"dtype", std::string(name_of(b.dtype))}, {"persistent", b.persistent}};
   }
   for (const ChildModule& c : m.children) {
-    json["children"][c.name] = seen_modules_[c.id.value] ? Json{{"alias", model_.at(c.id).name}} : module(c.id);
+    json["children"][c.name] =
+        seen_modules_[c.id.value] ? Json{{"alias", model_.at(c.id).name}} : module(c.id);
   }
   json["inputs"] = names_of(m, m.inputs);
   json["outputs"] = names_of(m, m.outputs);
@@ -91,7 +94,10 @@ Json Writer::roles(const std::vector<ModuleId>& ids) {
 }
 
 Json Writer::write() {
-  Json json{{"format", "foreshard-model"}, {"version", 1}, {"name", model_.name}, {"architecture", model_.architecture}};
+  Json json{{"format", "foreshard-model"},
+            {"version", 1},
+            {"name", model_.name},
+            {"architecture", model_.architecture}};
   if (model_.stated_dtype) json["dtype"] = std::string(name_of(*model_.stated_dtype));
   if (model_.longest_sequence > 0) json["longest_sequence"] = model_.longest_sequence;
   json["arguments"] = Json::array();

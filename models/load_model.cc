@@ -32,7 +32,8 @@ Request split_request(const std::string& text) {
     const std::string part = text.substr(at + 1, next == std::string::npos ? next : next - at - 1);
     const std::size_t equals = part.find('=');
     if (equals == std::string::npos || equals == 0) {
-      throw InputError({text, part, "is not of the form key=value", "as in mpt-7b?max_seq_len=8192"});
+      throw InputError(
+          {text, part, "is not of the form key=value", "as in mpt-7b?max_seq_len=8192"});
     }
     request.settings.emplace_back(part.substr(0, equals), part.substr(equals + 1));
     at = next;
@@ -43,7 +44,8 @@ Request split_request(const std::string& text) {
 // Values are JSON where they parse as such (numbers, true, null), text otherwise.
 void apply_settings(Json& json, const Request& request) {
   if (request.settings.empty()) return;
-  if (!json.is_object()) throw InputError({request.name, "", "is not an object: keys cannot be set", ""});
+  if (!json.is_object())
+    throw InputError({request.name, "", "is not an object: keys cannot be set", ""});
   for (const auto& [key, value] : request.settings) {
     Json parsed = Json::parse(value, nullptr, false);
     json[key] = parsed.is_discarded() || parsed.is_structured() ? Json(value) : parsed;
@@ -58,7 +60,8 @@ bool exists(const fs::path& path) {
 // Something that was clearly meant as a file, not as a name.
 bool looks_like_path(const std::string& name) {
   const fs::path path(name);
-  return path.extension() == ".json" || path.extension() == ".gz" || name.rfind("./", 0) == 0 || name.rfind('/', 0) == 0;
+  return path.extension() == ".json" || path.extension() == ".gz" || name.rfind("./", 0) == 0 ||
+         name.rfind('/', 0) == 0;
 }
 
 std::string name_of_file(const fs::path& path) {
@@ -67,14 +70,18 @@ std::string name_of_file(const fs::path& path) {
 }
 
 [[noreturn]] void refuse_name(const std::string& name) {
-  if (looks_like_path(name)) throw InputError({name, "", "there is no such file", "a catalogue name, a config.json or a graph file"});
+  if (looks_like_path(name))
+    throw InputError(
+        {name, "", "there is no such file", "a catalogue name, a config.json or a graph file"});
   throw InputError({name, "", "is neither a known model nor a file",
-                    fmt::format("nearest names: {}; `foreshard models` lists all", fmt::join(nearest_catalogue_names(name, 3), ", "))});
+                    fmt::format("nearest names: {}; `foreshard models` lists all",
+                                fmt::join(nearest_catalogue_names(name, 3), ", "))});
 }
 
 }  // namespace
 
-Model model_from_json(const Json& json, const std::string& file, std::vector<std::string>* warnings) {
+Model model_from_json(const Json& json, const std::string& file,
+                      std::vector<std::string>* warnings) {
   std::vector<std::string> unused;
   std::vector<std::string>& sink = warnings ? *warnings : unused;
   if (json.is_object() && json.contains("format")) return read_graph_file(json, file);
@@ -84,7 +91,9 @@ Model model_from_json(const Json& json, const std::string& file, std::vector<std
 Model load_model(const std::string& text, std::vector<std::string>* warnings) {
   const Request request = exists(text) ? Request{text, {}} : split_request(text);
   const std::string& name = request.name;
-  if (name.empty()) throw InputError({"model", "", "no model is named", "a catalogue name, a config.json or a graph file"});
+  if (name.empty())
+    throw InputError(
+        {"model", "", "no model is named", "a catalogue name, a config.json or a graph file"});
   Json json;
   std::string file, shown;
   if (const CatalogueModel* known = looks_like_path(name) ? nullptr : find_catalogue_model(name)) {

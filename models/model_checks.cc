@@ -17,29 +17,73 @@ struct FunctionRule {
 
 const std::map<Function, FunctionRule>& rules() {
   using F = Function;
-  static const std::map<F, FunctionRule> table = {
-      {F::kLinear, {1, 3, 1, 0, 2}},          {F::kConv1D, {1, 1, 1, 1, 2}}, {F::kLinear4Bit, {1, 1, 1, 1, 2, 2}},        {F::kEmbedding, {1, 1, 1, 1, 1}},
-      {F::kLayerNorm, {1, 1, 1, 0, 2, 0, 1}}, {F::kRmsNorm, {1, 1, 1, 0, 1, 0, 1}}, {F::kAttention, {3, 4, 1, 0, 0, 1, 2}},
-      {F::kPackedAttention, {3, 3, 1, 0, 0, 3}}, {F::kAdd, {2, 2}},                 {F::kSub, {2, 2}},
-      {F::kMul, {2, 2}},                      {F::kDiv, {2, 2}},                    {F::kAddScalar, {1, 1, 1, 0, 0, 0, 1}},
-      {F::kMulScalar, {1, 1, 1, 0, 0, 0, 1}}, {F::kPowScalar, {1, 1, 1, 0, 0, 0, 1}}, {F::kSumDim, {1, 1, 1, 0, 0, 2}},
-      {F::kDropout, {1, 1, 1, 0, 0, 0, 1}},   {F::kMatmul, {2, 2}},                 {F::kCast, {1, 2}},
-      {F::kView, {1, 1, 1, 0, 0, 1}},         {F::kReshape, {1, 1, 1, 0, 0, 1}},    {F::kTranspose, {1, 1, 1, 0, 0, 2}},
-      {F::kExpand, {1, 1, 1, 0, 0, 1}},       {F::kUnsqueeze, {1, 1, 1, 0, 0, 1}},  {F::kSlice, {1, 1, 1, 0, 0, 3}},
-      {F::kSplit, {1, 1, -1, 0, 0, 2}},       {F::kChunk, {1, 1, -1, 0, 0, 2}},     {F::kCat, {1, 1 << 20, 1, 0, 0, 1}},
-      {F::kAddParameter, {1, 1, 1, 1, 1}},    {F::kParameter, {0, 0, 1, 1, 1}},     {F::kBuffer, {0, 0, 1, 0, 0, 1}},
-      {F::kAddBuffer, {1, 1, 1, 0, 0, 1}},    {F::kRotaryTable, {1, 2, 2, 0, 0, 1}}, {F::kArange, {0, 1}},
-      {F::kExperts, {1, 1, 1, 3, 3}},         {F::kRoutedExperts, {3, 3, 1, 2, 2, 2}}, {F::kTopK, {1, 1, 2, 0, 0, 1}},
-      {F::kConv2d, {1, 1, 1, 1, 2, 2}},       {F::kRepeatKv, {1, 1, 1, 0, 0, 1}},   {F::kSelect, {1, 1, 1, 0, 0, 2}},
-      {F::kCausalMask, {1, 2, 1, 0, 0, 2}},   {F::kGather, {2, 2, 1, 0, 0, 1}},     {F::kIndex, {2, 2}},
-      {F::kClamp, {1, 1, 1, 0, 0, 0, 2}},     {F::kVectorNorm, {1, 1, 1, 0, 0, 0, 1}}, {F::kMaskedFill, {2, 2, 1, 0, 0, 0, 1}},
-      {F::kDivInPlace, {2, 2}},               {F::kMaskedScatter, {3, 3, 1, 0, 0, 1}}, {F::kAvgPool2d, {1, 1, 1, 0, 0, 1}},
-      {F::kConv1dDepthwise, {1, 1, 1, 1, 1, 1}}, {F::kLoopedExperts, {3, 3, 1, 3, 3, 2}}, {F::kAssign, {1, 1 << 20, -1}},
-      {F::kJitter, {1, 1, 1, 0, 0, 0, 1}},     {F::kSliceLike, {2, 2, 1, 0, 0, 1}},    {F::kExpandLike, {2, 2, 1, 0, 0, 1}}, {F::kViewLike, {2, 2}},
-      {F::kFusedLinearCrossEntropy, {2, 2, 1, 1, 1}}, {F::kRelativeBias, {1, 1, 1, 1, 1, 3}}, {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}},
-      {F::kPositionMask, {1, 1, 1, 0, 0, 1}}, {F::kZeroBias, {2, 2, 1, 0, 0, 1}},   {F::kPad, {1, 1, 1, 0, 0, 2}},
-      {F::kTileMask, {2, 2, 1, 0, 0, 2}},     {F::kCrossMask, {2, 2, 2, 0, 0, 1}},  {F::kAxialRotaryTable, {1, 1, 2, 0, 0, 1}},
-      {F::kWindowOrder, {1, 1, 1, 0, 0, 1}},  {F::kWindowedAttention, {3, 3, 1, 0, 0, 1, 2}}};
+  static const std::map<F, FunctionRule> table = {{F::kLinear, {1, 3, 1, 0, 2}},
+                                                  {F::kConv1D, {1, 1, 1, 1, 2}},
+                                                  {F::kLinear4Bit, {1, 1, 1, 1, 2, 2}},
+                                                  {F::kEmbedding, {1, 1, 1, 1, 1}},
+                                                  {F::kLayerNorm, {1, 1, 1, 0, 2, 0, 1}},
+                                                  {F::kRmsNorm, {1, 1, 1, 0, 1, 0, 1}},
+                                                  {F::kAttention, {3, 4, 1, 0, 0, 1, 2}},
+                                                  {F::kPackedAttention, {3, 3, 1, 0, 0, 3}},
+                                                  {F::kAdd, {2, 2}},
+                                                  {F::kSub, {2, 2}},
+                                                  {F::kMul, {2, 2}},
+                                                  {F::kDiv, {2, 2}},
+                                                  {F::kAddScalar, {1, 1, 1, 0, 0, 0, 1}},
+                                                  {F::kMulScalar, {1, 1, 1, 0, 0, 0, 1}},
+                                                  {F::kPowScalar, {1, 1, 1, 0, 0, 0, 1}},
+                                                  {F::kSumDim, {1, 1, 1, 0, 0, 2}},
+                                                  {F::kDropout, {1, 1, 1, 0, 0, 0, 1}},
+                                                  {F::kMatmul, {2, 2}},
+                                                  {F::kCast, {1, 2}},
+                                                  {F::kView, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kReshape, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kTranspose, {1, 1, 1, 0, 0, 2}},
+                                                  {F::kExpand, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kUnsqueeze, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kSlice, {1, 1, 1, 0, 0, 3}},
+                                                  {F::kSplit, {1, 1, -1, 0, 0, 2}},
+                                                  {F::kChunk, {1, 1, -1, 0, 0, 2}},
+                                                  {F::kCat, {1, 1 << 20, 1, 0, 0, 1}},
+                                                  {F::kAddParameter, {1, 1, 1, 1, 1}},
+                                                  {F::kParameter, {0, 0, 1, 1, 1}},
+                                                  {F::kBuffer, {0, 0, 1, 0, 0, 1}},
+                                                  {F::kAddBuffer, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kRotaryTable, {1, 2, 2, 0, 0, 1}},
+                                                  {F::kArange, {0, 1}},
+                                                  {F::kExperts, {1, 1, 1, 3, 3}},
+                                                  {F::kRoutedExperts, {3, 3, 1, 2, 2, 2}},
+                                                  {F::kTopK, {1, 1, 2, 0, 0, 1}},
+                                                  {F::kConv2d, {1, 1, 1, 1, 2, 2}},
+                                                  {F::kRepeatKv, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kSelect, {1, 1, 1, 0, 0, 2}},
+                                                  {F::kCausalMask, {1, 2, 1, 0, 0, 2}},
+                                                  {F::kGather, {2, 2, 1, 0, 0, 1}},
+                                                  {F::kIndex, {2, 2}},
+                                                  {F::kClamp, {1, 1, 1, 0, 0, 0, 2}},
+                                                  {F::kVectorNorm, {1, 1, 1, 0, 0, 0, 1}},
+                                                  {F::kMaskedFill, {2, 2, 1, 0, 0, 0, 1}},
+                                                  {F::kDivInPlace, {2, 2}},
+                                                  {F::kMaskedScatter, {3, 3, 1, 0, 0, 1}},
+                                                  {F::kAvgPool2d, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kConv1dDepthwise, {1, 1, 1, 1, 1, 1}},
+                                                  {F::kLoopedExperts, {3, 3, 1, 3, 3, 2}},
+                                                  {F::kAssign, {1, 1 << 20, -1}},
+                                                  {F::kJitter, {1, 1, 1, 0, 0, 0, 1}},
+                                                  {F::kSliceLike, {2, 2, 1, 0, 0, 1}},
+                                                  {F::kExpandLike, {2, 2, 1, 0, 0, 1}},
+                                                  {F::kViewLike, {2, 2}},
+                                                  {F::kFusedLinearCrossEntropy, {2, 2, 1, 1, 1}},
+                                                  {F::kRelativeBias, {1, 1, 1, 1, 1, 3}},
+                                                  {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}},
+                                                  {F::kPositionMask, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kZeroBias, {2, 2, 1, 0, 0, 1}},
+                                                  {F::kPad, {1, 1, 1, 0, 0, 2}},
+                                                  {F::kTileMask, {2, 2, 1, 0, 0, 2}},
+                                                  {F::kCrossMask, {2, 2, 2, 0, 0, 1}},
+                                                  {F::kAxialRotaryTable, {1, 1, 2, 0, 0, 1}},
+                                                  {F::kWindowOrder, {1, 1, 1, 0, 0, 1}},
+                                                  {F::kWindowedAttention, {3, 3, 1, 0, 0, 1, 2}}};
   return table;
 }
 
@@ -48,19 +92,24 @@ std::string count_text(int min, int max) {
   return min == max ? std::to_string(min) : fmt::format("{} to {}", min, max);
 }
 
-void check_count(const std::string& place, const char* what, std::size_t found, int min, int max, IssueList& issues) {
+void check_count(const std::string& place, const char* what, std::size_t found, int min, int max,
+                 IssueList& issues) {
   if (found >= static_cast<std::size_t>(min) && found <= static_cast<std::size_t>(max)) return;
-  issues.add(place, fmt::format("{} {}", found, what), fmt::format("{} {}", count_text(min, max), what));
+  issues.add(place, fmt::format("{} {}", found, what),
+             fmt::format("{} {}", count_text(min, max), what));
 }
 
 std::string where(const Module& module) { return module.name.empty() ? "root" : module.name; }
 
-void check_statement(const Model& model, const Module& module, std::size_t index, IssueList& issues) {
+void check_statement(const Model& model, const Module& module, std::size_t index,
+                     IssueList& issues) {
   const Statement& s = module.program[index];
-  const std::string place = fmt::format("{}.forward[{}] ({})", where(module), index, name_of(s.function));
+  const std::string place =
+      fmt::format("{}.forward[{}] ({})", where(module), index, name_of(s.function));
   if (s.function == Function::kCall) {
     const Module& child = model.at(s.child);
-    const int in = static_cast<int>(child.inputs.size()), out = static_cast<int>(child.outputs.size());
+    const int in = static_cast<int>(child.inputs.size()),
+              out = static_cast<int>(child.outputs.size());
     check_count(place, "inputs", s.inputs.size(), in, in, issues);
     check_count(place, "outputs", s.outputs.size(), out, out, issues);
     return;
@@ -68,16 +117,21 @@ void check_statement(const Model& model, const Module& module, std::size_t index
   const auto it = rules().find(s.function);
   const FunctionRule rule = it == rules().end() ? FunctionRule{} : it->second;
   check_count(place, "inputs", s.inputs.size(), rule.min_inputs, rule.max_inputs, issues);
-  if (rule.outputs >= 0) check_count(place, "outputs", s.outputs.size(), rule.outputs, rule.outputs, issues);
-  check_count(place, "parameters", s.parameters.size(), rule.min_parameters, rule.max_parameters, issues);
+  if (rule.outputs >= 0)
+    check_count(place, "outputs", s.outputs.size(), rule.outputs, rule.outputs, issues);
+  check_count(place, "parameters", s.parameters.size(), rule.min_parameters, rule.max_parameters,
+              issues);
   if (s.function == Function::kLinear && (s.inputs.size() > 1) == !s.parameters.empty()) {
-    issues.add(place, "has its weight twice or not at all", "a weight as parameter or as second input");
+    issues.add(place, "has its weight twice or not at all",
+               "a weight as parameter or as second input");
   }
   check_count(place, "ints", s.ints.size(), rule.min_ints, 1 << 20, issues);
   check_count(place, "floats", s.floats.size(), rule.min_floats, 1 << 20, issues);
   if (s.function == Function::kBuffer || s.function == Function::kAddBuffer) {
-    const bool fits = !s.ints.empty() && s.ints[0] >= 0 && s.ints[0] < static_cast<std::int64_t>(module.buffers.size());
-    if (!fits) issues.add(place, "names no buffer of this module", "the index of one of its buffers");
+    const bool fits = !s.ints.empty() && s.ints[0] >= 0 &&
+                      s.ints[0] < static_cast<std::int64_t>(module.buffers.size());
+    if (!fits)
+      issues.add(place, "names no buffer of this module", "the index of one of its buffers");
   }
 }
 
@@ -88,20 +142,23 @@ void check_values(const Module& module, IssueList& issues) {
   for (std::size_t i = 0; i < module.program.size(); ++i) {
     for (const ValueSlot v : module.program[i].inputs) {
       if (!made[static_cast<std::size_t>(v)]) {
-        issues.add(fmt::format("{}.forward[{}]", where(module), i), fmt::format("value \"{}\" is used before it is made", name(v)));
+        issues.add(fmt::format("{}.forward[{}]", where(module), i),
+                   fmt::format("value \"{}\" is used before it is made", name(v)));
       }
     }
     for (const ValueSlot v : module.program[i].outputs) made[static_cast<std::size_t>(v)] = true;
   }
   for (const ValueSlot v : module.outputs) {
-    if (!made[static_cast<std::size_t>(v)]) issues.add(where(module), fmt::format("output \"{}\" is never made", name(v)));
+    if (!made[static_cast<std::size_t>(v)])
+      issues.add(where(module), fmt::format("output \"{}\" is never made", name(v)));
   }
 }
 
 constexpr std::size_t kDeepestCall = 200;
 constexpr double kMostRuns = 2e7;
 
-// Statements that one forward runs, calls followed; modules called from many places make this explode.
+// Statements that one forward runs, calls followed; modules called from many places make this
+// explode.
 double statements_run(const Model& model, ModuleId id, std::vector<double>& known) {
   if (known[id.value] >= 0) return known[id.value];
   double n = 0;
@@ -111,8 +168,10 @@ double statements_run(const Model& model, ModuleId id, std::vector<double>& know
   return known[id.value] = n;
 }
 
-// Depth-first walk over calls; `state` 1 = on the path, 2 = done. Stops at a circle and where calls nest too deeply.
-bool find_circle(const Model& model, ModuleId id, std::vector<int>& state, std::vector<ModuleId>& path) {
+// Depth-first walk over calls; `state` 1 = on the path, 2 = done. Stops at a circle and where calls
+// nest too deeply.
+bool find_circle(const Model& model, ModuleId id, std::vector<int>& state,
+                 std::vector<ModuleId>& path) {
   state[id.value] = 1;
   path.push_back(id);
   for (const Statement& s : model.at(id).program) {
@@ -148,7 +207,8 @@ void check_parameter_count(const Model& model, IssueList& issues) {
 void check_programs(const Model& model, IssueList& issues) {
   for (const Module& module : model.modules) {
     check_values(module, issues);
-    for (std::size_t i = 0; i < module.program.size(); ++i) check_statement(model, module, i, issues);
+    for (std::size_t i = 0; i < module.program.size(); ++i)
+      check_statement(model, module, i, issues);
   }
 }
 
@@ -158,7 +218,8 @@ void check_call_circles(const Model& model, IssueList& issues) {
     std::vector<ModuleId> path;
     if (state[i] != 0 || !find_circle(model, ModuleId(i), state, path)) continue;
     if (path.size() > kDeepestCall) {
-      issues.add(where(model.at(path.front())), fmt::format("calls nest deeper than {}", kDeepestCall));
+      issues.add(where(model.at(path.front())),
+                 fmt::format("calls nest deeper than {}", kDeepestCall));
       return;
     }
     std::string text;
@@ -172,7 +233,8 @@ void check_call_circles(const Model& model, IssueList& issues) {
   }
   std::vector<double> known(model.modules.size(), -1.0);
   if (statements_run(model, ModuleId(0), known) > kMostRuns) {
-    issues.add("root", fmt::format("one forward runs more than {:.0f} statements", kMostRuns), "fewer calls of shared modules");
+    issues.add("root", fmt::format("one forward runs more than {:.0f} statements", kMostRuns),
+               "fewer calls of shared modules");
   }
 }
 

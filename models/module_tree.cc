@@ -23,19 +23,23 @@ void check_module(const Model& model, const Module& module) {
   for (const Statement& s : module.program) {
     for (const ValueSlot v : s.inputs) {
       if (!defined[static_cast<std::size_t>(v)]) {
-        throw InternalError(module.name + ": value " + module.value_names[static_cast<std::size_t>(v)] + " used before it is made");
+        throw InternalError(module.name + ": value " +
+                            module.value_names[static_cast<std::size_t>(v)] +
+                            " used before it is made");
       }
     }
     if (s.function == Function::kCall) {
       const Module& child = model.at(s.child);
       if (child.inputs.size() != s.inputs.size() || child.outputs.size() != s.outputs.size()) {
-        throw InternalError(module.name + ": call of " + child.name + " with a wrong number of values");
+        throw InternalError(module.name + ": call of " + child.name +
+                            " with a wrong number of values");
       }
     }
     for (const ValueSlot v : s.outputs) defined[static_cast<std::size_t>(v)] = true;
   }
   for (const ValueSlot v : module.outputs) {
-    if (!defined[static_cast<std::size_t>(v)]) throw InternalError(module.name + ": output is never made");
+    if (!defined[static_cast<std::size_t>(v)])
+      throw InternalError(module.name + ": output is never made");
   }
 }
 
@@ -76,7 +80,8 @@ ModuleId Model::find_module(std::string_view path) const {
     const std::size_t dot = path.find('.');
     const std::string_view part = path.substr(0, dot);
     const auto& children = modules[at.value].children;
-    const auto it = std::find_if(children.begin(), children.end(), [&](const ChildModule& c) { return c.name == part; });
+    const auto it = std::find_if(children.begin(), children.end(),
+                                 [&](const ChildModule& c) { return c.name == part; });
     if (it == children.end()) return {};
     at = it->id;
     path = dot == std::string_view::npos ? std::string_view{} : path.substr(dot + 1);
@@ -89,7 +94,8 @@ ModelBuilder::ModelBuilder(std::string root_class) {
   model_.modules[0].class_name = std::move(root_class);
 }
 
-ModuleId ModelBuilder::add_module(ModuleId parent, const std::string& name, const std::string& class_name) {
+ModuleId ModelBuilder::add_module(ModuleId parent, const std::string& name,
+                                  const std::string& class_name) {
   const ModuleId id(static_cast<std::uint32_t>(model_.modules.size()));
   Module module;
   module.name = join(model_.at(parent).name, name);
@@ -103,10 +109,12 @@ void ModelBuilder::add_alias(ModuleId parent, const std::string& name, ModuleId 
   model_.at(parent).children.push_back({name, target});
 }
 
-ParameterId ModelBuilder::add_parameter(ModuleId owner, const std::string& name, std::vector<std::int64_t> shape, DType dtype,
+ParameterId ModelBuilder::add_parameter(ModuleId owner, const std::string& name,
+                                        std::vector<std::int64_t> shape, DType dtype,
                                         bool trainable) {
   const ParameterId id(static_cast<std::uint32_t>(model_.parameters.size()));
-  model_.parameters.push_back({join(model_.at(owner).name, name), std::move(shape), dtype, trainable});
+  model_.parameters.push_back(
+      {join(model_.at(owner).name, name), std::move(shape), dtype, trainable});
   model_.at(owner).parameters.push_back({name, id});
   return id;
 }
@@ -152,7 +160,8 @@ void ModelBuilder::set_signature(ModuleId module, const std::vector<std::string>
   model_.at(module).outputs = std::move(out);
 }
 
-Statement& ModelBuilder::add_statement(ModuleId module, Function f, const std::vector<std::string>& inputs,
+Statement& ModelBuilder::add_statement(ModuleId module, Function f,
+                                       const std::vector<std::string>& inputs,
                                        const std::vector<std::string>& outputs) {
   Statement s;
   s.function = f;
@@ -167,7 +176,8 @@ void ModelBuilder::call(ModuleId module, ModuleId child, const std::vector<std::
   add_statement(module, Function::kCall, inputs, outputs).child = child;
 }
 
-ModuleId ModelBuilder::linear(ModuleId parent, const std::string& name, std::int64_t in, std::int64_t out, bool bias) {
+ModuleId ModelBuilder::linear(ModuleId parent, const std::string& name, std::int64_t in,
+                              std::int64_t out, bool bias) {
   const ModuleId id = add_module(parent, name, "Linear");
   std::vector<ParameterId> parameters{add_parameter(id, "weight", {out, in})};
   if (bias) parameters.push_back(add_parameter(id, "bias", {out}));
@@ -176,7 +186,8 @@ ModuleId ModelBuilder::linear(ModuleId parent, const std::string& name, std::int
   return id;
 }
 
-ModuleId ModelBuilder::embedding(ModuleId parent, const std::string& name, std::int64_t rows, std::int64_t dim) {
+ModuleId ModelBuilder::embedding(ModuleId parent, const std::string& name, std::int64_t rows,
+                                 std::int64_t dim) {
   const ModuleId id = add_module(parent, name, "Embedding");
   const ParameterId weight = add_parameter(id, "weight", {rows, dim});
   set_signature(id, {"x"}, {"y"});
@@ -184,7 +195,8 @@ ModuleId ModelBuilder::embedding(ModuleId parent, const std::string& name, std::
   return id;
 }
 
-ModuleId ModelBuilder::layer_norm(ModuleId parent, const std::string& name, std::int64_t dim, bool bias, double eps) {
+ModuleId ModelBuilder::layer_norm(ModuleId parent, const std::string& name, std::int64_t dim,
+                                  bool bias, double eps) {
   const ModuleId id = add_module(parent, name, "LayerNorm");
   std::vector<ParameterId> parameters{add_parameter(id, "weight", {dim})};
   if (bias) parameters.push_back(add_parameter(id, "bias", {dim}));
@@ -195,7 +207,8 @@ ModuleId ModelBuilder::layer_norm(ModuleId parent, const std::string& name, std:
   return id;
 }
 
-ModuleId ModelBuilder::rms_norm(ModuleId parent, const std::string& name, std::int64_t dim, double eps) {
+ModuleId ModelBuilder::rms_norm(ModuleId parent, const std::string& name, std::int64_t dim,
+                                double eps) {
   const ModuleId id = add_module(parent, name, "RMSNorm");
   const ParameterId weight = add_parameter(id, "weight", {dim});
   set_signature(id, {"x"}, {"y"});

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/breadth_first_search.hpp>
 #include <boost/graph/topological_sort.hpp>
-#include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -32,7 +32,8 @@ bool inside(const OpNode& node, std::string_view module) {
 /// A storage of forward that backward reads.
 bool is_saved(const OpGraph& ops, const OpEdge& e) {
   const OpPass from = ops.nodes()[e.from].pass;
-  return ops.nodes()[e.to].pass == OpPass::kBackward && (from == OpPass::kForward || from == OpPass::kInput);
+  return ops.nodes()[e.to].pass == OpPass::kBackward &&
+         (from == OpPass::kForward || from == OpPass::kInput);
 }
 
 Bytes sum_of(const std::map<std::uint32_t, Bytes>& storages) {
@@ -45,19 +46,24 @@ Bytes sum_of(const std::map<std::uint32_t, Bytes>& storages) {
 struct Marker : boost::default_bfs_visitor {
   explicit Marker(std::vector<bool>* seen) : seen_(seen) {}
   template <typename V, typename G>
-  void discover_vertex(V v, const G&) const { (*seen_)[v] = true; }
+  void discover_vertex(V v, const G&) const {
+    (*seen_)[v] = true;
+  }
   std::vector<bool>* seen_;
 };
 
-/// Nodes of the region from which one of `ends` can be reached within it: a search against the edges.
-std::vector<bool> ancestors(const OpGraph& ops, const std::vector<bool>& region, const std::vector<Vertex>& ends) {
+/// Nodes of the region from which one of `ends` can be reached within it: a search against the
+/// edges.
+std::vector<bool> ancestors(const OpGraph& ops, const std::vector<bool>& region,
+                            const std::vector<Vertex>& ends) {
   Graph backwards(region.size());
   for (const OpEdge& e : ops.edges()) {
     if (region[e.from] && region[e.to]) boost::add_edge(e.to, e.from, backwards);
   }
   std::vector<bool> seen(region.size(), false);
   std::vector<boost::default_color_type> colors(region.size(), boost::white_color);
-  const auto color = boost::make_iterator_property_map(colors.begin(), boost::get(boost::vertex_index, backwards));
+  const auto color =
+      boost::make_iterator_property_map(colors.begin(), boost::get(boost::vertex_index, backwards));
   boost::queue<Vertex> queue;
   for (const Vertex end : ends) {
     if (!seen[end]) boost::breadth_first_visit(backwards, end, queue, Marker(&seen), color);
@@ -66,17 +72,22 @@ std::vector<bool> ancestors(const OpGraph& ops, const std::vector<bool>& region,
 }
 
 std::string label_of(const OpNode& n) {
-  return fmt::format("{}\\n{}\\n{} [{}]", n.op, n.module, name_of(n.dtype), fmt::join(n.shape, ", "));
+  return fmt::format("{}\\n{}\\n{} [{}]", n.op, n.module, name_of(n.dtype),
+                     fmt::join(n.shape, ", "));
 }
 
 }  // namespace
 
 std::string_view name_of(OpPass pass) {
   switch (pass) {
-    case OpPass::kInput: return "input";
-    case OpPass::kForward: return "forward";
-    case OpPass::kLoss: return "loss";
-    case OpPass::kBackward: return "backward";
+    case OpPass::kInput:
+      return "input";
+    case OpPass::kForward:
+      return "forward";
+    case OpPass::kLoss:
+      return "loss";
+    case OpPass::kBackward:
+      return "backward";
   }
   return "";
 }
@@ -130,10 +141,12 @@ std::string OpGraph::dot() const {
   std::string out = "digraph G {\n";
   for (const std::uint32_t id : topological_order()) {
     const OpNode& n = nodes_[id];
-    out += fmt::format("{} [label=\"{}\", shape=box{}];\n", id, label_of(n), n.pass == OpPass::kBackward ? ", style=dashed" : "");
+    out += fmt::format("{} [label=\"{}\", shape=box{}];\n", id, label_of(n),
+                       n.pass == OpPass::kBackward ? ", style=dashed" : "");
   }
   for (const OpEdge& e : edges_) {
-    out += fmt::format("{}->{} [label=\"{}\"{}];\n", e.from, e.to, e.bytes.value, is_saved(*this, e) ? ", style=bold" : "");
+    out += fmt::format("{}->{} [label=\"{}\"{}];\n", e.from, e.to, e.bytes.value,
+                       is_saved(*this, e) ? ", style=bold" : "");
   }
   return out + "}\n";
 }
@@ -146,12 +159,20 @@ Json OpGraph::json() const {
   Json nodes = Json::array(), edges = Json::array();
   for (const std::uint32_t id : topological_order()) {
     const OpNode& n = nodes_[id];
-    nodes.push_back({{"id", id}, {"op", n.op}, {"module", n.module}, {"pass", name_of(n.pass)}, {"shape", n.shape},
-                     {"dtype", name_of(n.dtype)}, {"flops", n.flops.value}, {"read_bytes", n.read.value},
-                     {"written_bytes", n.written.value}, {"saved_bytes", sum_of(saved[id]).value}});
+    nodes.push_back({{"id", id},
+                     {"op", n.op},
+                     {"module", n.module},
+                     {"pass", name_of(n.pass)},
+                     {"shape", n.shape},
+                     {"dtype", name_of(n.dtype)},
+                     {"flops", n.flops.value},
+                     {"read_bytes", n.read.value},
+                     {"written_bytes", n.written.value},
+                     {"saved_bytes", sum_of(saved[id]).value}});
   }
   for (const OpEdge& e : edges_) {
-    edges.push_back({{"from", e.from}, {"to", e.to}, {"storage", e.storage}, {"bytes", e.bytes.value}});
+    edges.push_back(
+        {{"from", e.from}, {"to", e.to}, {"storage", e.storage}, {"bytes", e.bytes.value}});
   }
   return {{"nodes", std::move(nodes)}, {"edges", std::move(edges)}};
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The ops of one training step of a model as a graph: nodes are device launches with shape, FLOPs and
-// bytes, edges are the storages that one makes and another reads. The planner fills it
+// The ops of one training step of a model as a graph: nodes are device launches with shape, FLOPs
+// and bytes, edges are the storages that one makes and another reads. The planner fills it
 // (schedules/planner/op_graph_of.h), `foreshard models describe --graph` writes it.
 
 #include <cstdint>
@@ -20,27 +20,27 @@ enum class OpPass : std::uint8_t { kInput, kForward, kLoss, kBackward };
 std::string_view name_of(OpPass pass);
 
 struct OpNode {
-  std::string op;                          ///< Text name of the op kind, or "input".
-  std::string module;                      ///< Fully qualified name of the module that runs it.
+  std::string op;      ///< Text name of the op kind, or "input".
+  std::string module;  ///< Fully qualified name of the module that runs it.
   OpPass pass = OpPass::kForward;
-  std::vector<std::int64_t> shape;         ///< Of the first result.
+  std::vector<std::int64_t> shape;  ///< Of the first result.
   DType dtype = DType::kFloat32;
-  Flops flops;                             ///< By the counting rule of ModelCosts.
+  Flops flops;  ///< By the counting rule of ModelCosts.
   Bytes read, written;
 };
 
 /// Node `to` reads the storage `storage` that node `from` wrote (or writes a part of it after it).
 struct OpEdge {
   std::uint32_t from = 0, to = 0, storage = 0;
-  Bytes bytes;                             ///< Of the whole storage.
+  Bytes bytes;  ///< Of the whole storage.
 };
 
 /// What activation checkpointing of one module changes (torch.utils.checkpoint, non-reentrant).
 struct CheckpointFacts {
   std::string module;
-  Bytes saved;                             ///< Made inside and kept for backward without checkpointing.
-  Bytes kept;                              ///< Made outside and read inside: what a checkpoint keeps.
-  Flops recomputed;                        ///< Of the ops that must run again to have the saved tensors back.
+  Bytes saved;       ///< Made inside and kept for backward without checkpointing.
+  Bytes kept;        ///< Made outside and read inside: what a checkpoint keeps.
+  Flops recomputed;  ///< Of the ops that must run again to have the saved tensors back.
 };
 
 class OpGraph {
@@ -58,7 +58,8 @@ class OpGraph {
 
   /// For Graphviz; storages that backward reads from forward are drawn bold.
   std::string dot() const;
-  /// {"nodes": [{id, op, module, pass, shape, dtype, flops, read_bytes, written_bytes, saved_bytes}],
+  /// {"nodes": [{id, op, module, pass, shape, dtype, flops, read_bytes, written_bytes,
+  /// saved_bytes}],
   ///  "edges": [{from, to, storage, bytes}]}, nodes in topological order.
   Json json() const;
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// The answer to "will it fit and how fast is it", as plain data: whoever computes it fills this in, the functions below
-// show it. The order is always: verdict, the few numbers, why, what to try, what was not modelled.
+// The answer to "will it fit and how fast is it", as plain data: whoever computes it fills this in,
+// the functions below show it. The order is always: verdict, the few numbers, why, what to try,
+// what was not modelled.
 
 #include <cstdint>
 #include <optional>
@@ -14,11 +15,11 @@
 namespace foreshard {
 
 struct AnswerCommunication {
-  std::string kind;                    ///< "all-gather"
+  std::string kind;  ///< "all-gather"
   std::int64_t group_size = 1, count = 0;
   Bytes bytes;
   Time busy, exposed;
-  std::string limited_by;              ///< "NVLink", "network", ...
+  std::string limited_by;  ///< "NVLink", "network", ...
 };
 
 struct AnswerOwner {
@@ -31,9 +32,9 @@ struct AnswerMemory {
   Bytes context, communicators, host_peak;
   std::int64_t retries = 0;
   bool fits = true;
-  std::string peak_at;                 ///< "backward of layers.31, step 1"
-  std::string out_of_memory;           ///< Where and why a request failed; empty if it fits.
-  std::vector<AnswerOwner> owners;     ///< At the peak, largest first.
+  std::string peak_at;              ///< "backward of layers.31, step 1"
+  std::string out_of_memory;        ///< Where and why a request failed; empty if it fits.
+  std::vector<AnswerOwner> owners;  ///< At the peak, largest first.
 };
 
 struct AnswerShare {
@@ -43,11 +44,11 @@ struct AnswerShare {
 
 /// A change of one option and what it brings, found by computing it.
 struct AnswerSuggestion {
-  std::string change;                  ///< "--micro-batch 2"
+  std::string change;  ///< "--micro-batch 2"
   Time step_time;
-  Bytes memory_change;                 ///< Of the device peak.
+  Bytes memory_change;  ///< Of the device peak.
   double tokens_per_s_per_gpu = 0;
-  double speedup = 1;                  ///< Per token.
+  double speedup = 1;  ///< Per token.
   bool fits = true;
 };
 
@@ -58,19 +59,21 @@ struct AnswerProvenance {
 /// One number's share in the uncertainty of the step time.
 struct AnswerUncertainty {
   std::string quantity;
-  double sd = 0, effect = 0;           ///< Relative: of the number; of the step if the number is one deviation off.
+  double sd = 0,
+         effect = 0;  ///< Relative: of the number; of the step if the number is one deviation off.
   std::string source;
 };
 
 struct StepAnswer {
-  std::string model, model_size;       ///< "llama3-8b", "8.03 B parameters"
-  std::string framework;               ///< "FSDP2, 34 units"
+  std::string model, model_size;  ///< "llama3-8b", "8.03 B parameters"
+  std::string framework;          ///< "FSDP2, 34 units"
   std::string machines, precision, wrapping;
   std::int64_t gpus = 1;
   Time step_time;
-  std::optional<std::pair<Time, Time>> step_range;   ///< p10 and p90, where known.
+  std::optional<std::pair<Time, Time>> step_range;  ///< p10 and p90, where known.
   double tokens_per_s_per_gpu = 0;
-  double mfu = 0, hfu = 0;             ///< Fractions of the dense peak; 0 if the device has none for this dtype.
+  double mfu = 0,
+         hfu = 0;  ///< Fractions of the dense peak; 0 if the device has none for this dtype.
   Time compute, exposed_communication, exposed_host, optimizer, idle;
   std::vector<AnswerCommunication> communication;
   std::vector<AnswerShare> critical_path;
@@ -78,8 +81,8 @@ struct StepAnswer {
   std::vector<AnswerSuggestion> suggestions;
   std::vector<std::string> not_modelled;
   std::vector<AnswerProvenance> provenance;
-  std::vector<AnswerUncertainty> uncertainty;   ///< Largest effect first.
-  std::vector<std::string> outside;             ///< Why the job lies outside what was calibrated.
+  std::vector<AnswerUncertainty> uncertainty;  ///< Largest effect first.
+  std::vector<std::string> outside;            ///< Why the job lies outside what was calibrated.
 };
 
 /// How text is dressed. Colours and bars only for a terminal.
@@ -88,7 +91,8 @@ struct TextStyle {
   int width = 100;
 };
 
-/// One screen for people. With `explain`: also every communication row, the critical path, owners and provenance.
+/// One screen for people. With `explain`: also every communication row, the critical path, owners
+/// and provenance.
 std::string text_of(const StepAnswer& answer, const TextStyle& style, bool explain = false);
 /// The keys of the contract of `simulate --json`.
 Json to_json(const StepAnswer& answer);

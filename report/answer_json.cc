@@ -45,8 +45,12 @@ Json to_json(const StepAnswer& a) {
                       {"idle_s", to_seconds(a.idle)}};
   out["communication"] = Json::array();
   for (const AnswerCommunication& c : a.communication)
-    out["communication"].push_back({{"kind", c.kind}, {"group_size", c.group_size}, {"count", c.count}, {"bytes", c.bytes.value},
-                                    {"busy_s", to_seconds(c.busy)}, {"exposed_s", to_seconds(c.exposed)},
+    out["communication"].push_back({{"kind", c.kind},
+                                    {"group_size", c.group_size},
+                                    {"count", c.count},
+                                    {"bytes", c.bytes.value},
+                                    {"busy_s", to_seconds(c.busy)},
+                                    {"exposed_s", to_seconds(c.exposed)},
                                     {"limited_by", c.limited_by}});
   out["memory"] = memory_json(a.memory);
   out["critical_path"] = Json::array();
@@ -54,15 +58,20 @@ Json to_json(const StepAnswer& a) {
     out["critical_path"].push_back({{"resource", s.resource}, {"s", to_seconds(s.time)}});
   out["suggestions"] = Json::array();
   for (const AnswerSuggestion& s : a.suggestions)
-    out["suggestions"].push_back({{"change", s.change}, {"step_time_s", to_seconds(s.step_time)}, {"fits", s.fits},
-                                  {"memory_change_bytes", s.memory_change.value}, {"tokens_per_s_per_gpu", s.tokens_per_s_per_gpu}});
+    out["suggestions"].push_back({{"change", s.change},
+                                  {"step_time_s", to_seconds(s.step_time)},
+                                  {"fits", s.fits},
+                                  {"memory_change_bytes", s.memory_change.value},
+                                  {"tokens_per_s_per_gpu", s.tokens_per_s_per_gpu}});
   out["not_modelled"] = a.not_modelled;
   out["provenance"] = Json::array();
   for (const AnswerProvenance& p : a.provenance)
-    out["provenance"].push_back({{"quantity", p.quantity}, {"value", p.value}, {"source", p.source}, {"kind", p.kind}});
+    out["provenance"].push_back(
+        {{"quantity", p.quantity}, {"value", p.value}, {"source", p.source}, {"kind", p.kind}});
   out["uncertainty"] = Json::array();
   for (const AnswerUncertainty& u : a.uncertainty)
-    out["uncertainty"].push_back({{"quantity", u.quantity}, {"sd", u.sd}, {"effect", u.effect}, {"source", u.source}});
+    out["uncertainty"].push_back(
+        {{"quantity", u.quantity}, {"sd", u.sd}, {"effect", u.effect}, {"source", u.source}});
   out["outside_calibration"] = a.outside;
   return out;
 }

@@ -45,8 +45,12 @@ class AnswerText {
   std::string paint(std::string_view text, std::string_view code) const {
     return style_.colour ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
   }
-  static std::string joined(const std::vector<std::string>& list, std::string_view with) { return fmt::format("{}", fmt::join(list, with)); }
-  static std::string gib(Bytes b) { return fmt::format("{:.1f}", static_cast<double>(b.value) / (1 << 30)); }
+  static std::string joined(const std::vector<std::string>& list, std::string_view with) {
+    return fmt::format("{}", fmt::join(list, with));
+  }
+  static std::string gib(Bytes b) {
+    return fmt::format("{:.1f}", static_cast<double>(b.value) / (1 << 30));
+  }
 
   void label(std::string_view name) { out_ += "  " + paint(fmt::format("{:<7}", name), "2"); }
   /// Text broken at blanks, continued under its beginning.
@@ -57,7 +61,8 @@ class AnswerText {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t space = std::min(text.find(' ', at), text.size());
       const std::string word = text.substr(at, space - at);
-      if (column + display_width(word) > static_cast<std::size_t>(style_.width) && column > indent) {
+      if (column + display_width(word) > static_cast<std::size_t>(style_.width) &&
+          column > indent) {
         while (!out_.empty() && out_.back() == ' ') out_.pop_back();
         out_ += "\n" + std::string(indent, ' ');
         column = indent;
@@ -69,7 +74,8 @@ class AnswerText {
     out_ += "\n";
   }
   static std::size_t display_width(std::string_view s) {
-    return static_cast<std::size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    return static_cast<std::size_t>(
+        std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; }));
   }
 
   void head() {
@@ -81,12 +87,19 @@ class AnswerText {
 
   void verdict() {
     const AnswerMemory& m = a_.memory;
-    const std::string fits = m.fits ? paint(fmt::format("Fits: {} of {} GiB", gib(m.device_peak), gib(m.capacity)), "1;32")
-                                    : paint(fmt::format("Does not fit: needs {}, has {} GiB", gib(m.device_peak), gib(m.capacity)), "1;31");
+    const std::string fits =
+        m.fits
+            ? paint(fmt::format("Fits: {} of {} GiB", gib(m.device_peak), gib(m.capacity)), "1;32")
+            : paint(fmt::format("Does not fit: needs {}, has {} GiB", gib(m.device_peak),
+                                gib(m.capacity)),
+                    "1;31");
     std::string step = "step " + format_time(a_.step_time);
-    if (a_.step_range) step += fmt::format(" ({} to {})", format_time(a_.step_range->first), format_time(a_.step_range->second));
+    if (a_.step_range)
+      step += fmt::format(" ({} to {})", format_time(a_.step_range->first),
+                          format_time(a_.step_range->second));
     out_ += "  " + fits + "      " + paint(step, "1");
-    if (a_.tokens_per_s_per_gpu > 0) out_ += fmt::format("      {:.0f} tok/s/GPU", a_.tokens_per_s_per_gpu);
+    if (a_.tokens_per_s_per_gpu > 0)
+      out_ += fmt::format("      {:.0f} tok/s/GPU", a_.tokens_per_s_per_gpu);
     if (a_.mfu > 0) out_ += fmt::format("      MFU {:.1f} %", 100 * a_.mfu);
     out_ += "\n";
     if (!m.fits && !m.out_of_memory.empty()) wrapped("", m.out_of_memory);
@@ -94,28 +107,43 @@ class AnswerText {
   }
 
   std::string bar() const {
-    struct Part { Time time; const char* cell; const char* colour; };
-    const Part parts[] = {{a_.compute, "█", "32"}, {a_.exposed_communication, "▒", "33"}, {a_.exposed_host, "░", "35"},
-                          {a_.optimizer, "▓", "36"}, {a_.idle, "·", "2"}};
+    struct Part {
+      Time time;
+      const char* cell;
+      const char* colour;
+    };
+    const Part parts[] = {{a_.compute, "█", "32"},
+                          {a_.exposed_communication, "▒", "33"},
+                          {a_.exposed_host, "░", "35"},
+                          {a_.optimizer, "▓", "36"},
+                          {a_.idle, "·", "2"}};
     const double total = std::max(1.0, static_cast<double>(a_.step_time.value));
     std::string out;
     for (const Part& p : parts) {
       std::string cells;
-      for (int i = 0; i < static_cast<int>(std::lround(kBarWidth * static_cast<double>(p.time.value) / total)); ++i) cells += p.cell;
+      for (int i = 0;
+           i < static_cast<int>(std::lround(kBarWidth * static_cast<double>(p.time.value) / total));
+           ++i)
+        cells += p.cell;
       if (!cells.empty()) out += paint(cells, p.colour);
     }
     return out + "  ";
   }
 
-  /// Exposed communication by kind, largest first; kinds below half a percent of the step go together.
+  /// Exposed communication by kind, largest first; kinds below half a percent of the step go
+  /// together.
   std::vector<std::string> exposed_parts() const {
     std::vector<std::pair<std::string, Time>> kinds;
     for (const AnswerCommunication& c : a_.communication) {
-      const auto at = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == c.kind; });
-      if (at == kinds.end()) kinds.emplace_back(c.kind, c.exposed);
-      else at->second += c.exposed;
+      const auto at = std::find_if(kinds.begin(), kinds.end(),
+                                   [&](const auto& k) { return k.first == c.kind; });
+      if (at == kinds.end())
+        kinds.emplace_back(c.kind, c.exposed);
+      else
+        at->second += c.exposed;
     }
-    std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::stable_sort(kinds.begin(), kinds.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
     std::vector<std::string> out;
     Time told;
     for (const auto& [kind, time] : kinds) {
@@ -124,7 +152,8 @@ class AnswerText {
       told += time;
     }
     const Time rest = a_.exposed_communication - told;
-    if (rest.value * 100 > a_.step_time.value) out.push_back("exposed packing and copies " + format_time(rest));
+    if (rest.value * 100 > a_.step_time.value)
+      out.push_back("exposed packing and copies " + format_time(rest));
     return out;
   }
 
@@ -132,8 +161,10 @@ class AnswerText {
     std::vector<std::string> parts{"compute " + format_time(a_.compute)};
     const auto exposed = exposed_parts();
     parts.insert(parts.end(), exposed.begin(), exposed.end());
-    if (exposed.empty()) parts.push_back("exposed communication " + format_time(a_.exposed_communication));
-    if (a_.exposed_host.value * 200 > a_.step_time.value) parts.push_back("waiting for the host " + format_time(a_.exposed_host));
+    if (exposed.empty())
+      parts.push_back("exposed communication " + format_time(a_.exposed_communication));
+    if (a_.exposed_host.value * 200 > a_.step_time.value)
+      parts.push_back("waiting for the host " + format_time(a_.exposed_host));
     parts.push_back("optimizer " + format_time(a_.optimizer));
     if (a_.idle.value * 200 > a_.step_time.value) parts.push_back("idle " + format_time(a_.idle));
     if (style_.bars) {
@@ -150,18 +181,24 @@ class AnswerText {
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < std::min<std::size_t>(4, a_.critical_path.size()); ++i) {
       const AnswerShare& s = a_.critical_path[i];
-      parts.push_back(fmt::format("{} {:.0f} %", s.resource, 100 * (s.time / std::max(a_.step_time, Time(1)))));
+      parts.push_back(
+          fmt::format("{} {:.0f} %", s.resource, 100 * (s.time / std::max(a_.step_time, Time(1)))));
     }
     wrapped("limit  ", "critical path: " + joined(parts, " · "));
   }
 
   void memory_lines() {
     const AnswerMemory& m = a_.memory;
-    wrapped("memory ", fmt::format("{} GiB reserved = {} allocated + {} allocator slack; device total {} with context {} and NCCL {}{}",
-                                   gib(m.reserved_peak), gib(m.allocated_peak), gib(m.reserved_peak - m.allocated_peak), gib(m.device_peak),
-                                   gib(m.context), gib(m.communicators),
-                                   m.retries > 0 ? fmt::format("; {} allocator retries in a step", m.retries) : ""));
-    if (m.host_peak.value > (1 << 30)) wrapped("       ", fmt::format("host memory {} GiB on each rank", gib(m.host_peak)));
+    wrapped(
+        "memory ",
+        fmt::format(
+            "{} GiB reserved = {} allocated + {} allocator slack; device total {} with context {} "
+            "and NCCL {}{}",
+            gib(m.reserved_peak), gib(m.allocated_peak), gib(m.reserved_peak - m.allocated_peak),
+            gib(m.device_peak), gib(m.context), gib(m.communicators),
+            m.retries > 0 ? fmt::format("; {} allocator retries in a step", m.retries) : ""));
+    if (m.host_peak.value > (1 << 30))
+      wrapped("       ", fmt::format("host memory {} GiB on each rank", gib(m.host_peak)));
     if (m.owners.empty()) return;
     std::vector<std::pair<std::string, Bytes>> categories = by_category();
     std::vector<std::string> parts;
@@ -173,11 +210,15 @@ class AnswerText {
   std::vector<std::pair<std::string, Bytes>> by_category() const {
     std::vector<std::pair<std::string, Bytes>> out;
     for (const AnswerOwner& o : a_.memory.owners) {
-      const auto at = std::find_if(out.begin(), out.end(), [&](const auto& c) { return c.first == o.category; });
-      if (at == out.end()) out.emplace_back(o.category, o.bytes);
-      else at->second += o.bytes;
+      const auto at = std::find_if(out.begin(), out.end(),
+                                   [&](const auto& c) { return c.first == o.category; });
+      if (at == out.end())
+        out.emplace_back(o.category, o.bytes);
+      else
+        at->second += o.bytes;
     }
-    std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::stable_sort(out.begin(), out.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
     return out;
   }
 
@@ -188,29 +229,40 @@ class AnswerText {
     for (const AnswerSuggestion& s : a_.suggestions) {
       label(first ? "try" : "");
       first = false;
-      std::string line = fmt::format("{:<{}} step {:<9} {:>+6.1f} GiB", s.change, width, format_time(s.step_time),
-                                     static_cast<double>(s.memory_change.value) / (1 << 30));
-      if (s.tokens_per_s_per_gpu > 0) line += fmt::format("  {:>6.0f} tok/s/GPU", s.tokens_per_s_per_gpu);
+      std::string line =
+          fmt::format("{:<{}} step {:<9} {:>+6.1f} GiB", s.change, width, format_time(s.step_time),
+                      static_cast<double>(s.memory_change.value) / (1 << 30));
+      if (s.tokens_per_s_per_gpu > 0)
+        line += fmt::format("  {:>6.0f} tok/s/GPU", s.tokens_per_s_per_gpu);
       const double gain = 100 * (s.speedup - 1);
       std::string verdict = "(does not fit)";
-      if (s.fits && a_.memory.fits) verdict = fmt::format("<- fits, {:.0f} % {}", std::abs(gain), gain >= 0 ? "faster" : "slower");
-      else if (s.fits) verdict = "<- fits";
+      if (s.fits && a_.memory.fits)
+        verdict =
+            fmt::format("<- fits, {:.0f} % {}", std::abs(gain), gain >= 0 ? "faster" : "slower");
+      else if (s.fits)
+        verdict = "<- fits";
       out_ += line + "  " + (s.fits ? paint(verdict, "32") : paint(verdict, "2")) + "\n";
     }
   }
 
   void communication_table() {
     if (a_.communication.empty()) return;
-    out_ += "\n  " + paint(fmt::format("{:<16}{:>6}{:>8}{:>12}{:>12}{:>12}  {}", "collective", "ranks", "count", "bytes", "busy", "exposed", "limited by"), "2") + "\n";
+    out_ += "\n  " +
+            paint(fmt::format("{:<16}{:>6}{:>8}{:>12}{:>12}{:>12}  {}", "collective", "ranks",
+                              "count", "bytes", "busy", "exposed", "limited by"),
+                  "2") +
+            "\n";
     for (const AnswerCommunication& c : a_.communication)
-      out_ += fmt::format("  {:<16}{:>6}{:>8}{:>12}{:>12}{:>12}  {}\n", c.kind, c.group_size, c.count, format_bytes_decimal(c.bytes),
-                          format_time(c.busy), format_time(c.exposed), c.limited_by);
+      out_ += fmt::format("  {:<16}{:>6}{:>8}{:>12}{:>12}{:>12}  {}\n", c.kind, c.group_size,
+                          c.count, format_bytes_decimal(c.bytes), format_time(c.busy),
+                          format_time(c.exposed), c.limited_by);
   }
   void critical_path_table() {
     if (a_.critical_path.empty()) return;
     out_ += "\n  " + paint("critical path", "2") + "\n";
     for (const AnswerShare& s : a_.critical_path)
-      out_ += fmt::format("  {:<40}{:>12}{:>8.1f} %\n", s.resource, format_time(s.time), 100 * (s.time / std::max(a_.step_time, Time(1))));
+      out_ += fmt::format("  {:<40}{:>12}{:>8.1f} %\n", s.resource, format_time(s.time),
+                          100 * (s.time / std::max(a_.step_time, Time(1))));
   }
   void owner_table() {
     if (a_.memory.owners.empty()) return;
@@ -222,9 +274,11 @@ class AnswerText {
   }
   void uncertainty_table() {
     if (a_.uncertainty.empty()) return;
-    out_ += "\n  " + paint("what the range of the step comes from (one standard deviation)", "2") + "\n";
+    out_ += "\n  " + paint("what the range of the step comes from (one standard deviation)", "2") +
+            "\n";
     for (const AnswerUncertainty& u : a_.uncertainty)
-      out_ += fmt::format("  {:<36}+-{:>5.1f} %  step +-{:>5.1f} %  {}\n", u.quantity, 100 * u.sd, 100 * u.effect, u.source);
+      out_ += fmt::format("  {:<36}+-{:>5.1f} %  step +-{:>5.1f} %  {}\n", u.quantity, 100 * u.sd,
+                          100 * u.effect, u.source);
   }
   void provenance_table() {
     if (a_.provenance.empty()) return;

@@ -11,12 +11,13 @@
 namespace foreshard {
 namespace {
 
-constexpr std::size_t kMostMemoryPoints = 2500;   ///< More than the picture has columns.
+constexpr std::size_t kMostMemoryPoints = 2500;  ///< More than the picture has columns.
 
 /// Text that may stand inside a script element.
 std::string script_text(const Json& json) {
   std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
-  for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) text.replace(at, 2, "<\\/");
+  for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)
+    text.replace(at, 2, "<\\/");
   return text;
 }
 
@@ -36,11 +37,13 @@ void add_spans(const TraceDocument& d, Json& data) {
     std::vector<const Span*> sorted;
     for (const Span& s : d.trace.spans)
       if (s.rank == rank && s.lane == Lane::kStream) sorted.push_back(&s);
-    std::stable_sort(sorted.begin(), sorted.end(), [](const Span* a, const Span* b) { return a->start < b->start; });
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const Span* a, const Span* b) { return a->start < b->start; });
     begin = sorted.empty() ? 0 : to_seconds(sorted.front()->start);
     for (const Span* s : sorted) {
       const InstructionLabel& l = labels.instructions[s->instruction];
-      spans.push_back({s->stream, to_seconds(s->start), to_seconds(s->end), colour_class(l.kind), l.title});
+      spans.push_back(
+          {s->stream, to_seconds(s->start), to_seconds(s->end), colour_class(l.kind), l.title});
       end = std::max(end, to_seconds(s->end));
     }
     data["titles"] = labels.titles;
@@ -80,8 +83,13 @@ Json data_of(const HtmlReport& r) {
   data["memory"] = memory_json(r.memory);
   data["wrap"] = Json::array();
   for (const WrapPoint& p : r.wrap)
-    data["wrap"].push_back({{"label", p.label}, {"step", to_seconds(p.step)}, {"memory", p.memory.value}, {"fits", p.fits},
-                            {"pareto", p.pareto}, {"chosen", p.chosen}, {"verdict", p.verdict}});
+    data["wrap"].push_back({{"label", p.label},
+                            {"step", to_seconds(p.step)},
+                            {"memory", p.memory.value},
+                            {"fits", p.fits},
+                            {"pareto", p.pareto},
+                            {"chosen", p.chosen},
+                            {"verdict", p.verdict}});
   return data;
 }
 
@@ -91,6 +99,8 @@ std::string html_of(const HtmlReport& report) {
   return std::string(kHtmlBefore) + script_text(data_of(report)) + std::string(kHtmlAfter);
 }
 
-void write_html_file(const HtmlReport& report, const std::filesystem::path& path) { write_file_atomically(path, html_of(report)); }
+void write_html_file(const HtmlReport& report, const std::filesystem::path& path) {
+  write_file_atomically(path, html_of(report));
+}
 
 }  // namespace foreshard

@@ -1,7 +1,7 @@
 #pragma once
 
-// A self-contained HTML page: verdict, streams over time, memory over time by category, wrap curve, assumptions with
-// sources. No network, no other files.
+// A self-contained HTML page: verdict, streams over time, memory over time by category, wrap curve,
+// assumptions with sources. No network, no other files.
 
 #include <filesystem>
 #include <string>
@@ -15,7 +15,7 @@ namespace foreshard {
 
 /// One wrapping on the curve of step time over memory.
 struct WrapPoint {
-  std::string label;                   ///< "2 blocks, reshard"
+  std::string label;  ///< "2 blocks, reshard"
   Time step;
   Bytes memory;
   bool fits = true, pareto = false, chosen = false, asked = false;
@@ -24,9 +24,9 @@ struct WrapPoint {
 
 struct HtmlReport {
   StepAnswer answer;
-  TraceDocument trace;                 ///< Of one step; the lowest recorded rank is drawn.
+  TraceDocument trace;  ///< Of one step; the lowest recorded rank is drawn.
   MemoryCurve memory;
-  std::vector<WrapPoint> wrap;         ///< Empty: the section is left out.
+  std::vector<WrapPoint> wrap;  ///< Empty: the section is left out.
 };
 
 std::string html_of(const HtmlReport& report);

@@ -13,7 +13,8 @@ void apply(const RankProgram& p, const Instruction& i, Totals& totals) {
   if (i.kind != InstructionKind::kAlloc && i.kind != InstructionKind::kFree) return;
   const Buffer& b = p.buffers[i.id];
   if (b.space != MemorySpace::kDevice) return;
-  totals[static_cast<std::size_t>(b.category)] += (i.kind == InstructionKind::kAlloc ? 1 : -1) * b.bytes.value;
+  totals[static_cast<std::size_t>(b.category)] +=
+      (i.kind == InstructionKind::kAlloc ? 1 : -1) * b.bytes.value;
 }
 
 /// The phase and module in which an instruction stands.
@@ -26,8 +27,10 @@ std::string place_of(const RankProgram& p, std::uint32_t instruction) {
     const Mark& m = p.marks[i.id];
     if (m.kind == MarkKind::kPhase && m.begin) phase = name_of(m.phase);
     if (m.kind != MarkKind::kModule) continue;
-    if (m.begin) modules.push_back(m.scope.valid() ? p.scopes[m.scope.value] : "");
-    else if (!modules.empty()) modules.pop_back();
+    if (m.begin)
+      modules.push_back(m.scope.valid() ? p.scopes[m.scope.value] : "");
+    else if (!modules.empty())
+      modules.pop_back();
   }
   for (const std::string& name : modules)
     if (!name.empty()) module = name;
@@ -38,10 +41,14 @@ std::string place_of(const RankProgram& p, std::uint32_t instruction) {
 void pack(MemoryCurve& curve) {
   std::vector<std::size_t> kept;
   for (std::size_t c = 0; c < static_cast<std::size_t>(kBufferCategoryCount); ++c)
-    if (std::any_of(curve.points.begin(), curve.points.end(), [c](const auto& p) { return p.bytes[c] > 0; })) kept.push_back(c);
+    if (std::any_of(curve.points.begin(), curve.points.end(),
+                    [c](const auto& p) { return p.bytes[c] > 0; }))
+      kept.push_back(c);
   const std::vector<std::int64_t> at_peak = curve.points[curve.peak].bytes;
-  std::stable_sort(kept.begin(), kept.end(), [&](std::size_t a, std::size_t b) { return at_peak[a] > at_peak[b]; });
-  for (const std::size_t c : kept) curve.categories.emplace_back(name_of(static_cast<BufferCategory>(c)));
+  std::stable_sort(kept.begin(), kept.end(),
+                   [&](std::size_t a, std::size_t b) { return at_peak[a] > at_peak[b]; });
+  for (const std::size_t c : kept)
+    curve.categories.emplace_back(name_of(static_cast<BufferCategory>(c)));
   for (auto& point : curve.points) {
     std::vector<std::int64_t> packed;
     for (const std::size_t c : kept) packed.push_back(std::max<std::int64_t>(0, point.bytes[c]));
@@ -51,11 +58,13 @@ void pack(MemoryCurve& curve) {
 
 }  // namespace
 
-MemoryCurve memory_curve(const Schedule& schedule, const Trace& trace, std::int32_t rank, std::int32_t step) {
+MemoryCurve memory_curve(const Schedule& schedule, const Trace& trace, std::int32_t rank,
+                         std::int32_t step) {
   const RankProgram& p = schedule.program_for(rank);
   MemoryCurve out;
   if (p.steps.empty()) return out;
-  const std::size_t written = std::min<std::size_t>(static_cast<std::size_t>(std::max(step, 0)), p.steps.size() - 1);
+  const std::size_t written =
+      std::min<std::size_t>(static_cast<std::size_t>(std::max(step, 0)), p.steps.size() - 1);
   Totals totals{};
   std::uint32_t at = 0;
   for (; at < p.steps[written].begin; ++at) apply(p, p.instructions[at], totals);

@@ -1,6 +1,7 @@
 #pragma once
 
-// The answer to "why is the memory peak what it is", as plain data: the instant, the live set, what would lower it.
+// The answer to "why is the memory peak what it is", as plain data: the instant, the live set, what
+// would lower it.
 
 #include <cstdint>
 #include <string>
@@ -24,19 +25,19 @@ struct AnswerMemoryChange {
   std::string change, kind;
   Bytes allocated, reserved, device, device_change;
   Time step_time;
-  double speed = 1;                    ///< Tokens per second against the job as asked.
+  double speed = 1;  ///< Tokens per second against the job as asked.
   bool fits = true;
   std::string peak_at;
 };
 
 struct MemoryExplanation {
-  std::string title;                   ///< Model, framework, machines, precision in one line.
-  AnswerMemory memory;                 ///< Owners by block or unit.
-  std::int64_t rank = 0;               ///< The rank that needs most.
-  std::int32_t step = 0;               ///< Of the peak.
+  std::string title;      ///< Model, framework, machines, precision in one line.
+  AnswerMemory memory;    ///< Owners by block or unit.
+  std::int64_t rank = 0;  ///< The rank that needs most.
+  std::int32_t step = 0;  ///< Of the peak.
   Time step_time;
   std::vector<AnswerPhase> phases;
-  std::vector<AnswerMemoryChange> changes;   ///< Largest gain first.
+  std::vector<AnswerMemoryChange> changes;  ///< Largest gain first.
 };
 
 /// One screen for people.

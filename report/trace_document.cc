@@ -11,28 +11,38 @@ namespace {
 Bytes bytes_of(const RankProgram& p, const Instruction& i) {
   switch (i.kind) {
     case InstructionKind::kAlloc:
-    case InstructionKind::kFree: return p.buffers[i.id].bytes;
-    case InstructionKind::kCollective: return p.collectives[i.id].bytes;
-    case InstructionKind::kCopy: return p.copies[i.id].bytes;
-    default: return Bytes(0);
+    case InstructionKind::kFree:
+      return p.buffers[i.id].bytes;
+    case InstructionKind::kCollective:
+      return p.collectives[i.id].bytes;
+    case InstructionKind::kCopy:
+      return p.copies[i.id].bytes;
+    default:
+      return Bytes(0);
   }
 }
 
 StreamIndex stream_of(const RankProgram& p, const Instruction& i) {
   switch (i.kind) {
     case InstructionKind::kAlloc:
-    case InstructionKind::kFree: return p.buffers[i.id].pool;
-    case InstructionKind::kLaunch: return p.launches[i.id].stream;
-    case InstructionKind::kCollective: return p.collectives[i.id].stream;
-    case InstructionKind::kCopy: return p.copies[i.id].stream;
-    default: return i.stream;
+    case InstructionKind::kFree:
+      return p.buffers[i.id].pool;
+    case InstructionKind::kLaunch:
+      return p.launches[i.id].stream;
+    case InstructionKind::kCollective:
+      return p.collectives[i.id].stream;
+    case InstructionKind::kCopy:
+      return p.copies[i.id].stream;
+    default:
+      return i.stream;
   }
 }
 
 /// Follows gathers through events to the first launch behind a wait for them.
 class FirstUses {
  public:
-  explicit FirstUses(const RankProgram& p) : p_(p), done_(p.streams.size()), behind_event_(p.events), waiting_(p.streams.size()) {}
+  explicit FirstUses(const RankProgram& p)
+      : p_(p), done_(p.streams.size()), behind_event_(p.events), waiting_(p.streams.size()) {}
 
   std::vector<ProgramLabels::Use> find() {
     for (std::uint32_t at = 0; at < p_.instructions.size(); ++at) step(at);
@@ -55,7 +65,8 @@ class FirstUses {
       gathers.clear();
     }
     if (i.kind == K::kLaunch) {
-      for (const std::uint32_t gather : waiting_[p_.launches[i.id].stream]) uses_.push_back({gather, at});
+      for (const std::uint32_t gather : waiting_[p_.launches[i.id].stream])
+        uses_.push_back({gather, at});
       waiting_[p_.launches[i.id].stream].clear();
     }
   }
@@ -68,13 +79,14 @@ class FirstUses {
 ProgramLabels label(const RankProgram& p) {
   ProgramLabels out;
   for (const Stream& s : p.streams) out.streams.push_back(s.name);
-  std::unordered_map<std::string, std::uint32_t> known;   // Only looked up, never walked.
+  std::unordered_map<std::string, std::uint32_t> known;  // Only looked up, never walked.
   for (const Instruction& i : p.instructions) {
     std::string title = i.kind == InstructionKind::kAlloc || i.kind == InstructionKind::kFree
                             ? std::string(i.kind == InstructionKind::kAlloc ? "alloc " : "free ") +
                                   std::string(name_of(p.buffers[i.id].category))
                             : title_of(p, i);
-    const auto [it, fresh] = known.emplace(std::move(title), static_cast<std::uint32_t>(out.titles.size()));
+    const auto [it, fresh] =
+        known.emplace(std::move(title), static_cast<std::uint32_t>(out.titles.size()));
     if (fresh) out.titles.push_back(it->first);
     out.instructions.push_back({i.kind, it->second, bytes_of(p, i), stream_of(p, i)});
   }

@@ -14,9 +14,11 @@
 namespace foreshard {
 namespace {
 
-constexpr int kHostTrack = 0;   ///< Thread number of the host; stream s is s + 1.
+constexpr int kHostTrack = 0;  ///< Thread number of the host; stream s is s + 1.
 
-std::string json_text(std::string_view s) { return Json(s).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string json_text(std::string_view s) {
+  return Json(s).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 /// Microseconds with all digits of a picosecond.
 std::string micros(Time t) {
   const std::int64_t ps = t.value < 0 ? -t.value : t.value;
@@ -51,9 +53,12 @@ class TraceWriter {
   }
 
   void write_head() {
-    out_ << fmt::format("{{\"format\": \"foreshard-trace\", \"version\": 1,\n\"source\": {}, \"model\": {}, \"description\": {},\n"
-                        "\"world\": {}, \"overruns\": {}, \"timing_valid\": {}",
-                        json_text(t_.source), json_text(t_.model), json_text(t_.description), t_.world, t_.overruns, t_.timing_valid);
+    out_ << fmt::format(
+        "{{\"format\": \"foreshard-trace\", \"version\": 1,\n\"source\": {}, \"model\": {}, "
+        "\"description\": {},\n"
+        "\"world\": {}, \"overruns\": {}, \"timing_valid\": {}",
+        json_text(t_.source), json_text(t_.model), json_text(t_.description), t_.world, t_.overruns,
+        t_.timing_valid);
     list("notes", t_.notes, [](const std::string& s) { return json_text(s); });
     list("losses", t_.losses, [](double x) { return fmt::format("{}", x); });
     list("gradient_norms", t_.gradient_norms, [](double x) { return fmt::format("{}", x); });
@@ -61,14 +66,15 @@ class TraceWriter {
       return fmt::format("[{}, {}, {}, {}]", s.rank, s.step, s.start.value, s.end.value);
     });
     list("step_memory", t_.step_memory, [](const StepMemory& s) {
-      return fmt::format("[{}, {}, {}, {}, {}, {}, {}]", s.rank, s.step, s.allocated_peak.value, s.reserved_peak.value,
-                         s.active_peak.value, s.retries, s.out_of_memory);
+      return fmt::format("[{}, {}, {}, {}, {}, {}, {}]", s.rank, s.step, s.allocated_peak.value,
+                         s.reserved_peak.value, s.active_peak.value, s.retries, s.out_of_memory);
     });
     list("memory", t_.memory, [](const MemorySample& m) {
-      return fmt::format("[{}, {}, {}, {}, {}, {}, {}]", m.rank, m.instruction, m.step, m.at.value, m.allocated.value,
-                         m.reserved.value, m.active.value);
+      return fmt::format("[{}, {}, {}, {}, {}, {}, {}]", m.rank, m.instruction, m.step, m.at.value,
+                         m.allocated.value, m.reserved.value, m.active.value);
     });
-    list("program_of_rank", d_.program_of_rank, [](std::uint32_t n) { return fmt::format("{}", n); });
+    list("program_of_rank", d_.program_of_rank,
+         [](std::uint32_t n) { return fmt::format("{}", n); });
     out_ << ",\n\"programs\": [";
     for (std::size_t i = 0; i < d_.programs.size(); ++i) write_program(d_.programs[i], i == 0);
     out_ << "]}";
@@ -81,7 +87,8 @@ class TraceWriter {
     list("instructions", p.instructions, [](const InstructionLabel& l) {
       return fmt::format("[\"{}\", {}, {}, {}]", name_of(l.kind), l.title, l.bytes.value, l.stream);
     });
-    list("first_uses", p.first_uses, [](const ProgramLabels::Use& u) { return fmt::format("[{}, {}]", u.gather, u.launch); });
+    list("first_uses", p.first_uses,
+         [](const ProgramLabels::Use& u) { return fmt::format("[{}, {}]", u.gather, u.launch); });
     out_ << "}";
   }
 
@@ -95,17 +102,22 @@ class TraceWriter {
     std::set<std::int32_t> ranks;
     for (const Span& s : t_.spans) ranks.insert(s.rank);
     for (const std::int32_t r : ranks) {
-      event(fmt::format(R"({{"ph": "M", "pid": {}, "name": "process_name", "args": {{"name": "rank {}"}}}})", r, r));
+      event(fmt::format(
+          R"({{"ph": "M", "pid": {}, "name": "process_name", "args": {{"name": "rank {}"}}}})", r,
+          r));
       track(r, kHostTrack, "host");
       const ProgramLabels& labels = d_.labels_for(r);
-      for (std::size_t s = 0; s < labels.streams.size(); ++s) track(r, static_cast<int>(s) + 1, labels.streams[s]);
+      for (std::size_t s = 0; s < labels.streams.size(); ++s)
+        track(r, static_cast<int>(s) + 1, labels.streams[s]);
     }
   }
   void track(std::int32_t rank, int number, const std::string& name) {
-    event(fmt::format(R"({{"ph": "M", "pid": {}, "tid": {}, "name": "thread_name", "args": {{"name": {}}}}})", rank, number,
-                      json_text(name)));
-    event(fmt::format(R"({{"ph": "M", "pid": {}, "tid": {}, "name": "thread_sort_index", "args": {{"sort_index": {}}}}})",
-                      rank, number, number));
+    event(fmt::format(
+        R"({{"ph": "M", "pid": {}, "tid": {}, "name": "thread_name", "args": {{"name": {}}}}})",
+        rank, number, json_text(name)));
+    event(fmt::format(
+        R"({{"ph": "M", "pid": {}, "tid": {}, "name": "thread_sort_index", "args": {{"sort_index": {}}}}})",
+        rank, number, number));
   }
 
   static int track_of(const Span& s) { return s.lane == Lane::kHost ? kHostTrack : s.stream + 1; }
@@ -113,14 +125,17 @@ class TraceWriter {
   void write_span(const Span& s) {
     const ProgramLabels& labels = d_.labels_for(s.rank);
     const InstructionLabel& l = labels.instructions[s.instruction];
-    event(fmt::format(R"({{"ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}, "name": {}, "cat": "{}", "args": {{"i": {}, "step": {}{}}}}})",
-                      s.rank, track_of(s), micros(s.start), micros(s.end - s.start), json_text(labels.titles[l.title]),
-                      name_of(l.kind), s.instruction, s.step, l.bytes.value > 0 ? fmt::format(", \"bytes\": {}", l.bytes.value) : ""));
+    event(fmt::format(
+        R"({{"ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}, "name": {}, "cat": "{}", "args": {{"i": {}, "step": {}{}}}}})",
+        s.rank, track_of(s), micros(s.start), micros(s.end - s.start),
+        json_text(labels.titles[l.title]), name_of(l.kind), s.instruction, s.step,
+        l.bytes.value > 0 ? fmt::format(", \"bytes\": {}", l.bytes.value) : ""));
   }
 
   void write_counter(const MemorySample& m) {
-    event(fmt::format(R"({{"ph": "C", "pid": {}, "ts": {}, "name": "memory bytes", "args": {{"allocated": {}, "reserved": {}}}}})",
-                      m.rank, micros(m.at), m.allocated.value, m.reserved.value));
+    event(fmt::format(
+        R"({{"ph": "C", "pid": {}, "ts": {}, "name": "memory bytes", "args": {{"allocated": {}, "reserved": {}}}}})",
+        m.rank, micros(m.at), m.allocated.value, m.reserved.value));
   }
 
   /// Arrows ("s" at the gather's end, "f" at the use) between the spans of one rank and step.
@@ -132,15 +147,18 @@ class TraceWriter {
     for (const auto& [key, span] : device) {
       const auto& [rank, step, instruction] = key;
       const auto& uses = d_.labels_for(rank).first_uses;
-      const auto use = std::find_if(uses.begin(), uses.end(), [&](const auto& u) { return u.gather == instruction; });
+      const auto use = std::find_if(uses.begin(), uses.end(),
+                                    [&](const auto& u) { return u.gather == instruction; });
       if (use == uses.end()) continue;
       const auto target = device.find({rank, step, use->launch});
       if (target == device.end()) continue;
       const Span& to = *target->second;
-      event(fmt::format(R"({{"ph": "s", "pid": {}, "tid": {}, "ts": {}, "id": {}, "name": "gathered", "cat": "gather"}})", rank,
-                        track_of(*span), micros(span->end), number));
-      event(fmt::format(R"({{"ph": "f", "bp": "e", "pid": {}, "tid": {}, "ts": {}, "id": {}, "name": "gathered", "cat": "gather"}})",
-                        rank, track_of(to), micros(to.start), number));
+      event(fmt::format(
+          R"({{"ph": "s", "pid": {}, "tid": {}, "ts": {}, "id": {}, "name": "gathered", "cat": "gather"}})",
+          rank, track_of(*span), micros(span->end), number));
+      event(fmt::format(
+          R"({{"ph": "f", "bp": "e", "pid": {}, "tid": {}, "ts": {}, "id": {}, "name": "gathered", "cat": "gather"}})",
+          rank, track_of(to), micros(to.start), number));
       ++number;
     }
   }
@@ -153,7 +171,9 @@ class TraceWriter {
 
 }  // namespace
 
-void write_trace(const TraceDocument& document, std::ostream& out) { TraceWriter(document, out).run(); }
+void write_trace(const TraceDocument& document, std::ostream& out) {
+  TraceWriter(document, out).run();
+}
 
 void write_trace_file(const TraceDocument& document, const std::filesystem::path& path) {
   const std::filesystem::path temporary = path.string() + fmt::format(".{}.tmp", ::getpid());

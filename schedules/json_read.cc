@@ -13,21 +13,27 @@ namespace {
 constexpr std::size_t kMostIssues = 20;
 constexpr std::int64_t kAnyInt = INT64_MAX;
 
-/// One row of a table: a list with cells in a fixed order. Reports the row's path once for its first fault.
+/// One row of a table: a list with cells in a fixed order. Reports the row's path once for its
+/// first fault.
 class Row {
  public:
-  Row(const Json& row, const std::string& path, IssueList& issues) : row_(row), path_(path), issues_(issues) {
+  Row(const Json& row, const std::string& path, IssueList& issues)
+      : row_(row), path_(path), issues_(issues) {
     if (!row.is_array()) fail(fmt::format("found {}, expected a list", describe_json(row)));
   }
 
   std::int64_t integer(std::int64_t min, std::int64_t max) {
     const Json* cell = next();
     if (cell == nullptr) return min;
-    if (!cell->is_number_integer()) return fail(fmt::format("cell {} is {}, expected an integer", at_, describe_json(*cell))), min;
-    if (cell->is_number_unsigned() && cell->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
+    if (!cell->is_number_integer())
+      return fail(fmt::format("cell {} is {}, expected an integer", at_, describe_json(*cell))),
+             min;
+    if (cell->is_number_unsigned() &&
+        cell->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
       return fail(fmt::format("cell {} is too large", at_)), min;
     const auto n = cell->get<std::int64_t>();
-    if (n < min || n > max) fail(fmt::format("cell {} is {}; allowed are {} to {}", at_, n, min, max));
+    if (n < min || n > max)
+      fail(fmt::format("cell {} is {}; allowed are {} to {}", at_, n, min, max));
     return n < min || n > max ? min : n;
   }
   /// An index, or null for "none".
@@ -43,7 +49,9 @@ class Row {
   bool boolean() {
     const Json* cell = next();
     if (cell == nullptr) return false;
-    if (!cell->is_boolean()) return fail(fmt::format("cell {} is {}, expected true or false", at_, describe_json(*cell))), false;
+    if (!cell->is_boolean())
+      return fail(fmt::format("cell {} is {}, expected true or false", at_, describe_json(*cell))),
+             false;
     return cell->get<bool>();
   }
   template <typename Enum>
@@ -51,7 +59,8 @@ class Row {
     const Json* cell = next();
     if (cell == nullptr) return Enum{};
     if (cell->is_string()) {
-      if (const auto found = parse_enum<Enum>(cell->get_ref<const std::string&>(), count)) return *found;
+      if (const auto found = parse_enum<Enum>(cell->get_ref<const std::string&>(), count))
+        return *found;
     }
     const std::string found = cell->is_string() ? cell->get<std::string>() : "";
     const std::string near = nearest_name(found, enum_names<Enum>(count));
@@ -64,16 +73,21 @@ class Row {
   void list(std::size_t most, Read read) {
     const Json* cell = next();
     if (cell == nullptr) return;
-    if (!cell->is_array()) return fail(fmt::format("cell {} is {}, expected a list", at_, describe_json(*cell)));
-    if (cell->size() > most) return fail(fmt::format("cell {} has {} entries; at most {}", at_, cell->size(), most));
+    if (!cell->is_array())
+      return fail(fmt::format("cell {} is {}, expected a list", at_, describe_json(*cell)));
+    if (cell->size() > most)
+      return fail(fmt::format("cell {} has {} entries; at most {}", at_, cell->size(), most));
     for (const Json& x : *cell) read(x);
   }
   std::int64_t integer_of(const Json& x, std::int64_t min, std::int64_t max) {
-    if (x.is_number_integer() && !(x.is_number_unsigned() && x.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))) {
+    if (x.is_number_integer() &&
+        !(x.is_number_unsigned() &&
+          x.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))) {
       const auto n = x.get<std::int64_t>();
       if (n >= min && n <= max) return n;
     }
-    fail(fmt::format("cell {} contains {}; allowed are integers from {} to {}", at_, describe_json(x), min, max));
+    fail(fmt::format("cell {} contains {}; allowed are integers from {} to {}", at_,
+                     describe_json(x), min, max));
     return min;
   }
   double real_of(const Json& x) {
@@ -156,7 +170,8 @@ class ProgramReader {
   void each(const char* key, Visit visit) {
     const Json* list = reader_.get(key);
     if (list == nullptr || list->is_null()) return;
-    if (!list->is_array()) return reader_.report(key, fmt::format("found {}, expected a list", describe_json(*list)));
+    if (!list->is_array())
+      return reader_.report(key, fmt::format("found {}, expected a list", describe_json(*list)));
     std::size_t i = 0;
     for (const Json& x : *list) {
       if (!open()) return;
@@ -185,8 +200,12 @@ class ProgramReader {
     if (!found && !name.empty()) r.report(key, fmt::format("\"{}\" is no dtype", name));
     return found.value_or(DType::kFloat32);
   }
-  static std::uint32_t index(Row& r) { return static_cast<std::uint32_t>(r.integer(0, UINT32_MAX - 1)); }
-  static StreamIndex stream(Row& r) { return static_cast<StreamIndex>(r.integer(0, kMostStreams - 1)); }
+  static std::uint32_t index(Row& r) {
+    return static_cast<std::uint32_t>(r.integer(0, UINT32_MAX - 1));
+  }
+  static StreamIndex stream(Row& r) {
+    return static_cast<StreamIndex>(r.integer(0, kMostStreams - 1));
+  }
 
   void read_unit(const Json& x, const std::string& path) {
     ObjectReader r(x, path, issues_);
@@ -210,10 +229,13 @@ class ProgramReader {
     v.shape = r.integer_list("shape", 0, kLargestBuffer).value_or(std::vector<std::int64_t>{});
     v.dtype = dtype(r, "dtype");
     v.trainable = r.boolean("trainable", true);
-    if (r.has("local")) v.local = TensorId(static_cast<std::uint32_t>(r.required_integer("local", 0, UINT32_MAX - 1)));
+    if (r.has("local"))
+      v.local =
+          TensorId(static_cast<std::uint32_t>(r.required_integer("local", 0, UINT32_MAX - 1)));
     v.first_element = r.integer("first_element", 0, 0, kAnyInt);
     v.elements = r.integer("elements", 0, 0, kAnyInt);
-    if (r.has("group")) v.group = GroupId(static_cast<std::uint32_t>(r.required_integer("group", 0, UINT32_MAX - 1)));
+    if (r.has("group"))
+      v.group = GroupId(static_cast<std::uint32_t>(r.required_integer("group", 0, UINT32_MAX - 1)));
     v.first_element_per_rank = r.integer("first_element_per_rank", 0, 0, kAnyInt);
     v.shard_dim = static_cast<int>(r.integer("shard_dim", 0, -1, kMaxRank - 1));
     r.finish();
@@ -224,8 +246,10 @@ class ProgramReader {
     ObjectReader r(x, path, issues_);
     ModelInput in;
     in.name = r.required_string("name");
-    in.kind = parse_enum<InputKind>(r.choice("kind", "tokens", enum_names<InputKind>(kInputKindCount)), kInputKindCount)
-                  .value_or(InputKind::kTokens);
+    in.kind =
+        parse_enum<InputKind>(r.choice("kind", "tokens", enum_names<InputKind>(kInputKindCount)),
+                              kInputKindCount)
+            .value_or(InputKind::kTokens);
     in.shape = r.integer_list("shape", 0, kLargestBuffer).value_or(std::vector<std::int64_t>{});
     in.dtype = dtype(r, "dtype");
     in.vocabulary = r.integer("vocabulary", 0, 0, kAnyInt);
@@ -258,9 +282,12 @@ class ProgramReader {
     t.offset = r.integer(0, kLargestBuffer);
     t.offset_per_rank = r.integer(0, kLargestBuffer);
     int shape = 0, stride = 0;
-    r.list(kMaxRank, [&](const Json& x) { t.shape[static_cast<std::size_t>(shape++)] = r.integer_of(x, 0, kLargestBuffer); });
-    r.list(static_cast<std::size_t>(shape),
-           [&](const Json& x) { t.stride[static_cast<std::size_t>(stride++)] = r.integer_of(x, 0, kLargestBuffer); });
+    r.list(kMaxRank, [&](const Json& x) {
+      t.shape[static_cast<std::size_t>(shape++)] = r.integer_of(x, 0, kLargestBuffer);
+    });
+    r.list(static_cast<std::size_t>(shape), [&](const Json& x) {
+      t.stride[static_cast<std::size_t>(stride++)] = r.integer_of(x, 0, kLargestBuffer);
+    });
     t.rank = static_cast<std::uint8_t>(shape);
     return t;
   }
@@ -268,8 +295,9 @@ class ProgramReader {
   std::uint16_t read_operands(Row& r) {
     std::uint16_t count = 0;
     r.list(UINT16_MAX, [&](const Json& x) {
-      p_.operands.push_back(x.is_null() ? TensorId()
-                                        : TensorId(static_cast<std::uint32_t>(r.integer_of(x, 0, UINT32_MAX - 1))));
+      p_.operands.push_back(
+          x.is_null() ? TensorId()
+                      : TensorId(static_cast<std::uint32_t>(r.integer_of(x, 0, UINT32_MAX - 1))));
       ++count;
     });
     return count;
@@ -290,9 +318,11 @@ class ProgramReader {
     l.inputs = read_operands(r);
     l.outputs = read_operands(r);
     l.first_attribute = static_cast<std::uint32_t>(p_.attributes.size());
-    r.list(UINT16_MAX, [&](const Json& x) { p_.attributes.push_back(r.real_of(x)), ++l.attributes; });
+    r.list(UINT16_MAX,
+           [&](const Json& x) { p_.attributes.push_back(r.real_of(x)), ++l.attributes; });
     std::size_t d = 0;
-    r.list(l.dims.size(), [&](const Json& x) { l.dims[d++] = r.integer_of(x, INT64_MIN, kAnyInt); });
+    r.list(l.dims.size(),
+           [&](const Json& x) { l.dims[d++] = r.integer_of(x, INT64_MIN, kAnyInt); });
     return l;
   }
 
@@ -345,7 +375,8 @@ class ProgramReader {
     i.kind = r.name<K>(kInstructionKindCount);
     if (i.kind == K::kSyncStream) i.stream = stream(r);
     if (i.kind != K::kSyncStream && i.kind != K::kSyncDevice) i.id = index(r);
-    if (i.kind == K::kRecordStream || i.kind == K::kRecordEvent || i.kind == K::kWaitEvent) i.stream = stream(r);
+    if (i.kind == K::kRecordStream || i.kind == K::kRecordEvent || i.kind == K::kWaitEvent)
+      i.stream = stream(r);
     return i;
   }
 
@@ -361,14 +392,16 @@ void read_header(ObjectReader& r, Schedule& s) {
     r.report("format", fmt::format("found \"{}\", expected \"foreshard-schedule\"", format));
   const std::int64_t version = r.required_integer("version", 0, kAnyInt);
   if (version != Schedule::kFormatVersion)
-    r.report("version", fmt::format("found {}, this program reads {}", version, Schedule::kFormatVersion));
+    r.report("version",
+             fmt::format("found {}, this program reads {}", version, Schedule::kFormatVersion));
   s.model = r.string("model", "");
   s.description = r.string("description", "");
   s.world = r.required_integer("world", 1, kLargestWorld);
   s.tokens_per_step = r.integer("tokens_per_step", 0, 0, kAnyInt);
   s.model_flops_per_step = Flops(r.integer("model_flops_per_step", 0, 0, kAnyInt));
   s.not_modelled = r.string_list("not_modelled").value_or(std::vector<std::string>{});
-  for (const std::int64_t n : r.integer_list("program_of_rank", 0, UINT32_MAX - 1).value_or(std::vector<std::int64_t>{}))
+  for (const std::int64_t n :
+       r.integer_list("program_of_rank", 0, UINT32_MAX - 1).value_or(std::vector<std::int64_t>{}))
     s.program_of_rank.push_back(static_cast<std::uint32_t>(n));
 }
 
@@ -377,7 +410,8 @@ template <typename Visit>
 void each_of(ObjectReader& r, const char* key, Visit visit) {
   const Json* list = r.get(key);
   if (list == nullptr) return;
-  if (!list->is_array()) return r.report(key, fmt::format("found {}, expected a list", describe_json(*list)));
+  if (!list->is_array())
+    return r.report(key, fmt::format("found {}, expected a list", describe_json(*list)));
   std::size_t i = 0;
   for (const Json& x : *list) visit(x, fmt::format("{}[{}]", key, i++));
 }
@@ -400,7 +434,7 @@ Schedule read_schedule(const Json& json, const std::string& file) {
     s.programs.emplace_back();
     ProgramReader(x, path, s.programs.back(), issues).run();
   });
-  r.get("reference");                      // A plan of its own, read when it is asked for.
+  r.get("reference");  // A plan of its own, read when it is asked for.
   r.finish();
   if (issues.empty()) check_structure(s, issues);
   issues.throw_if_any();
@@ -409,7 +443,9 @@ Schedule read_schedule(const Json& json, const std::string& file) {
 
 }  // namespace
 
-Schedule parse_schedule(std::string_view text, const std::string& file) { return read_schedule(parse_json(text, file), file); }
+Schedule parse_schedule(std::string_view text, const std::string& file) {
+  return read_schedule(parse_json(text, file), file);
+}
 
 Schedule read_schedule_file(const std::filesystem::path& path) {
   return parse_schedule(read_text_file(path), path.string());

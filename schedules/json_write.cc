@@ -11,17 +11,24 @@
 namespace foreshard {
 namespace {
 
-/// Writes JSON text piece by piece. Strings are escaped; numbers are the shortest that read back equal.
+/// Writes JSON text piece by piece. Strings are escaped; numbers are the shortest that read back
+/// equal.
 class Writer {
  public:
   explicit Writer(std::string& out) : out_(out) {}
 
   void raw(std::string_view text) { out_ += text; }
-  void text(std::string_view s) { out_ += Json(s).dump(-1, ' ', false, Json::error_handler_t::replace); }
-  void plain(std::string_view s) { (out_ += '"').append(s) += '"'; }   ///< For names that need no escape.
+  void text(std::string_view s) {
+    out_ += Json(s).dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  void plain(std::string_view s) {
+    (out_ += '"').append(s) += '"';
+  }  ///< For names that need no escape.
   void integer(std::int64_t n) { fmt::format_to(std::back_inserter(out_), "{}", n); }
   template <typename IdType>
-  void id(IdType i) { i.valid() ? integer(i.value) : raw("null"); }
+  void id(IdType i) {
+    i.valid() ? integer(i.value) : raw("null");
+  }
   void real(double x) {
     if (std::isnan(x)) return plain("nan");
     if (std::isinf(x)) return plain(x > 0 ? "inf" : "-inf");
@@ -62,13 +69,19 @@ class Writer {
   }
 
   /// One row of mixed values: `cell` puts the commas.
-  void begin_row() { raw("["); first_ = true; }
+  void begin_row() {
+    raw("[");
+    first_ = true;
+  }
   Writer& cell() {
     if (!first_) raw(", ");
     first_ = false;
     return *this;
   }
-  void end_row() { raw("]"); first_ = false; }
+  void end_row() {
+    raw("]");
+    first_ = false;
+  }
 
  private:
   std::string& out_;
@@ -122,7 +135,8 @@ void write_launch(Writer& w, const RankProgram& p, const Launch& l) {
   operands(l.first_operand, l.inputs);
   operands(l.first_operand + l.inputs, l.outputs);
   w.cell().raw("[");
-  for (int i = 0; i < l.attributes; ++i) w.raw(i ? ", " : ""), w.real(p.attributes[l.first_attribute + i]);
+  for (int i = 0; i < l.attributes; ++i)
+    w.raw(i ? ", " : ""), w.real(p.attributes[l.first_attribute + i]);
   w.raw("]");
   std::size_t used = l.dims.size();
   while (used > 0 && l.dims[used - 1] == 0) --used;
@@ -181,7 +195,8 @@ void write_instruction(Writer& w, const Instruction& i) {
   w.cell().plain(name_of(i.kind));
   if (i.kind == K::kSyncStream) w.cell().integer(i.stream);
   if (i.kind != K::kSyncStream && i.kind != K::kSyncDevice) w.cell().integer(i.id);
-  if (i.kind == K::kRecordStream || i.kind == K::kRecordEvent || i.kind == K::kWaitEvent) w.cell().integer(i.stream);
+  if (i.kind == K::kRecordStream || i.kind == K::kRecordEvent || i.kind == K::kWaitEvent)
+    w.cell().integer(i.stream);
   w.end_row();
 }
 
@@ -259,22 +274,27 @@ void write_program(Writer& w, const RankProgram& p) {
   next(), w.strings("names", p.names);
   next(), w.strings("scopes", p.scopes);
   next(), w.table("units", p.units, [&w](const ShardUnit& u) { write_unit(w, u); });
-  next(), w.table("parameters", p.parameters, [&w](const ParameterView& v) { write_parameter(w, v); });
+  next(),
+      w.table("parameters", p.parameters, [&w](const ParameterView& v) { write_parameter(w, v); });
   next(), w.table("inputs", p.inputs, [&w](const ModelInput& in) { write_input(w, in); });
   next(), w.key("events"), w.integer(p.events);
   next(), w.key("init"), write_segment(w, p.init);
   next(), w.table("steps", p.steps, [&w](const Segment& s) { write_segment(w, s); });
-  next(), w.table("carries", p.carries, [&w](const Carry& c) { write_segment(w, {c.before.value, c.now.value}); });
+  next(), w.table("carries", p.carries, [&w](const Carry& c) {
+    write_segment(w, {c.before.value, c.now.value});
+  });
   next(), w.table("buffers", p.buffers, [&w](const Buffer& b) { write_buffer(w, b); });
   next(), w.table("tensors", p.tensors, [&w](const Tensor& t) { write_tensor(w, t); });
   next(), w.table("launches", p.launches, [&](const Launch& l) { write_launch(w, p, l); });
-  next(), w.table("collectives", p.collectives, [&w](const Collective& c) { write_collective(w, c); });
+  next(),
+      w.table("collectives", p.collectives, [&w](const Collective& c) { write_collective(w, c); });
   next(), w.table("copies", p.copies, [&w](const Copy& c) { write_copy(w, c); });
   next(), w.table("host_work", p.host_work, [&w](const HostWork& h) {
     w.begin_row(), w.cell().integer(h.reference_ns), w.cell().integer(h.name), w.end_row();
   });
   next(), w.table("marks", p.marks, [&w](const Mark& m) { write_mark(w, m); });
-  next(), w.table("instructions", p.instructions, [&w](const Instruction& i) { write_instruction(w, i); });
+  next(), w.table("instructions", p.instructions,
+                  [&w](const Instruction& i) { write_instruction(w, i); });
   w.raw("}");
 }
 
@@ -305,7 +325,8 @@ void write_schedule(const Schedule& s, std::string& out, const Schedule* referen
   w.raw("}\n");
 }
 
-void write_schedule_file(const Schedule& schedule, const std::filesystem::path& path, const Schedule* reference) {
+void write_schedule_file(const Schedule& schedule, const std::filesystem::path& path,
+                         const Schedule* reference) {
   std::string text;
   write_schedule(schedule, text, reference);
   write_file_atomically(path, text);

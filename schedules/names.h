@@ -1,7 +1,7 @@
 #pragma once
 
-// Text names of the enumerations of a schedule, for its file and text forms. Those of schedule.h itself (phases,
-// categories, collectives) live there.
+// Text names of the enumerations of a schedule, for its file and text forms. Those of schedule.h
+// itself (phases, categories, collectives) live there.
 
 #include <cstdint>
 #include <optional>

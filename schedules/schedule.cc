@@ -3,24 +3,43 @@
 namespace foreshard {
 
 std::string_view name_of(BufferCategory c) {
-  static constexpr std::string_view kNames[kBufferCategoryCount] = {
-      "sharded parameters", "parameters", "optimizer states", "optimizer temporaries", "all-gather inputs", "all-gather outputs",
-      "gathered parameters", "post-forward shards", "unsharded gradients", "reduce-scatter inputs", "reduce-scatter outputs",
-      "sharded gradients", "reduction temporaries", "gradient buckets", "activations", "recomputed activations",
-      "logits and loss", "backward temporaries", "forward temporaries", "workspace", "clipping temporaries", "inputs",
-      "persistent"};
+  static constexpr std::string_view kNames[kBufferCategoryCount] = {"sharded parameters",
+                                                                    "parameters",
+                                                                    "optimizer states",
+                                                                    "optimizer temporaries",
+                                                                    "all-gather inputs",
+                                                                    "all-gather outputs",
+                                                                    "gathered parameters",
+                                                                    "post-forward shards",
+                                                                    "unsharded gradients",
+                                                                    "reduce-scatter inputs",
+                                                                    "reduce-scatter outputs",
+                                                                    "sharded gradients",
+                                                                    "reduction temporaries",
+                                                                    "gradient buckets",
+                                                                    "activations",
+                                                                    "recomputed activations",
+                                                                    "logits and loss",
+                                                                    "backward temporaries",
+                                                                    "forward temporaries",
+                                                                    "workspace",
+                                                                    "clipping temporaries",
+                                                                    "inputs",
+                                                                    "persistent"};
   return kNames[static_cast<int>(c)];
 }
 
 std::string_view name_of(Phase p) {
-  static constexpr std::string_view kNames[kPhaseCount] = {"init", "input", "forward", "loss", "backward", "recompute",
-                                                           "clip", "optimizer", "zero_grad", "evaluation", "other"};
+  static constexpr std::string_view kNames[kPhaseCount] = {
+      "init", "input",     "forward",   "loss",       "backward", "recompute",
+      "clip", "optimizer", "zero_grad", "evaluation", "other"};
   return kNames[static_cast<int>(p)];
 }
 
 std::string_view name_of(CollectiveKind k) {
-  static constexpr std::string_view kNames[kCollectiveKindCount] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast",
-                                                                   "reduce", "all-to-all", "send-receive"};
+  static constexpr std::string_view kNames[kCollectiveKindCount] = {
+      "all-gather", "reduce-scatter", "all-reduce",  "broadcast",
+      "reduce",     "all-to-all",     "send-receive"};
   return kNames[static_cast<int>(k)];
 }
 

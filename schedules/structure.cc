@@ -13,7 +13,10 @@ constexpr std::size_t kMostIssues = 20;
 class ProgramChecker {
  public:
   ProgramChecker(const Schedule& schedule, std::size_t index, IssueList& issues)
-      : schedule_(schedule), p_(schedule.programs[index]), path_(fmt::format("programs[{}]", index)), issues_(issues) {}
+      : schedule_(schedule),
+        p_(schedule.programs[index]),
+        path_(fmt::format("programs[{}]", index)),
+        issues_(issues) {}
 
   void run() {
     check_tables();
@@ -36,11 +39,13 @@ class ProgramChecker {
   }
 
   /// True if `index` points into a table of `size`; `none_allowed` lets UINT32_MAX through.
-  bool check_index(std::string_view table, std::size_t i, std::string_view what, std::uint32_t index, std::size_t size,
-                   bool none_allowed = false) {
+  bool check_index(std::string_view table, std::size_t i, std::string_view what,
+                   std::uint32_t index, std::size_t size, bool none_allowed = false) {
     if (index < size || (none_allowed && index == UINT32_MAX)) return true;
-    report(table, i, index == UINT32_MAX ? fmt::format("{} is missing", what)
-                                         : fmt::format("{} {} does not exist (there are {})", what, index, size));
+    report(table, i,
+           index == UINT32_MAX
+               ? fmt::format("{} is missing", what)
+               : fmt::format("{} {} does not exist (there are {})", what, index, size));
     return false;
   }
   void check_stream(std::string_view table, std::size_t i, StreamIndex s) {
@@ -50,14 +55,17 @@ class ProgramChecker {
   void check_tables() {
     if (p_.streams.empty()) issues_.add(path_ + ".streams", "a program needs at least one stream");
     if (p_.streams.size() > kMostStreams)
-      issues_.add(path_ + ".streams", fmt::format("{} streams; at most {}", p_.streams.size(), kMostStreams));
-    if (p_.names.empty() || !p_.names[0].empty()) issues_.add(path_ + ".names", "the first name must be \"\"");
+      issues_.add(path_ + ".streams",
+                  fmt::format("{} streams; at most {}", p_.streams.size(), kMostStreams));
+    if (p_.names.empty() || !p_.names[0].empty())
+      issues_.add(path_ + ".names", "the first name must be \"\"");
   }
 
   void check_buffer(std::size_t i) {
     const Buffer& b = p_.buffers[i];
     if (b.bytes.value < 0 || b.bytes.value > kLargestBuffer)
-      report("buffers", i, fmt::format("{} bytes; allowed are 0 to {}", b.bytes.value, kLargestBuffer));
+      report("buffers", i,
+             fmt::format("{} bytes; allowed are 0 to {}", b.bytes.value, kLargestBuffer));
     check_stream("buffers", i, b.pool);
     check_index("buffers", i, "unit", b.unit.value, p_.units.size(), true);
     check_index("buffers", i, "scope", b.scope.value, p_.scopes.size(), true);
@@ -66,39 +74,52 @@ class ProgramChecker {
 
   void check_tensor(std::size_t i) {
     const Tensor& t = p_.tensors[i];
-    if (!check_index("tensors", i, "buffer", t.buffer.value, p_.buffers.size(), t.numel() == 0)) return;
+    if (!check_index("tensors", i, "buffer", t.buffer.value, p_.buffers.size(), t.numel() == 0))
+      return;
     if (!check_index("tensors", i, "group", t.group.value, schedule_.groups.size(), true)) return;
-    if (t.offset_per_rank != 0 && !t.group.valid()) return report("tensors", i, "offset_per_rank without a group");
+    if (t.offset_per_rank != 0 && !t.group.valid())
+      return report("tensors", i, "offset_per_rank without a group");
     if (t.offset < 0 || t.offset_per_rank < 0) return report("tensors", i, "negative offset");
     const std::int64_t ranks = t.group.valid() ? schedule_.groups[t.group.value].size - 1 : 0;
-    __int128 end = static_cast<__int128>(t.offset) + static_cast<__int128>(t.offset_per_rank) * ranks;
+    __int128 end =
+        static_cast<__int128>(t.offset) + static_cast<__int128>(t.offset_per_rank) * ranks;
     bool empty = false;
     __int128 last = 0, numel = 1;
     for (int d = 0; d < t.rank; ++d) {
-      if (t.shape[d] < 0 || t.stride[d] < 0) return report("tensors", i, "negative shape or stride");
-      if (t.shape[d] == 0) empty = true;
-      else last += static_cast<__int128>(t.shape[d] - 1) * t.stride[d];
+      if (t.shape[d] < 0 || t.stride[d] < 0)
+        return report("tensors", i, "negative shape or stride");
+      if (t.shape[d] == 0)
+        empty = true;
+      else
+        last += static_cast<__int128>(t.shape[d] - 1) * t.stride[d];
       numel *= t.shape[d];
-      if (last > kLargestBuffer || numel > kLargestBuffer) return report("tensors", i, "shape is too large");
+      if (last > kLargestBuffer || numel > kLargestBuffer)
+        return report("tensors", i, "shape is too large");
     }
     if (!t.buffer.valid()) return;
     if (!empty) end += (last + 1) * size_of(t.dtype);
     if (end > p_.buffers[t.buffer.value].bytes.value)
-      report("tensors", i, fmt::format("reaches byte {} of buffer {}, which has {}", static_cast<std::int64_t>(end),
-                                       t.buffer.value, p_.buffers[t.buffer.value].bytes.value));
+      report(
+          "tensors", i,
+          fmt::format("reaches byte {} of buffer {}, which has {}", static_cast<std::int64_t>(end),
+                      t.buffer.value, p_.buffers[t.buffer.value].bytes.value));
   }
 
   void check_launch(std::size_t i) {
     const Launch& l = p_.launches[i];
     check_stream("launches", i, l.stream);
     check_index("launches", i, "scope", l.scope.value, p_.scopes.size(), true);
-    if (has_tensors(p_) && std::uint64_t{l.first_operand} + l.inputs + l.outputs > p_.operands.size())
+    if (has_tensors(p_) &&
+        std::uint64_t{l.first_operand} + l.inputs + l.outputs > p_.operands.size())
       return report("launches", i, "operands lie outside the operand table");
     if (std::uint64_t{l.first_attribute} + l.attributes > p_.attributes.size())
       return report("launches", i, "attributes lie outside the attribute table");
-    for (std::uint32_t o = 0; has_tensors(p_) && o < std::uint32_t{l.inputs} + l.outputs && open(); ++o)
-      check_index("launches", i, "operand tensor", p_.operands[l.first_operand + o].value, p_.tensors.size(), true);
-    if (l.flops.value < 0 || l.read.value < 0 || l.written.value < 0) report("launches", i, "negative flops or bytes");
+    for (std::uint32_t o = 0; has_tensors(p_) && o < std::uint32_t{l.inputs} + l.outputs && open();
+         ++o)
+      check_index("launches", i, "operand tensor", p_.operands[l.first_operand + o].value,
+                  p_.tensors.size(), true);
+    if (l.flops.value < 0 || l.read.value < 0 || l.written.value < 0)
+      report("launches", i, "negative flops or bytes");
   }
 
   void check_collective(std::size_t i) {
@@ -107,9 +128,11 @@ class ProgramChecker {
     check_index("collectives", i, "unit", c.unit.value, p_.units.size(), true);
     check_index("collectives", i, "input tensor", c.input.value, p_.tensors.size(), true);
     check_index("collectives", i, "output tensor", c.output.value, p_.tensors.size(), true);
-    if (c.bytes.value < 0 || c.bytes.value > kLargestBuffer) report("collectives", i, "impossible number of bytes");
+    if (c.bytes.value < 0 || c.bytes.value > kLargestBuffer)
+      report("collectives", i, "impossible number of bytes");
     if (!check_index("collectives", i, "group", c.group.value, schedule_.groups.size())) return;
-    if (c.root < 0 || c.root >= schedule_.groups[c.group.value].size) report("collectives", i, "root outside the group");
+    if (c.root < 0 || c.root >= schedule_.groups[c.group.value].size)
+      report("collectives", i, "root outside the group");
   }
 
   void check_copy(std::size_t i) {
@@ -117,8 +140,10 @@ class ProgramChecker {
     check_stream("copies", i, c.stream);
     check_index("copies", i, "source tensor", c.source.value, p_.tensors.size(), true);
     check_index("copies", i, "destination tensor", c.destination.value, p_.tensors.size(), true);
-    if (c.bytes.value < 0 || c.bytes.value > kLargestBuffer) report("copies", i, "impossible number of bytes");
-    if (c.input < -1 || c.input >= static_cast<std::int64_t>(p_.inputs.size())) report("copies", i, "input does not exist");
+    if (c.bytes.value < 0 || c.bytes.value > kLargestBuffer)
+      report("copies", i, "impossible number of bytes");
+    if (c.input < -1 || c.input >= static_cast<std::int64_t>(p_.inputs.size()))
+      report("copies", i, "input does not exist");
   }
 
   void check_host_work(std::size_t i) {
@@ -139,8 +164,11 @@ class ProgramChecker {
     check_index("parameters", i, "group", v.group.value, schedule_.groups.size(), true);
     if (v.elements < 0 || v.first_element < 0 || v.first_element_per_rank < 0)
       return report("parameters", i, "negative number of elements");
-    if (v.local.valid() && open() && v.local.value < p_.tensors.size() && p_.tensors[v.local.value].numel() < v.elements)
-      report("parameters", i, fmt::format("{} elements in a view of {}", v.elements, p_.tensors[v.local.value].numel()));
+    if (v.local.valid() && open() && v.local.value < p_.tensors.size() &&
+        p_.tensors[v.local.value].numel() < v.elements)
+      report("parameters", i,
+             fmt::format("{} elements in a view of {}", v.elements,
+                         p_.tensors[v.local.value].numel()));
   }
 
   void check_instruction(std::size_t i) {
@@ -148,30 +176,48 @@ class ProgramChecker {
     using K = InstructionKind;
     switch (n.kind) {
       case K::kAlloc:
-      case K::kFree: check_index("instructions", i, "buffer", n.id, p_.buffers.size()); break;
+      case K::kFree:
+        check_index("instructions", i, "buffer", n.id, p_.buffers.size());
+        break;
       case K::kRecordStream:
         check_index("instructions", i, "buffer", n.id, p_.buffers.size());
         check_stream("instructions", i, n.stream);
         break;
-      case K::kLaunch: check_index("instructions", i, "launch", n.id, p_.launches.size()); break;
-      case K::kCollective: check_index("instructions", i, "collective", n.id, p_.collectives.size()); break;
-      case K::kCopy: check_index("instructions", i, "copy", n.id, p_.copies.size()); break;
+      case K::kLaunch:
+        check_index("instructions", i, "launch", n.id, p_.launches.size());
+        break;
+      case K::kCollective:
+        check_index("instructions", i, "collective", n.id, p_.collectives.size());
+        break;
+      case K::kCopy:
+        check_index("instructions", i, "copy", n.id, p_.copies.size());
+        break;
       case K::kRecordEvent:
       case K::kWaitEvent:
         check_index("instructions", i, "event", n.id, p_.events);
         check_stream("instructions", i, n.stream);
         break;
-      case K::kSyncEvent: check_index("instructions", i, "event", n.id, p_.events); break;
-      case K::kSyncStream: check_stream("instructions", i, n.stream); break;
-      case K::kSyncDevice: break;
-      case K::kHost: check_index("instructions", i, "host work", n.id, p_.host_work.size()); break;
-      case K::kMark: check_index("instructions", i, "mark", n.id, p_.marks.size()); break;
+      case K::kSyncEvent:
+        check_index("instructions", i, "event", n.id, p_.events);
+        break;
+      case K::kSyncStream:
+        check_stream("instructions", i, n.stream);
+        break;
+      case K::kSyncDevice:
+        break;
+      case K::kHost:
+        check_index("instructions", i, "host work", n.id, p_.host_work.size());
+        break;
+      case K::kMark:
+        check_index("instructions", i, "mark", n.id, p_.marks.size());
+        break;
     }
   }
 
   void check_segments() {
     const auto size = static_cast<std::uint32_t>(p_.instructions.size());
-    if (p_.init.begin > p_.init.end || p_.init.end > size) issues_.add(path_ + ".init", "lies outside the instructions");
+    if (p_.init.begin > p_.init.end || p_.init.end > size)
+      issues_.add(path_ + ".init", "lies outside the instructions");
     std::uint32_t at = p_.init.end;
     for (std::size_t i = 0; i < p_.steps.size() && open(); ++i) {
       const Segment s = p_.steps[i];
@@ -196,9 +242,11 @@ void check_groups(const Schedule& s, IssueList& issues) {
     const Group& g = s.groups[i];
     const std::string path = fmt::format("groups[{}]", i);
     if (g.size < 1 || g.stride < 1 || g.size > kLargestWorld || g.stride > kLargestWorld) {
-      issues.add(path, fmt::format("size {} and stride {} must be between 1 and {}", g.size, g.stride, kLargestWorld));
+      issues.add(path, fmt::format("size {} and stride {} must be between 1 and {}", g.size,
+                                   g.stride, kLargestWorld));
     } else if (g.size * g.stride > s.world || s.world % (g.size * g.stride) != 0) {
-      issues.add(path, fmt::format("size {} x stride {} does not divide the world of {}", g.size, g.stride, s.world));
+      issues.add(path, fmt::format("size {} x stride {} does not divide the world of {}", g.size,
+                                   g.stride, s.world));
     }
   }
 }
@@ -211,11 +259,15 @@ void check_structure(const Schedule& s, IssueList& issues) {
     return;
   }
   if (s.programs.empty()) issues.add("programs", "a schedule needs at least one program");
-  if (s.program_of_rank.size() != 1 && s.program_of_rank.size() != static_cast<std::size_t>(s.world))
-    issues.add("program_of_rank", fmt::format("has {} entries; needs 1 or {}", s.program_of_rank.size(), s.world));
-  for (std::size_t i = 0; i < s.program_of_rank.size() && issues.issues().size() < kMostIssues; ++i) {
+  if (s.program_of_rank.size() != 1 &&
+      s.program_of_rank.size() != static_cast<std::size_t>(s.world))
+    issues.add("program_of_rank",
+               fmt::format("has {} entries; needs 1 or {}", s.program_of_rank.size(), s.world));
+  for (std::size_t i = 0; i < s.program_of_rank.size() && issues.issues().size() < kMostIssues;
+       ++i) {
     if (s.program_of_rank[i] >= s.programs.size())
-      issues.add(fmt::format("program_of_rank[{}]", i), fmt::format("program {} does not exist", s.program_of_rank[i]));
+      issues.add(fmt::format("program_of_rank[{}]", i),
+                 fmt::format("program {} does not exist", s.program_of_rank[i]));
   }
   if (s.tokens_per_step < 0) issues.add("tokens_per_step", "is negative");
   if (s.model_flops_per_step.value < 0) issues.add("model_flops_per_step", "is negative");

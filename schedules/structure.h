@@ -1,23 +1,25 @@
 #pragma once
 
-// The first thing that is checked of any schedule: every index points into its table, every size is possible, every view
-// lies inside its buffer. A schedule without such faults can be walked without a bounds check.
+// The first thing that is checked of any schedule: every index points into its table, every size is
+// possible, every view lies inside its buffer. A schedule without such faults can be walked without
+// a bounds check.
 
 #include "core/error.h"
 #include "schedules/schedule.h"
 
 namespace foreshard {
 
-inline constexpr std::int64_t kLargestWorld = 1 << 20;                      ///< Ranks of one job.
-inline constexpr std::int64_t kLargestBuffer = std::int64_t{1} << 50;       ///< Bytes of one buffer (1 PiB).
-inline constexpr int kMostStreams = 32;                                     ///< Streams of one rank.
+inline constexpr std::int64_t kLargestWorld = 1 << 20;  ///< Ranks of one job.
+inline constexpr std::int64_t kLargestBuffer = std::int64_t{1}
+                                               << 50;  ///< Bytes of one buffer (1 PiB).
+inline constexpr int kMostStreams = 32;                ///< Streams of one rank.
 
-/// False for a program that says times and memory only: its launches count operands without naming them, and it cannot be
-/// executed (PlanOptions::executable).
+/// False for a program that says times and memory only: its launches count operands without naming
+/// them, and it cannot be executed (PlanOptions::executable).
 inline bool has_tensors(const RankProgram& p) { return !p.tensors.empty(); }
 
-/// Adds an issue for each fault, with the path of the schedule's file form ("programs[0].tensors[7]"). Stops after about
-/// 20 issues: a file with more is not a schedule.
+/// Adds an issue for each fault, with the path of the schedule's file form
+/// ("programs[0].tensors[7]"). Stops after about 20 issues: a file with more is not a schedule.
 void check_structure(const Schedule& schedule, IssueList& issues);
 
 }  // namespace foreshard

@@ -1,7 +1,8 @@
 #pragma once
 
-// What happened (measured by the executor) or would happen (predicted by the simulator), in one form. Times start at the
-// beginning of the first recorded step. docs/formats/trace.md describes the file form.
+// What happened (measured by the executor) or would happen (predicted by the simulator), in one
+// form. Times start at the beginning of the first recorded step. docs/formats/trace.md describes
+// the file form.
 
 #include <cstdint>
 #include <string>
@@ -14,12 +15,13 @@ namespace foreshard {
 
 enum class Lane : std::uint8_t { kHost, kStream };
 
-/// One instruction on the lane that executed it. Host spans cover issuing (or waiting); stream spans cover device work.
+/// One instruction on the lane that executed it. Host spans cover issuing (or waiting); stream
+/// spans cover device work.
 struct Span {
   std::int32_t rank = 0;
   Lane lane = Lane::kStream;
   StreamIndex stream = 0;
-  std::uint32_t instruction = 0;          ///< Index into the rank program.
+  std::uint32_t instruction = 0;  ///< Index into the rank program.
   std::int32_t step = 0;
   Time start, end;
 };
@@ -47,17 +49,18 @@ struct StepTime {
 };
 
 struct Trace {
-  std::string source;                     ///< "simulated" or "measured".
-  std::string model, description;         ///< Copied from the schedule.
+  std::string source;              ///< "simulated" or "measured".
+  std::string model, description;  ///< Copied from the schedule.
   std::int64_t world = 1;
-  std::vector<Span> spans;                ///< Ordered by (rank, step, start, lane, stream, instruction).
-  std::vector<MemorySample> memory;       ///< In host order of each rank.
+  std::vector<Span> spans;           ///< Ordered by (rank, step, start, lane, stream, instruction).
+  std::vector<MemorySample> memory;  ///< In host order of each rank.
   std::vector<StepMemory> step_memory;
   std::vector<StepTime> step_times;
-  std::vector<double> losses;             ///< Mean over ranks, one for each step; empty if simulated.
+  std::vector<double> losses;  ///< Mean over ranks, one for each step; empty if simulated.
   std::vector<double> gradient_norms;
-  std::int64_t overruns = 0;              ///< Emulated links only: work that ended after its nominal deadline plus tolerance.
-  bool timing_valid = true;               ///< False if overruns exceed the stated bound.
+  std::int64_t overruns =
+      0;  ///< Emulated links only: work that ended after its nominal deadline plus tolerance.
+  bool timing_valid = true;  ///< False if overruns exceed the stated bound.
   std::vector<std::string> notes;
 };
 

@@ -10,10 +10,18 @@
 namespace foreshard {
 
 std::string_view name_of(ScheduleFault fault) {
-  static constexpr std::string_view kNames[] = {
-      "structure",         "use before alloc",  "use after free",     "double alloc",
-      "double free",       "leak",              "use before gather",  "read before write",
-      "unordered streams", "event not recorded", "collective order differs", "deadlock"};
+  static constexpr std::string_view kNames[] = {"structure",
+                                                "use before alloc",
+                                                "use after free",
+                                                "double alloc",
+                                                "double free",
+                                                "leak",
+                                                "use before gather",
+                                                "read before write",
+                                                "unordered streams",
+                                                "event not recorded",
+                                                "collective order differs",
+                                                "deadlock"};
   return kNames[static_cast<int>(fault)];
 }
 
@@ -22,7 +30,8 @@ std::vector<ScheduleFinding> validate(const Schedule& schedule, const ValidateOp
   Findings findings(options.most_findings);
   IssueList issues("");
   check_structure(schedule, issues);
-  for (const Issue& i : issues.issues()) findings.add(ScheduleFault::kStructure, i.path + ": " + i.message, {});
+  for (const Issue& i : issues.issues())
+    findings.add(ScheduleFault::kStructure, i.path + ": " + i.message, {});
   if (!issues.empty()) return findings.take();
   for (std::uint32_t p = 0; p < schedule.programs.size() && !findings.full(); ++p) {
     check_lifetimes(schedule, p, findings);
@@ -45,7 +54,8 @@ std::string text_of(const Schedule& schedule, const ScheduleFinding& finding) {
 
 void require_valid(const Schedule& schedule, const std::string& file) {
   std::vector<Issue> issues;
-  for (const ScheduleFinding& f : validate(schedule)) issues.push_back({file, "", text_of(schedule, f), ""});
+  for (const ScheduleFinding& f : validate(schedule))
+    issues.push_back({file, "", text_of(schedule, f), ""});
   if (!issues.empty()) throw InputError(std::move(issues));
 }
 

@@ -15,20 +15,24 @@ std::vector<std::uint32_t> collectives_of(const RankProgram& p, GroupId group) {
   std::vector<std::uint32_t> out;
   for (std::uint32_t i = 0; i < p.instructions.size(); ++i) {
     const Instruction& n = p.instructions[i];
-    if (n.kind == InstructionKind::kCollective && p.collectives[n.id].group == group) out.push_back(i);
+    if (n.kind == InstructionKind::kCollective && p.collectives[n.id].group == group)
+      out.push_back(i);
   }
   return out;
 }
 
 bool match(const Collective& a, const Collective& b) {
-  return a.kind == b.kind && a.op == b.op && a.dtype == b.dtype && a.bytes == b.bytes && a.root == b.root;
+  return a.kind == b.kind && a.op == b.op && a.dtype == b.dtype && a.bytes == b.bytes &&
+         a.root == b.root;
 }
 
 /// Pairs of different programs that share a communicator of `group`.
-std::set<std::pair<std::uint32_t, std::uint32_t>> sharing_programs(const Schedule& s, const Group& group) {
+std::set<std::pair<std::uint32_t, std::uint32_t>> sharing_programs(const Schedule& s,
+                                                                   const Group& group) {
   std::map<std::int64_t, std::set<std::uint32_t>> members;
   for (std::int64_t r = 0; r < s.world; ++r)
-    members[group.first_of(r)].insert(s.program_of_rank[s.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(r)]);
+    members[group.first_of(r)].insert(
+        s.program_of_rank[s.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(r)]);
   std::set<std::pair<std::uint32_t, std::uint32_t>> pairs;
   for (const auto& [first, programs] : members)
     for (const std::uint32_t p : programs)
@@ -36,7 +40,8 @@ std::set<std::pair<std::uint32_t, std::uint32_t>> sharing_programs(const Schedul
   return pairs;
 }
 
-void compare_programs(const Schedule& s, GroupId group, std::uint32_t a, std::uint32_t b, Findings& findings) {
+void compare_programs(const Schedule& s, GroupId group, std::uint32_t a, std::uint32_t b,
+                      Findings& findings) {
   const RankProgram &pa = s.programs[a], &pb = s.programs[b];
   const auto ca = collectives_of(pa, group), cb = collectives_of(pb, group);
   for (std::size_t i = 0; i < std::max(ca.size(), cb.size()); ++i) {
@@ -46,10 +51,11 @@ void compare_programs(const Schedule& s, GroupId group, std::uint32_t a, std::ui
     std::vector<ScheduleFinding::Place> places;
     if (i < ca.size()) places.push_back({a, ca[i]});
     if (i < cb.size()) places.push_back({b, cb[i]});
-    findings.add(ScheduleFault::kCollectiveOrder,
-                 fmt::format("collective number {} of group \"{}\" differs between programs {} and {}", i,
-                             s.groups[group.value].name, a, b),
-                 std::move(places));
+    findings.add(
+        ScheduleFault::kCollectiveOrder,
+        fmt::format("collective number {} of group \"{}\" differs between programs {} and {}", i,
+                    s.groups[group.value].name, a, b),
+        std::move(places));
     return;
   }
 }
@@ -57,32 +63,35 @@ void compare_programs(const Schedule& s, GroupId group, std::uint32_t a, std::ui
 /// A device operation waiting in a stream.
 struct Item {
   enum class Kind : std::uint8_t { kWork, kRecord, kWait, kCollective } kind = Kind::kWork;
-  std::uint32_t serial = 0;        ///< Number of the record; UINT32_MAX for a wait that nothing satisfies.
+  std::uint32_t serial =
+      0;  ///< Number of the record; UINT32_MAX for a wait that nothing satisfies.
   std::uint32_t instruction = 0;
 };
 
 struct StreamState {
   std::vector<Item> queue;
   std::size_t head = 0;
-  bool arrived = false;            ///< The head is a collective that has been announced.
+  bool arrived = false;  ///< The head is a collective that has been announced.
   bool empty() const { return head == queue.size(); }
 };
 
 struct RankState {
   std::uint32_t program = 0, next = 0;
   std::vector<StreamState> streams;
-  std::vector<std::uint32_t> last_record;   ///< Of each event; UINT32_MAX before the first.
-  std::vector<bool> done;                   ///< By record serial.
-  std::vector<std::uint32_t> issued;        ///< Collectives reached on the device, by group.
+  std::vector<std::uint32_t> last_record;  ///< Of each event; UINT32_MAX before the first.
+  std::vector<bool> done;                  ///< By record serial.
+  std::vector<std::uint32_t> issued;       ///< Collectives reached on the device, by group.
 };
 
 /// Runs ranks step by step; collectives meet. Time has no part in it.
 class ProgressChecker {
  public:
-  ProgressChecker(const Schedule& s, std::vector<std::int64_t> ranks) : s_(s), ranks_(std::move(ranks)) {
+  ProgressChecker(const Schedule& s, std::vector<std::int64_t> ranks)
+      : s_(s), ranks_(std::move(ranks)) {
     for (const std::int64_t r : ranks_) {
       RankState state;
-      state.program = s.program_of_rank[s.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(r)];
+      state.program =
+          s.program_of_rank[s.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(r)];
       const RankProgram& p = s.programs[state.program];
       state.streams.resize(p.streams.size());
       state.last_record.assign(p.events, UINT32_MAX);
@@ -131,17 +140,24 @@ class ProgressChecker {
         push(state, i.stream, {Item::Kind::kWait, state.last_record[i.id], state.next});
       } else if (is_device_work(i)) {
         push(state, stream_of(p, i),
-             {i.kind == K::kCollective ? Item::Kind::kCollective : Item::Kind::kWork, 0, state.next});
+             {i.kind == K::kCollective ? Item::Kind::kCollective : Item::Kind::kWork, 0,
+              state.next});
       }
     }
     return moved;
   }
 
-  static void push(RankState& state, StreamIndex s, Item item) { state.streams[s].queue.push_back(item); }
-  /// Waiting for an event that was never recorded returns at once, as on a device; check_ordering() reports it.
-  static bool is_done(const RankState& state, std::uint32_t serial) { return serial == UINT32_MAX || state.done[serial]; }
+  static void push(RankState& state, StreamIndex s, Item item) {
+    state.streams[s].queue.push_back(item);
+  }
+  /// Waiting for an event that was never recorded returns at once, as on a device; check_ordering()
+  /// reports it.
+  static bool is_done(const RankState& state, std::uint32_t serial) {
+    return serial == UINT32_MAX || state.done[serial];
+  }
   static bool all_empty(const RankState& state) {
-    return std::all_of(state.streams.begin(), state.streams.end(), [](const StreamState& s) { return s.empty(); });
+    return std::all_of(state.streams.begin(), state.streams.end(),
+                       [](const StreamState& s) { return s.empty(); });
   }
 
   bool drain(std::size_t r, std::size_t s) {
@@ -184,12 +200,14 @@ class ProgressChecker {
       for (const StreamState& stream : state.streams) {
         if (stream.empty()) continue;
         stuck = true;
-        if (places.size() < 12) places.push_back({state.program, stream.queue[stream.head].instruction});
+        if (places.size() < 12)
+          places.push_back({state.program, stream.queue[stream.head].instruction});
       }
       if (stuck && who.size() < 60) who += fmt::format("{}{}", who.empty() ? "" : ", ", ranks_[r]);
     }
     if (!places.empty())
-      findings.add(ScheduleFault::kDeadlock, fmt::format("rank {} cannot go on: each of these waits for another", who),
+      findings.add(ScheduleFault::kDeadlock,
+                   fmt::format("rank {} cannot go on: each of these waits for another", who),
                    std::move(places));
   }
 
@@ -205,20 +223,23 @@ class ProgressChecker {
 void check_collective_order(const Schedule& s, Findings& findings) {
   if (s.programs.size() < 2) return;
   for (std::uint32_t g = 0; g < s.groups.size() && !findings.full(); ++g)
-    for (const auto& [a, b] : sharing_programs(s, s.groups[g])) compare_programs(s, GroupId(g), a, b, findings);
+    for (const auto& [a, b] : sharing_programs(s, s.groups[g]))
+      compare_programs(s, GroupId(g), a, b, findings);
 }
 
 void check_progress(const Schedule& s, Findings& findings) {
-  // Ranks of one program behave alike, so one of each is enough where all groups hold all programs; small worlds are run
-  // whole.
+  // Ranks of one program behave alike, so one of each is enough where all groups hold all programs;
+  // small worlds are run whole.
   constexpr std::size_t kMostWork = 20'000'000;
   std::size_t longest = 1;
   for (const RankProgram& p : s.programs) longest = std::max(longest, p.instructions.size());
   std::vector<std::int64_t> ranks;
-  const bool whole = s.programs.size() > 1 && static_cast<std::size_t>(s.world) <= kMostWork / longest;
+  const bool whole =
+      s.programs.size() > 1 && static_cast<std::size_t>(s.world) <= kMostWork / longest;
   std::set<std::uint32_t> seen;
   for (std::int64_t r = 0; r < s.world; ++r) {
-    const std::uint32_t p = s.program_of_rank[s.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(r)];
+    const std::uint32_t p =
+        s.program_of_rank[s.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(r)];
     if (whole || seen.insert(p).second) ranks.push_back(r);
     if (!whole && seen.size() == s.programs.size()) break;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
-// The passes of validate.cc. Each expects a schedule that has passed check_structure() and appends what it finds.
+// The passes of validate.cc. Each expects a schedule that has passed check_structure() and appends
+// what it finds.
 
 #include "schedules/structure.h"
 #include "schedules/validate.h"
@@ -24,7 +25,8 @@ class Findings {
 
 /// Lives of buffers in host order: alloc, use, free, leaks of the repeated step.
 void check_lifetimes(const Schedule& schedule, std::uint32_t program, Findings& findings);
-/// Events are recorded before they are waited for; reads follow writes; streams that share bytes are ordered.
+/// Events are recorded before they are waited for; reads follow writes; streams that share bytes
+/// are ordered.
 void check_ordering(const Schedule& schedule, std::uint32_t program, Findings& findings);
 /// Members of each group issue the same collectives in the same order.
 void check_collective_order(const Schedule& schedule, Findings& findings);
@@ -60,7 +62,8 @@ inline StreamIndex stream_of(const RankProgram& p, const Instruction& i) {
   return i.stream;
 }
 inline bool is_device_work(const Instruction& i) {
-  return i.kind == InstructionKind::kLaunch || i.kind == InstructionKind::kCollective || i.kind == InstructionKind::kCopy;
+  return i.kind == InstructionKind::kLaunch || i.kind == InstructionKind::kCollective ||
+         i.kind == InstructionKind::kCopy;
 }
 
 }  // namespace foreshard::validate_internal

@@ -12,10 +12,14 @@ namespace {
 class LifetimeChecker {
  public:
   LifetimeChecker(const Schedule& schedule, std::uint32_t program, Findings& findings)
-      : p_(schedule.programs[program]), program_(program), findings_(findings), lives_(p_.buffers.size()) {}
+      : p_(schedule.programs[program]),
+        program_(program),
+        findings_(findings),
+        lives_(p_.buffers.size()) {}
 
   void run() {
-    const bool repeats = p_.steps.size() >= 2;   // Only then is the last step known to be the steady state.
+    const bool repeats =
+        p_.steps.size() >= 2;  // Only then is the last step known to be the steady state.
     const std::uint32_t last_begin = repeats ? p_.steps.back().begin : UINT32_MAX;
     const std::uint32_t last_end = repeats ? p_.steps.back().end : UINT32_MAX;
     for (std::uint32_t i = 0; i < p_.instructions.size() && !findings_.full(); ++i) {
@@ -29,8 +33,8 @@ class LifetimeChecker {
   enum class State : std::uint8_t { kNever, kLive, kFreed };
   struct Life {
     State state = State::kNever;
-    std::uint32_t since = 0;   ///< Instruction of the last alloc or free.
-    bool reported = false;     ///< Each fault is reported once.
+    std::uint32_t since = 0;  ///< Instruction of the last alloc or free.
+    bool reported = false;    ///< Each fault is reported once.
   };
 
   std::vector<ScheduleFinding::Place> places(std::initializer_list<std::uint32_t> list) const {
@@ -42,10 +46,14 @@ class LifetimeChecker {
   void step(std::uint32_t at) {
     const Instruction& i = p_.instructions[at];
     switch (i.kind) {
-      case InstructionKind::kAlloc: return alloc(i.id, at);
-      case InstructionKind::kFree: return free(i.id, at);
-      case InstructionKind::kRecordStream: return use(BufferId(i.id), at);
-      default: break;
+      case InstructionKind::kAlloc:
+        return alloc(i.id, at);
+      case InstructionKind::kFree:
+        return free(i.id, at);
+      case InstructionKind::kRecordStream:
+        return use(BufferId(i.id), at);
+      default:
+        break;
     }
     for_each_access(p_, i, [&](TensorId t, bool) {
       const BufferId buffer = p_.tensors[t.value].buffer;
@@ -56,7 +64,8 @@ class LifetimeChecker {
   void alloc(std::uint32_t b, std::uint32_t at) {
     Life& life = lives_[b];
     if (life.state == State::kLive)
-      findings_.add(ScheduleFault::kDoubleAlloc, describe_buffer(p_, BufferId(b)) + " is claimed while it is live",
+      findings_.add(ScheduleFault::kDoubleAlloc,
+                    describe_buffer(p_, BufferId(b)) + " is claimed while it is live",
                     places({life.since, at}));
     life = {State::kLive, at, false};
   }
@@ -64,11 +73,12 @@ class LifetimeChecker {
   void free(std::uint32_t b, std::uint32_t at) {
     Life& life = lives_[b];
     if (life.state == State::kNever)
-      findings_.add(ScheduleFault::kUseBeforeAlloc, describe_buffer(p_, BufferId(b)) + " is freed but was never claimed",
+      findings_.add(ScheduleFault::kUseBeforeAlloc,
+                    describe_buffer(p_, BufferId(b)) + " is freed but was never claimed",
                     places({at}));
     if (life.state == State::kFreed)
-      findings_.add(ScheduleFault::kDoubleFree, describe_buffer(p_, BufferId(b)) + " is freed twice",
-                    places({life.since, at}));
+      findings_.add(ScheduleFault::kDoubleFree,
+                    describe_buffer(p_, BufferId(b)) + " is freed twice", places({life.since, at}));
     life = {State::kFreed, at, false};
   }
 
@@ -77,9 +87,11 @@ class LifetimeChecker {
     if (life.state == State::kLive || life.reported) return;
     life.reported = true;
     if (life.state == State::kNever)
-      findings_.add(ScheduleFault::kUseBeforeAlloc, describe_buffer(p_, b) + " is used but was never claimed", places({at}));
+      findings_.add(ScheduleFault::kUseBeforeAlloc,
+                    describe_buffer(p_, b) + " is used but was never claimed", places({at}));
     else
-      findings_.add(ScheduleFault::kUseAfterFree, describe_buffer(p_, b) + " is used after it was freed",
+      findings_.add(ScheduleFault::kUseAfterFree,
+                    describe_buffer(p_, b) + " is used after it was freed",
                     places({life.since, at}));
   }
 
@@ -90,7 +102,8 @@ class LifetimeChecker {
     return out;
   }
 
-  /// Buffers live at the end of the repeated step must be live at its start too, or take the place of one that was.
+  /// Buffers live at the end of the repeated step must be live at its start too, or take the place
+  /// of one that was.
   void check_leaks() {
     std::vector<bool> expected(p_.buffers.size(), false);
     for (const std::uint32_t b : live_at_begin_) expected[b] = true;
@@ -98,7 +111,8 @@ class LifetimeChecker {
     for (const std::uint32_t b : live_now()) {
       if (!expected[b] && !findings_.full())
         findings_.add(ScheduleFault::kLeak,
-                      describe_buffer(p_, BufferId(b)) + " is claimed in the repeated step and never returned",
+                      describe_buffer(p_, BufferId(b)) +
+                          " is claimed in the repeated step and never returned",
                       places({lives_[b].since}));
     }
   }

@@ -20,7 +20,7 @@ void join(Clock& into, const Clock& other) {
 /// One operation's use of a byte range.
 struct Access {
   std::int64_t begin = 0, end = 0;
-  std::uint32_t position = 0;      ///< Of the operation on its stream.
+  std::uint32_t position = 0;  ///< Of the operation on its stream.
   std::uint32_t instruction = 0;
   StreamIndex stream = 0;
   bool overlaps(const Access& o) const { return begin < o.end && o.begin < end; }
@@ -35,8 +35,12 @@ struct History {
 class OrderingChecker {
  public:
   OrderingChecker(const Schedule& schedule, std::uint32_t program, Findings& findings)
-      : p_(schedule.programs[program]), program_(program), findings_(findings), buffers_(p_.buffers.size()),
-        events_(p_.events), recorded_(p_.events, false) {}
+      : p_(schedule.programs[program]),
+        program_(program),
+        findings_(findings),
+        buffers_(p_.buffers.size()),
+        events_(p_.events),
+        recorded_(p_.events, false) {}
 
   void run() {
     for (std::uint32_t at = 0; at < p_.instructions.size() && !findings_.full(); ++at) step(at);
@@ -47,7 +51,9 @@ class OrderingChecker {
     const Instruction& i = p_.instructions[at];
     using K = InstructionKind;
     switch (i.kind) {
-      case K::kAlloc: buffers_[i.id] = {}; break;
+      case K::kAlloc:
+        buffers_[i.id] = {};
+        break;
       case K::kRecordEvent:
         advance(i.stream);
         events_[i.id] = streams_[i.stream];
@@ -59,14 +65,19 @@ class OrderingChecker {
       case K::kSyncEvent:
         if (require_recorded(i.id, at)) join(host_, events_[i.id]);
         break;
-      case K::kSyncStream: join(host_, streams_[i.stream]); break;
+      case K::kSyncStream:
+        join(host_, streams_[i.stream]);
+        break;
       case K::kSyncDevice:
         for (const Clock& c : streams_) join(host_, c);
         break;
       case K::kLaunch:
       case K::kCollective:
-      case K::kCopy: device_work(i, at); break;
-      default: break;
+      case K::kCopy:
+        device_work(i, at);
+        break;
+      default:
+        break;
     }
   }
 
@@ -89,14 +100,15 @@ class OrderingChecker {
                   fmt::format("event {} is waited for but {}", e,
                               places.size() == 1 ? "never recorded" : "recorded only afterwards"),
                   std::move(places));
-    recorded_[e] = true;   // Report each event once.
+    recorded_[e] = true;  // Report each event once.
     return false;
   }
 
   void device_work(const Instruction& i, std::uint32_t at) {
     const StreamIndex s = stream_of(p_, i);
     advance(s);
-    for_each_access(p_, i, [&](TensorId t, bool write) { access(p_.tensors[t.value], write, s, at); });
+    for_each_access(p_, i,
+                    [&](TensorId t, bool write) { access(p_.tensors[t.value], write, s, at); });
     if (i.kind == InstructionKind::kCopy && p_.copies[i.id].blocks_host) join(host_, streams_[s]);
   }
 
@@ -129,11 +141,13 @@ class OrderingChecker {
   }
 
   static bool touched(const std::vector<Access>& writes, const Access& now) {
-    return std::any_of(writes.begin(), writes.end(), [&](const Access& w) { return w.overlaps(now); });
+    return std::any_of(writes.begin(), writes.end(),
+                       [&](const Access& w) { return w.overlaps(now); });
   }
   /// A rank's own shard may already stand in the buffer: gathered means all of it.
   static bool covered(std::vector<Access> writes, const Access& now) {
-    std::sort(writes.begin(), writes.end(), [](const Access& a, const Access& b) { return a.begin < b.begin; });
+    std::sort(writes.begin(), writes.end(),
+              [](const Access& a, const Access& b) { return a.begin < b.begin; });
     std::int64_t reached = now.begin;
     for (const Access& w : writes)
       if (w.begin <= reached) reached = std::max(reached, w.end);
@@ -144,32 +158,37 @@ class OrderingChecker {
     const bool gathered = is_gathered(p_.buffers[t.buffer.value].category);
     if (gathered ? covered(h.writes, now) : touched(h.writes, now)) return;
     findings_.add(gathered ? ScheduleFault::kUseBeforeGather : ScheduleFault::kReadBeforeWrite,
-                  describe_buffer(p_, t.buffer) + (gathered ? " is used before it is gathered" : " is read before it is written"),
+                  describe_buffer(p_, t.buffer) + (gathered ? " is used before it is gathered"
+                                                            : " is read before it is written"),
                   {{program_, now.instruction}});
-    remember(h.writes, now);   // Report each buffer once.
+    remember(h.writes, now);  // Report each buffer once.
   }
 
-  void check_ordered(const Tensor& t, std::vector<Access>& earlier, const Access& now, std::string_view how) {
+  void check_ordered(const Tensor& t, std::vector<Access>& earlier, const Access& now,
+                     std::string_view how) {
     for (Access& a : earlier) {
       if (a.stream == now.stream || !a.overlaps(now)) continue;
       if (a.position <= streams_[now.stream][a.stream]) continue;
       const bool gathered = is_gathered(p_.buffers[t.buffer.value].category) && how == "read";
       findings_.add(gathered ? ScheduleFault::kUseBeforeGather : ScheduleFault::kUnordered,
-                    fmt::format("{} is {} on stream {} without waiting for stream {}", describe_buffer(p_, t.buffer), how,
-                                p_.streams[now.stream].name, p_.streams[a.stream].name),
+                    fmt::format("{} is {} on stream {} without waiting for stream {}",
+                                describe_buffer(p_, t.buffer), how, p_.streams[now.stream].name,
+                                p_.streams[a.stream].name),
                     {{program_, a.instruction}, {program_, now.instruction}});
-      a.position = 0;   // Report each pair once.
+      a.position = 0;  // Report each pair once.
     }
   }
 
-  /// Adds an access; those it covers on the same stream are implied by it. Long lists collapse per stream.
+  /// Adds an access; those it covers on the same stream are implied by it. Long lists collapse per
+  /// stream.
   static void remember(std::vector<Access>& list, const Access& now) {
     std::erase_if(list, [&](const Access& a) { return a.stream == now.stream && now.covers(a); });
     list.push_back(now);
     if (list.size() <= 64) return;
     std::vector<Access> merged;
     for (const Access& a : list) {
-      const auto same = std::find_if(merged.begin(), merged.end(), [&](const Access& m) { return m.stream == a.stream; });
+      const auto same = std::find_if(merged.begin(), merged.end(),
+                                     [&](const Access& m) { return m.stream == a.stream; });
       if (same == merged.end()) {
         merged.push_back(a);
         continue;

@@ -108,12 +108,17 @@ class TimeExplanation {
     }
   }
 
-  static bool is_update(Phase p) { return p == Phase::kOptimizer || p == Phase::kClip || p == Phase::kZeroGrad; }
+  static bool is_update(Phase p) {
+    return p == Phase::kOptimizer || p == Phase::kClip || p == Phase::kZeroGrad;
+  }
 
-  /// The compute stream had nothing to do because of this operation: a kernel of the CPU is the optimizer's or the host's time.
+  /// The compute stream had nothing to do because of this operation: a kernel of the CPU is the
+  /// optimizer's or the host's time.
   void waited_for(const Instruction& in, Time time) {
     const RankProgram& program = *run_.timing(window_.rank_class).program;
-    if (in.kind != InstructionKind::kLaunch || !program.streams[program.launches[in.id].stream].on_host) return exposed(in, time);
+    if (in.kind != InstructionKind::kLaunch ||
+        !program.streams[program.launches[in.id].stream].on_host)
+      return exposed(in, time);
     Breakdown& b = result_.breakdown;
     (is_update(program.launches[in.id].phase) ? b.optimizer : b.exposed_host) += time;
   }
@@ -144,21 +149,28 @@ class TimeExplanation {
         case CausePiece::Kind::kAllocator:
           (piece.rank_class == window_.rank_class ? b.exposed_host : b.idle) += time;
           break;
-        case CausePiece::Kind::kUnknown: b.idle += time; break;
+        case CausePiece::Kind::kUnknown:
+          b.idle += time;
+          break;
       }
     });
   }
 
   std::string resource_of(const CausePiece& piece) const {
     switch (piece.kind) {
-      case CausePiece::Kind::kHost: return "host";
-      case CausePiece::Kind::kAllocator: return "allocator (cudaMalloc, cudaFree)";
-      case CausePiece::Kind::kUnknown: return "idle";
-      case CausePiece::Kind::kOperation: break;
+      case CausePiece::Kind::kHost:
+        return "host";
+      case CausePiece::Kind::kAllocator:
+        return "allocator (cudaMalloc, cudaFree)";
+      case CausePiece::Kind::kUnknown:
+        return "idle";
+      case CausePiece::Kind::kOperation:
+        break;
     }
     const Instruction& in = instruction(piece.rank_class, piece.instruction);
     const ProgramTiming& timing = run_.timing(piece.rank_class);
-    if (in.kind == InstructionKind::kLaunch) return std::string(name_of(timing.kernel_class[in.id]));
+    if (in.kind == InstructionKind::kLaunch)
+      return std::string(name_of(timing.kernel_class[in.id]));
     if (in.kind == InstructionKind::kCopy) {
       const CopyDirection d = timing.program->copies[in.id].direction;
       return d == CopyDirection::kHostToDevice   ? "copy to device"
@@ -175,12 +187,12 @@ class TimeExplanation {
     std::map<std::string, std::uint32_t> index;
     std::vector<CriticalPathSegment> segments;
     walk_back(run_.output, window_.start, window_.end, end.cause, [&](const CausePiece& piece) {
-      const auto [it, added] =
-          index.try_emplace(resource_of(piece), static_cast<std::uint32_t>(result_.critical_path.size()));
+      const auto [it, added] = index.try_emplace(
+          resource_of(piece), static_cast<std::uint32_t>(result_.critical_path.size()));
       if (added) result_.critical_path.push_back({it->first, Time(0)});
       result_.critical_path[it->second].time += Time(piece.end - piece.start);
-      segments.push_back({it->second, run_.layout.classes[piece.rank_class].rank, piece.instruction, Time(piece.start),
-                          Time(piece.end)});
+      segments.push_back({it->second, run_.layout.classes[piece.rank_class].rank, piece.instruction,
+                          Time(piece.start), Time(piece.end)});
     });
     std::reverse(segments.begin(), segments.end());
     sort_path(segments);
@@ -219,7 +231,8 @@ void explain_time(const Run& run, const Window& window, SimulationResult& result
 
 namespace {
 
-/// Spans of one rank in the order of a Trace: host and streams are ordered in themselves and need only merging.
+/// Spans of one rank in the order of a Trace: host and streams are ordered in themselves and need
+/// only merging.
 void append_spans(const RankRecord& rank, std::int32_t number, std::vector<Span>& out) {
   const Time origin(rank.origin);
   std::vector<std::vector<Span>> lanes(1);
@@ -231,11 +244,12 @@ void append_spans(const RankRecord& rank, std::int32_t number, std::vector<Span>
   for (const OpRecord& op : rank.ops) {
     if (op.step < 0) continue;
     if (lanes.size() < op.stream + 2u) lanes.resize(op.stream + 2u);
-    lanes[op.stream + 1u].push_back({number, Lane::kStream, op.stream, op.instruction, op.step, Time(op.start) - origin,
-                                     Time(op.end) - origin});
+    lanes[op.stream + 1u].push_back({number, Lane::kStream, op.stream, op.instruction, op.step,
+                                     Time(op.start) - origin, Time(op.end) - origin});
   }
   const auto before = [](const Span& a, const Span& b) {
-    return a.step != b.step ? a.step < b.step : a.start < b.start;  // equal: the lane that comes first
+    return a.step != b.step ? a.step < b.step
+                            : a.start < b.start;  // equal: the lane that comes first
   };
   std::vector<std::size_t> at(lanes.size(), 0);
   for (;;) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Explanations from the records of a finished run: where the step's time went, the critical path, what held memory.
+// Explanations from the records of a finished run: where the step's time went, the critical path,
+// what held memory.
 
 #include "sim/engine.h"
 #include "sim/result.h"
@@ -23,7 +24,9 @@ struct Run {
   const SimulationOptions& options;
   const EngineOutput& output;
 
-  const ProgramTiming& timing(std::uint32_t rank_class) const { return programs[layout.classes[rank_class].program]; }
+  const ProgramTiming& timing(std::uint32_t rank_class) const {
+    return programs[layout.classes[rank_class].program];
+  }
 };
 
 /// Fills breakdown, communication, copies and critical path.

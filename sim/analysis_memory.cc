@@ -6,8 +6,8 @@
 namespace foreshard::sim {
 namespace {
 
-/// Calls `visit(instruction index)` for everything that ran up to and including `end`, and `carry()` before each
-/// repetition of the last step.
+/// Calls `visit(instruction index)` for everything that ran up to and including `end`, and
+/// `carry()` before each repetition of the last step.
 template <typename Visit, typename CarryOver>
 void replay(const RankProgram& program, Moment end, Visit&& visit, CarryOver&& carry) {
   const auto run = [&](const Segment& segment, bool last) {
@@ -31,8 +31,9 @@ Place place_of(const RankProgram& program, std::int64_t rank, Moment moment) {
   place.instruction = moment.instruction;
   if (moment.instruction == UINT32_MAX) return place;
   const auto written = static_cast<std::int32_t>(program.steps.size());
-  const Segment segment = moment.step < 0 ? program.init
-                                          : program.steps[static_cast<std::size_t>(std::min(moment.step, written - 1))];
+  const Segment segment =
+      moment.step < 0 ? program.init
+                      : program.steps[static_cast<std::size_t>(std::min(moment.step, written - 1))];
   if (moment.step < 0) place.phase = Phase::kInit;
   std::vector<const Mark*> open;
   for (std::uint32_t i = segment.begin; i < segment.end && i <= moment.instruction; ++i) {
@@ -56,12 +57,15 @@ Place place_of(const RankProgram& program, std::int64_t rank, Moment moment) {
     if (mark->scope.value < program.scopes.size()) place.module = program.scopes[mark->scope.value];
     if (mark->unit.value < program.units.size()) place.unit = program.units[mark->unit.value].name;
   }
-  // Plans for simulation carry no marks of modules: the buffer allocated then knows who asked for it.
+  // Plans for simulation carry no marks of modules: the buffer allocated then knows who asked for
+  // it.
   const Instruction& last = program.instructions[moment.instruction];
   if (last.kind == InstructionKind::kAlloc) {
     const Buffer& buffer = program.buffers[last.id];
-    if (place.module.empty() && buffer.scope.value < program.scopes.size()) place.module = program.scopes[buffer.scope.value];
-    if (place.unit.empty() && buffer.unit.value < program.units.size()) place.unit = program.units[buffer.unit.value].name;
+    if (place.module.empty() && buffer.scope.value < program.scopes.size())
+      place.module = program.scopes[buffer.scope.value];
+    if (place.unit.empty() && buffer.unit.value < program.units.size())
+      place.unit = program.units[buffer.unit.value].name;
   }
   return place;
 }
@@ -79,19 +83,22 @@ std::vector<bool> live_at(const RankProgram& program, Moment moment) {
         std::vector<bool> carried;
         for (const Carry& c : program.carries) carried.push_back(live[c.now.value]);
         for (const Carry& c : program.carries) live[c.now.value] = false;
-        for (std::size_t k = 0; k < carried.size(); ++k) live[program.carries[k].before.value] = carried[k];
+        for (std::size_t k = 0; k < carried.size(); ++k)
+          live[program.carries[k].before.value] = carried[k];
       });
   return live;
 }
 
-/// "model.layers.3" of "model.layers.3.mlp.up_proj": the path up to the first number; all of it if there is none.
+/// "model.layers.3" of "model.layers.3.mlp.up_proj": the path up to the first number; all of it if
+/// there is none.
 std::string block_of(const std::string& module) {
   std::size_t begin = 0;
   while (begin < module.size()) {
     const std::size_t end = std::min(module.find('.', begin), module.size());
-    const bool number = end > begin && std::all_of(module.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                   module.begin() + static_cast<std::ptrdiff_t>(end),
-                                                   [](char c) { return c >= '0' && c <= '9'; });
+    const bool number =
+        end > begin && std::all_of(module.begin() + static_cast<std::ptrdiff_t>(begin),
+                                   module.begin() + static_cast<std::ptrdiff_t>(end),
+                                   [](char c) { return c >= '0' && c <= '9'; });
     if (number) return module.substr(0, end);
     begin = end + 1;
   }
@@ -100,7 +107,8 @@ std::string block_of(const std::string& module) {
 
 /// Live device bytes by category and by what `name_of_owner` says of a buffer, largest first.
 template <typename Name>
-std::vector<Owner> owners_of(const RankProgram& program, const MemoryLedger& ledger, const std::vector<bool>& live, Name name) {
+std::vector<Owner> owners_of(const RankProgram& program, const MemoryLedger& ledger,
+                             const std::vector<bool>& live, Name name) {
   std::map<std::pair<int, std::string>, std::int64_t> bytes;
   for (std::uint32_t b = 0; b < live.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
@@ -108,12 +116,15 @@ std::vector<Owner> owners_of(const RankProgram& program, const MemoryLedger& led
     bytes[{static_cast<int>(buffer.category), name(buffer)}] += ledger.block_bytes(b).value;
   }
   std::vector<Owner> owners;
-  for (const auto& [key, n] : bytes) owners.push_back({static_cast<BufferCategory>(key.first), key.second, Bytes(n)});
-  std::stable_sort(owners.begin(), owners.end(), [](const Owner& a, const Owner& b) { return a.bytes > b.bytes; });
+  for (const auto& [key, n] : bytes)
+    owners.push_back({static_cast<BufferCategory>(key.first), key.second, Bytes(n)});
+  std::stable_sort(owners.begin(), owners.end(),
+                   [](const Owner& a, const Owner& b) { return a.bytes > b.bytes; });
   return owners;
 }
 
-void find_owners(const RankProgram& program, const MemoryLedger& ledger, Moment moment, MemoryResult& m) {
+void find_owners(const RankProgram& program, const MemoryLedger& ledger, Moment moment,
+                 MemoryResult& m) {
   const std::vector<bool> live = live_at(program, moment);
   const auto unit = [&](const Buffer& b) {
     return b.unit.value < program.units.size() ? program.units[b.unit.value].name : std::string();
@@ -121,11 +132,14 @@ void find_owners(const RankProgram& program, const MemoryLedger& ledger, Moment 
   m.owners = owners_of(program, ledger, live, unit);
   m.owners_by_module = owners_of(program, ledger, live, [&](const Buffer& b) {
     const std::string owner = unit(b);
-    return !owner.empty() || b.scope.value >= program.scopes.size() ? owner : block_of(program.scopes[b.scope.value]);
+    return !owner.empty() || b.scope.value >= program.scopes.size()
+               ? owner
+               : block_of(program.scopes[b.scope.value]);
   });
 }
 
-std::optional<OutOfMemoryReport> failure_of(const RankProgram& program, const MemoryLedger& ledger, std::int64_t rank) {
+std::optional<OutOfMemoryReport> failure_of(const RankProgram& program, const MemoryLedger& ledger,
+                                            std::int64_t rank) {
   if (ledger.failures().empty()) return std::nullopt;
   const MemoryLedger::Failure& f = ledger.failures().front();
   OutOfMemoryReport report;
@@ -146,11 +160,13 @@ void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult
   const auto worse = [&](std::uint32_t a, std::uint32_t b) {
     const MemoryLedger &x = *run.output.ranks[a].ledger, &y = *run.output.ranks[b].ledger;
     if (x.failures().empty() != y.failures().empty()) return y.failures().empty();
-    return std::pair(x.reserved_peak(), x.allocated_peak()) > std::pair(y.reserved_peak(), y.allocated_peak());
+    return std::pair(x.reserved_peak(), x.allocated_peak()) >
+           std::pair(y.reserved_peak(), y.allocated_peak());
   };
   for (std::uint32_t c = 0; c < run.output.ranks.size(); ++c) {
     const RankRecord& rank = run.output.ranks[c];
-    result.step_memory.insert(result.step_memory.end(), rank.step_memory.begin(), rank.step_memory.end());
+    result.step_memory.insert(result.step_memory.end(), rank.step_memory.begin(),
+                              rank.step_memory.end());
     if (rank.ledger && (worst == kNone || worse(c, worst))) worst = c;
   }
   if (worst == kNone) return;

@@ -10,18 +10,21 @@ namespace foreshard::sim {
 struct CausePiece {
   enum class Kind : std::uint8_t { kOperation, kHost, kAllocator, kUnknown } kind = Kind::kUnknown;
   std::uint32_t rank_class = 0;
-  std::uint32_t op = 0;              ///< kOperation: index into the rank's records.
+  std::uint32_t op = 0;  ///< kOperation: index into the rank's records.
   std::uint32_t instruction = UINT32_MAX;
   std::int64_t start = 0, end = 0;
 };
 
-/// Walks back in time from `end`, where `cause` ended, to `start`: which operation or host stretch had to end for the
-/// next to begin. Calls `visit` for each piece, latest first; the pieces cover [start, end] without gaps.
+/// Walks back in time from `end`, where `cause` ended, to `start`: which operation or host stretch
+/// had to end for the next to begin. Calls `visit` for each piece, latest first; the pieces cover
+/// [start, end] without gaps.
 template <typename Visit>
-void walk_back(const EngineOutput& output, std::int64_t start, std::int64_t end, Cause cause, Visit&& visit) {
+void walk_back(const EngineOutput& output, std::int64_t start, std::int64_t end, Cause cause,
+               Visit&& visit) {
   using Kind = CausePiece::Kind;
   std::int64_t now = end;
-  const auto piece = [&](Kind kind, std::int64_t from, std::uint32_t op, std::uint32_t instruction) {
+  const auto piece = [&](Kind kind, std::int64_t from, std::uint32_t op,
+                         std::uint32_t instruction) {
     from = std::max(from, start);
     if (from < now) visit(CausePiece{kind, cause.rank_class, op, instruction, from, now});
     now = std::min(now, from);

@@ -1,7 +1,8 @@
 #pragma once
 
-// What the event engine asks of the hardware: how long one piece of work takes alone, and what it shares with others.
-// Asked once for each distinct piece of work before the simulation starts, never inside it.
+// What the event engine asks of the hardware: how long one piece of work takes alone, and what it
+// shares with others. Asked once for each distinct piece of work before the simulation starts,
+// never inside it.
 
 #include <array>
 #include <cstdint>
@@ -13,33 +14,41 @@
 
 namespace foreshard {
 
-/// Links that one GPU owns a share of. Collectives and copies that run at the same time share them max-min fairly.
+/// Links that one GPU owns a share of. Collectives and copies that run at the same time share them
+/// max-min fairly.
 enum class Link : std::uint8_t { kNvLink, kNetwork, kPcieIn, kPcieOut };
 inline constexpr int kLinkCount = 4;
 std::string_view name_of(Link link);
 
 /// Classes of kernels that reports add up.
 enum class KernelClass : std::uint8_t {
-  kMatmul, kAttention, kNormalisation, kElementwise, kLossAndEmbedding, kOptimizer, kShardingCopies, kOther,
+  kMatmul,
+  kAttention,
+  kNormalisation,
+  kElementwise,
+  kLossAndEmbedding,
+  kOptimizer,
+  kShardingCopies,
+  kOther,
 };
 inline constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) + 1;
 std::string_view name_of(KernelClass kernel_class);
 
 /// One launch alone on the device.
 struct LaunchCost {
-  Time device;                       ///< From start to end of its kernels.
-  Time host;                         ///< Host thread time of the call: framework dispatch and driver.
+  Time device;  ///< From start to end of its kernels.
+  Time host;    ///< Host thread time of the call: framework dispatch and driver.
   KernelClass kernel_class = KernelClass::kOther;
 };
 
 /// One collective or copy alone on its links.
 struct TransferCost {
-  Time device;                       ///< From the last arrival to the end.
-  Time host;                         ///< Host thread time of the call.
-  BytesPerSecond rate;               ///< Average rate of its flow while it runs; 0 if it shares nothing.
+  Time device;          ///< From the last arrival to the end.
+  Time host;            ///< Host thread time of the call.
+  BytesPerSecond rate;  ///< Average rate of its flow while it runs; 0 if it shares nothing.
   /// Traffic on each of this GPU's links, in bytes for each byte of the flow.
   std::array<double, kLinkCount> weight{};
-  Link bottleneck = Link::kNvLink;   ///< The link that limits it; for reports.
+  Link bottleneck = Link::kNvLink;  ///< The link that limits it; for reports.
   /// How much longer compute kernels take while it runs at full speed: 0.2 = 20 %.
   double interference = 0;
 };
@@ -50,24 +59,27 @@ struct HostCosts {
   Time record_event, wait_event;     ///< Driver calls.
   Time sync;                         ///< Return of a blocking call after the device is done.
   Time segment_alloc, segment_free;  ///< cudaMalloc, cudaFree.
-  double cpu_factor = 1;             ///< HostWork of the schedule takes this many times its reference.
-  std::int64_t launch_queue = 1024;  ///< Unfinished device operations that the driver accepts before the host blocks.
+  double cpu_factor = 1;  ///< HostWork of the schedule takes this many times its reference.
+  std::int64_t launch_queue =
+      1024;  ///< Unfinished device operations that the driver accepts before the host blocks.
 };
 
 /// Memory of one device that the allocator does not see.
 struct DeviceMemory {
-  Bytes capacity;                    ///< What the driver reports.
-  Bytes context;                     ///< CUDA context and loaded kernels.
-  Bytes communicator;                ///< Buffers of one communicator; taken once for each group that is used.
+  Bytes capacity;      ///< What the driver reports.
+  Bytes context;       ///< CUDA context and loaded kernels.
+  Bytes communicator;  ///< Buffers of one communicator; taken once for each group that is used.
 };
 
-/// The seam between simulator and hardware. Implementations are immutable and safe to share between threads.
+/// The seam between simulator and hardware. Implementations are immutable and safe to share between
+/// threads.
 class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual LaunchCost launch(const RankProgram& program, const Launch& launch) const = 0;
   /// `ranks` are the members of the group that runs it, ascending.
-  virtual TransferCost collective(const Collective& collective, std::span<const std::int64_t> ranks) const = 0;
+  virtual TransferCost collective(const Collective& collective,
+                                  std::span<const std::int64_t> ranks) const = 0;
   virtual TransferCost copy(const RankProgram& program, const Copy& copy) const = 0;
   virtual HostCosts host() const = 0;
   /// One GPU's share of a link, per direction.

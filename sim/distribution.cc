@@ -20,9 +20,10 @@ Time quantile(const std::vector<Time>& sorted, int percent) {
 
 }  // namespace
 
-StepDistribution simulate_distribution(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options,
-                                       int count, int threads) {
-  if (count < 1) throw InputError(Issue{"options", "samples", "is " + std::to_string(count), "at least 1"});
+StepDistribution simulate_distribution(const Schedule& schedule, const CostModel& cost,
+                                       const SimulationOptions& options, int count, int threads) {
+  if (count < 1)
+    throw InputError(Issue{"options", "samples", "is " + std::to_string(count), "at least 1"});
   SimulationOptions fast = options;
   fast.detail = Detail::kTimesOnly;
   fast.memory = MemoryDetail::kNone;

@@ -9,16 +9,16 @@
 namespace foreshard {
 
 struct StepDistribution {
-  std::vector<Time> samples;       ///< In order of the seeds.
+  std::vector<Time> samples;  ///< In order of the seeds.
   Time p10, median, p90, mean;
-  Time without_variation;          ///< The same schedule with equal ranks.
+  Time without_variation;  ///< The same schedule with equal ranks.
   /// What the tail costs: mean / without_variation - 1.
   double cost = 0;
 };
 
-/// `count` simulations with seeds options.variation.seed, +1, ...; on up to `threads` threads. The result does not depend
-/// on the number of threads. `count` at least 1.
-StepDistribution simulate_distribution(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options,
-                                       int count, int threads);
+/// `count` simulations with seeds options.variation.seed, +1, ...; on up to `threads` threads. The
+/// result does not depend on the number of threads. `count` at least 1.
+StepDistribution simulate_distribution(const Schedule& schedule, const CostModel& cost,
+                                       const SimulationOptions& options, int count, int threads);
 
 }  // namespace foreshard

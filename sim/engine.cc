@@ -18,26 +18,40 @@ std::uint64_t split_mix(std::uint64_t x) {
 
 std::string_view name_of_kind(InstructionKind kind) {
   switch (kind) {
-    case InstructionKind::kAlloc: return "alloc";
-    case InstructionKind::kFree: return "free";
-    case InstructionKind::kRecordStream: return "record_stream";
-    case InstructionKind::kLaunch: return "launch";
-    case InstructionKind::kCollective: return "collective";
-    case InstructionKind::kCopy: return "copy";
-    case InstructionKind::kRecordEvent: return "record";
-    case InstructionKind::kWaitEvent: return "wait";
-    case InstructionKind::kSyncEvent: return "sync event";
-    case InstructionKind::kSyncStream: return "sync stream";
-    case InstructionKind::kSyncDevice: return "sync device";
-    case InstructionKind::kHost: return "host";
-    case InstructionKind::kMark: return "mark";
+    case InstructionKind::kAlloc:
+      return "alloc";
+    case InstructionKind::kFree:
+      return "free";
+    case InstructionKind::kRecordStream:
+      return "record_stream";
+    case InstructionKind::kLaunch:
+      return "launch";
+    case InstructionKind::kCollective:
+      return "collective";
+    case InstructionKind::kCopy:
+      return "copy";
+    case InstructionKind::kRecordEvent:
+      return "record";
+    case InstructionKind::kWaitEvent:
+      return "wait";
+    case InstructionKind::kSyncEvent:
+      return "sync event";
+    case InstructionKind::kSyncStream:
+      return "sync stream";
+    case InstructionKind::kSyncDevice:
+      return "sync device";
+    case InstructionKind::kHost:
+      return "host";
+    case InstructionKind::kMark:
+      return "mark";
   }
   return "?";
 }
 
 }  // namespace
 
-double random_factor(double sigma, std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+double random_factor(double sigma, std::uint64_t seed, std::uint64_t a, std::uint64_t b,
+                     std::uint64_t c) {
   const std::uint64_t key = split_mix(split_mix(split_mix(seed ^ split_mix(a)) ^ b) ^ split_mix(c));
   const double u = (static_cast<double>(key >> 11) + 0.5) * 0x1p-53;
   const double v = static_cast<double>(split_mix(key) >> 11) * 0x1p-53;
@@ -64,7 +78,8 @@ Engine::Engine(EngineInput input) : in_(std::move(input)) {
   for (std::uint32_t i = first_stream_; i > 0; --i) free_transfers_.push_back(i - 1);
   demand_.assign(classes * kLinkCount, 0);
   for (std::uint32_t c = 0; c < classes; ++c) {
-    for (int l = 0; l < kLinkCount; ++l) capacity_.push_back(in_.cost->capacity(static_cast<Link>(l)).per_second);
+    for (int l = 0; l < kLinkCount; ++l)
+      capacity_.push_back(in_.cost->capacity(static_cast<Link>(l)).per_second);
   }
   ranks_.resize(classes);
   for (std::uint32_t c = 0; c < classes; ++c) set_up_rank(c);
@@ -83,8 +98,9 @@ void Engine::set_up_rank(std::uint32_t c) {
   r.sequence.assign(groups_ + in_.layout->pairs.size(), 0);
   r.record = in_.record[c];
   r.host.pc = r.host.end = 0;
-  const bool first_of_program = std::none_of(in_.layout->classes.begin(), in_.layout->classes.begin() + c,
-                                             [&](const RankClass& o) { return o.program == rank_class.program; });
+  const bool first_of_program =
+      std::none_of(in_.layout->classes.begin(), in_.layout->classes.begin() + c,
+                   [&](const RankClass& o) { return o.program == rank_class.program; });
   if (in_.options->memory == MemoryDetail::kNone || !first_of_program) return;
   const DeviceMemory memory = in_.cost->memory();
   std::int64_t communicators = 0;
@@ -105,7 +121,8 @@ double Engine::scale_of(const Rank& r, std::int32_t step) const {
   const auto rank = static_cast<std::size_t>(in_.layout->classes[r.index].rank);
   double scale = rank < v.rank_compute.size() ? v.rank_compute[rank] : 1;
   if (v.step_sigma > 0) {
-    scale *= random_factor(v.step_sigma, v.seed, static_cast<std::uint64_t>(step + 1), UINT64_MAX, rank);
+    scale *=
+        random_factor(v.step_sigma, v.seed, static_cast<std::uint64_t>(step + 1), UINT64_MAX, rank);
   }
   return scale;
 }
@@ -155,15 +172,15 @@ void Engine::finish() {
 
 std::string Engine::describe(const Rank& r, std::uint32_t instruction) const {
   const RankProgram& program = *r.timing->program;
-  std::string text = "rank " + std::to_string(in_.layout->classes[r.index].rank) + ", instruction " +
-                     std::to_string(instruction);
+  std::string text = "rank " + std::to_string(in_.layout->classes[r.index].rank) +
+                     ", instruction " + std::to_string(instruction);
   if (instruction >= program.instructions.size()) return text;
   const Instruction& in = program.instructions[instruction];
   text += " (" + std::string(name_of_kind(in.kind));
   if (in.kind == InstructionKind::kCollective) {
     const Collective& c = program.collectives[in.id];
-    text += " " + std::string(name_of(c.kind)) + " of " + std::to_string(c.bytes.value) + " B over group " +
-            in_.schedule->groups[c.group.value].name;
+    text += " " + std::string(name_of(c.kind)) + " of " + std::to_string(c.bytes.value) +
+            " B over group " + in_.schedule->groups[c.group.value].name;
   } else if (in.kind == InstructionKind::kLaunch) {
     text += " " + std::string(name_of(program.launches[in.id].op));
   } else if (in.kind == InstructionKind::kWaitEvent || in.kind == InstructionKind::kSyncEvent) {
@@ -183,20 +200,25 @@ void Engine::report_deadlock() const {
       const Item& item = s.queue[s.head];
       std::string why = "stream " + std::to_string(i) + " waits for ever";
       if (s.state == StreamState::kBlockedOnRanks) {
-        const Comm& comm = comms_[lane_of(r, r.timing->program->collectives[
-            r.timing->program->instructions[item.instruction].id]).comm];
+        const Comm& comm =
+            comms_[lane_of(r,
+                           r.timing->program
+                               ->collectives[r.timing->program->instructions[item.instruction].id])
+                       .comm];
         for (const Rendezvous& w : comm.waiting) {
           if (w.sequence != item.value) continue;
           why += w.arrived < comm.layout->classes.size()
-                     ? ": " + std::to_string(w.arrived) + " of " + std::to_string(comm.layout->classes.size()) +
-                           " ranks have come to it"
-                     : ": collective " + std::to_string(comm.next) + " of its communicator must run before it";
+                     ? ": " + std::to_string(w.arrived) + " of " +
+                           std::to_string(comm.layout->classes.size()) + " ranks have come to it"
+                     : ": collective " + std::to_string(comm.next) +
+                           " of its communicator must run before it";
         }
       }
       issues.add(describe(r, item.instruction), why, "deadlock");
     }
     if (r.host.wait != HostWait::kFinished) {
-      issues.add(describe(r, r.host.pc > 0 ? r.host.pc - 1 : 0), "the host waits for ever", "deadlock");
+      issues.add(describe(r, r.host.pc > 0 ? r.host.pc - 1 : 0), "the host waits for ever",
+                 "deadlock");
     }
   }
   issues.throw_if_any();

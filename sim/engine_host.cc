@@ -17,7 +17,8 @@ void Engine::run_host(Rank& r) {
     const Instruction in = code[h.pc];
     const std::int64_t start = h.time;
     switch (in.kind) {
-      case InstructionKind::kMark: break;
+      case InstructionKind::kMark:
+        break;
       case InstructionKind::kAlloc:
         if (!alloc(r, in)) return;
         break;
@@ -45,10 +46,18 @@ void Engine::run_host(Rank& r) {
         h.time += costs.wait_event.value;
         push(r, in.stream, {h.time, h.pc, ItemKind::kWait, recorded(r, in.id)});
         break;
-      case InstructionKind::kSyncEvent: wait_for(r, recorded(r, in.id)); break;
-      case InstructionKind::kSyncStream: wait_for_streams(r, in.stream, in.stream + 1u); break;
-      case InstructionKind::kSyncDevice: wait_for_streams(r, 0, r.timing->streams); break;
-      case InstructionKind::kHost: h.time += r.timing->host_work[in.id]; break;
+      case InstructionKind::kSyncEvent:
+        wait_for(r, recorded(r, in.id));
+        break;
+      case InstructionKind::kSyncStream:
+        wait_for_streams(r, in.stream, in.stream + 1u);
+        break;
+      case InstructionKind::kSyncDevice:
+        wait_for_streams(r, 0, r.timing->streams);
+        break;
+      case InstructionKind::kHost:
+        h.time += r.timing->host_work[in.id];
+        break;
     }
     ++instructions_;
     ++h.pc;
@@ -60,7 +69,8 @@ void Engine::run_host(Rank& r) {
   }
 }
 
-/// Claims a buffer. False if the host must wait first: for the device to reach its present time, or to come to rest.
+/// Claims a buffer. False if the host must wait first: for the device to reach its present time, or
+/// to come to rest.
 bool Engine::alloc(Rank& r, const Instruction& in) {
   Host& h = r.host;
   MemoryLedger* ledger = r.kept.ledger.get();
@@ -85,11 +95,13 @@ bool Engine::alloc(Rank& r, const Instruction& in) {
   }
   h.at_present = false;
   h.time += r.timing->host.alloc.value;
-  const std::int64_t driver = (ledger->device_allocs() - allocs) * r.timing->host.segment_alloc.value +
-                              (ledger->device_frees() - frees) * r.timing->host.segment_free.value;
+  const std::int64_t driver =
+      (ledger->device_allocs() - allocs) * r.timing->host.segment_alloc.value +
+      (ledger->device_frees() - frees) * r.timing->host.segment_free.value;
   if (driver > 0) {
     if (r.record) {
-      r.kept.blocks.push_back({HostBlock::Kind::kAllocator, h.time, h.time + driver, h.pc, {r.index, Cause::kHost}});
+      r.kept.blocks.push_back(
+          {HostBlock::Kind::kAllocator, h.time, h.time + driver, h.pc, {r.index, Cause::kHost}});
     }
     h.time += driver;
   }
@@ -131,7 +143,8 @@ bool Engine::issue(Rank& r, const Instruction& in) {
     item.value = r.sequence[lane_of(r, program.collectives[in.id]).slot]++ & Item::kMaxValue;
   }
   push(r, stream, item);
-  if (in.kind == InstructionKind::kCopy && program.copies[in.id].blocks_host) wait_for_streams(r, stream, stream + 1);
+  if (in.kind == InstructionKind::kCopy && program.copies[in.id].blocks_host)
+    wait_for_streams(r, stream, stream + 1);
   return true;
 }
 
@@ -146,7 +159,8 @@ std::uint32_t Engine::record(Rank& r, std::uint32_t stream, ItemKind kind) {
 std::uint32_t Engine::recorded(const Rank& r, std::uint32_t event) const {
   const std::uint32_t moment = r.latest[event];
   if (moment == kNone) {
-    throw InputError(Issue{"schedule", describe(r, r.host.pc), "waits for an event that was never recorded",
+    throw InputError(Issue{"schedule", describe(r, r.host.pc),
+                           "waits for an event that was never recorded",
                            "record it earlier in the program"});
   }
   return moment;
@@ -201,7 +215,8 @@ void Engine::resume_host(Rank& r, std::int64_t t) {
     h.at_present = true;
   } else {
     if (r.record && t > h.time) {
-      const std::uint32_t instruction = h.wait == HostWait::kMoments && h.pc > 0 && !h.retry ? h.pc - 1 : h.pc;
+      const std::uint32_t instruction =
+          h.wait == HostWait::kMoments && h.pc > 0 && !h.retry ? h.pc - 1 : h.pc;
       r.kept.blocks.push_back({h.wait_kind, h.time, t, instruction, h.wake_cause});
     }
     h.time = std::max(h.time, t);
@@ -214,7 +229,8 @@ void Engine::resume_host(Rank& r, std::int64_t t) {
   run_host(r);
 }
 
-/// Goes on to the next segment: init, the steps as written, the last step again. False if the host must wait or is done.
+/// Goes on to the next segment: init, the steps as written, the last step again. False if the host
+/// must wait or is done.
 bool Engine::next_segment(Rank& r) {
   Host& h = r.host;
   const RankProgram& program = *r.timing->program;
@@ -237,7 +253,8 @@ bool Engine::next_segment(Rank& r) {
   }
   const auto step = static_cast<std::int16_t>(h.segment - 1);
   const auto last = static_cast<std::int32_t>(program.steps.size()) - 1;
-  const Segment& segment = program.steps[static_cast<std::size_t>(std::min<std::int32_t>(step, last))];
+  const Segment& segment =
+      program.steps[static_cast<std::size_t>(std::min<std::int32_t>(step, last))];
   if (step > last && r.kept.ledger) r.kept.ledger->carry();
   if (step == 0) r.kept.origin = h.time;
   h.step = step;
@@ -255,7 +272,8 @@ void Engine::end_step(Rank& r) {
   end.first_moment = static_cast<std::uint32_t>(r.reached.size());
   for (std::uint32_t s = 0; s < r.timing->streams; ++s) record(r, s, ItemKind::kStepEnd);
   if (r.kept.ledger) {
-    r.kept.step_memory.push_back(r.kept.ledger->end_step(in_.layout->classes[r.index].rank, h.step));
+    r.kept.step_memory.push_back(
+        r.kept.ledger->end_step(in_.layout->classes[r.index].rank, h.step));
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The state of the event loop. engine_host.cc issues, engine_streams.cc runs streams, engine_transfers.cc runs
-// collectives and copies, engine.cc sets up, loops and reports.
+// The state of the event loop. engine_host.cc issues, engine_streams.cc runs streams,
+// engine_transfers.cc runs collectives and copies, engine.cc sets up, loops and reports.
 
 #include <cmath>
 #include <span>
@@ -25,34 +25,41 @@ class Engine {
         : issued(at), instruction(in), kind(k), value(v & kMaxValue) {}
     static constexpr std::uint32_t kMaxValue = (1u << 29) - 1;
 
-    std::int64_t issued;             ///< Host time at which the device could first see it.
+    std::int64_t issued;  ///< Host time at which the device could first see it.
     std::uint32_t instruction;
     ItemKind kind : 3;
-    std::uint32_t value : 29;        ///< Launch, copy: index; record, wait: moment; collective: sequence number.
+    std::uint32_t
+        value : 29;  ///< Launch, copy: index; record, wait: moment; collective: sequence number.
   };
   static_assert(sizeof(Item) == 16);
 
-  static constexpr std::uint32_t kCompactFrom = 512;   ///< Served entries that a queue may keep.
+  static constexpr std::uint32_t kCompactFrom = 512;  ///< Served entries that a queue may keep.
 
-  enum class StreamState : std::uint8_t { kEmpty, kRunning, kTransfer, kBlockedOnEvent, kBlockedOnRanks };
+  enum class StreamState : std::uint8_t {
+    kEmpty,
+    kRunning,
+    kTransfer,
+    kBlockedOnEvent,
+    kBlockedOnRanks
+  };
 
   struct Stream {
     std::vector<Item> queue;
     std::uint32_t head = 0;
     StreamState state = StreamState::kEmpty;
     std::int16_t step = -1;
-    double scale = 1;                ///< Of kernel times: this rank in this step.
-    std::int64_t ready = 0;          ///< End of what it did last.
-    Cause cause;                     ///< What that was.
+    double scale = 1;        ///< Of kernel times: this rank in this step.
+    std::int64_t ready = 0;  ///< End of what it did last.
+    Cause cause;             ///< What that was.
     // The running kernel.
     std::int64_t start = 0, updated = 0;
-    double left = 0;                 ///< Picoseconds at full speed.
+    double left = 0;  ///< Picoseconds at full speed.
     Cause start_cause;
   };
 
   /// One recorded event, or any other point of a stream that something waits for.
   struct Reached {
-    std::int64_t time = kNever;      ///< kNever: not yet known.
+    std::int64_t time = kNever;  ///< kNever: not yet known.
     Cause cause;
   };
 
@@ -61,19 +68,20 @@ class Engine {
   struct Host {
     std::int64_t time = 0;
     std::uint32_t pc = 0, end = 0;
-    std::int32_t segment = -1;       ///< -1: nothing begun; 0: init; k: step k - 1.
+    std::int32_t segment = -1;  ///< -1: nothing begun; 0: init; k: step k - 1.
     std::int16_t step = -1;
     HostWait wait = HostWait::kRunnable;
     HostBlock::Kind wait_kind = HostBlock::Kind::kWait;
-    std::int64_t outstanding = 0;    ///< Issued device operations that have not ended.
+    std::int64_t outstanding = 0;  ///< Issued device operations that have not ended.
     std::int64_t wake = 0;
     Cause wake_cause;
-    std::int64_t wait_start = 0;     ///< Of the present instruction, for the trace.
-    std::uint32_t waited = 0;        ///< Moments of `moments` seen so far.
+    std::int64_t wait_start = 0;  ///< Of the present instruction, for the trace.
+    std::uint32_t waited = 0;     ///< Moments of `moments` seen so far.
     std::vector<std::uint32_t> moments;
-    bool charged = false;            ///< The present instruction's host time is already counted.
-    bool retry = false;              ///< The device is at rest for the allocator's retry of the present instruction.
-    bool at_present = false;         ///< The device has been brought to the host's present time.
+    bool charged = false;  ///< The present instruction's host time is already counted.
+    bool retry =
+        false;  ///< The device is at rest for the allocator's retry of the present instruction.
+    bool at_present = false;  ///< The device has been brought to the host's present time.
   };
 
   /// The moments at which one step's work is done, one for each stream; resolved at the end.
@@ -83,18 +91,19 @@ class Engine {
   };
 
   struct Rank {
-    std::uint32_t index = 0;         ///< Class.
+    std::uint32_t index = 0;  ///< Class.
     const ProgramTiming* timing = nullptr;
     const CollectiveTable* collectives = nullptr;
     Host host;
     std::vector<Stream> streams;
-    std::uint64_t blocked = 0;       ///< Streams in kBlockedOnEvent.
-    std::vector<Reached> reached;    ///< By moment.
-    std::vector<std::uint32_t> latest;   ///< By event id: moment of its last record; kNone before.
-    std::vector<std::uint32_t> sequence; ///< By lane (groups, then peer pairs): next sequence number.
-    double transfers_cost = 0;       ///< Sum of the interference of active transfers.
+    std::uint64_t blocked = 0;          ///< Streams in kBlockedOnEvent.
+    std::vector<Reached> reached;       ///< By moment.
+    std::vector<std::uint32_t> latest;  ///< By event id: moment of its last record; kNone before.
+    std::vector<std::uint32_t>
+        sequence;               ///< By lane (groups, then peer pairs): next sequence number.
+    double transfers_cost = 0;  ///< Sum of the interference of active transfers.
     std::uint32_t transfers = 0;
-    double stretch = 1;              ///< Of kernels: 1 + transfers_cost.
+    double stretch = 1;  ///< Of kernels: 1 + transfers_cost.
     bool record = false;
     std::vector<StepEnd> step_ends;
     RankRecord kept;
@@ -117,37 +126,40 @@ class Engine {
   struct Rendezvous {
     std::uint32_t sequence = kNone;  ///< kNone: unused.
     std::uint32_t arrived = 0;
-    std::int64_t time = 0;           ///< Latest arrival.
-    Cause cause;                     ///< Of the latest arrival.
+    std::int64_t time = 0;  ///< Latest arrival.
+    Cause cause;            ///< Of the latest arrival.
     std::uint32_t first_rank = 0, first_instruction = 0;
-    std::vector<std::uint8_t> stream;    ///< By member, like the two below.
+    std::vector<std::uint8_t> stream;  ///< By member, like the two below.
     std::vector<std::int64_t> own_time;
     std::vector<Cause> own_cause;
   };
 
   struct Comm {
     const Communicator* layout = nullptr;
-    std::uint32_t next = 0;          ///< Sequence number that may run next.
+    std::uint32_t next = 0;  ///< Sequence number that may run next.
     bool running = false;
-    std::int64_t free_at = 0;        ///< End of the one before.
+    std::int64_t free_at = 0;            ///< End of the one before.
     std::vector<std::uint32_t> last_op;  ///< By member: its record of the one before.
     std::vector<Rendezvous> waiting;
   };
 
   struct Transfer {
     const TransferCost* cost = nullptr;
-    std::uint32_t comm = kNone;      ///< kNone: a copy.
+    std::uint32_t comm = kNone;  ///< kNone: a copy.
     std::uint32_t rendezvous = 0;
     std::uint32_t rank = 0, stream = 0;  ///< Copies.
     std::int64_t start = 0, updated = 0;
     double left = 0, speed = 1;
     Cause cause;
     bool active = false;
-    bool after_previous = false;     ///< It waited for the one before on its communicator, not for an arrival.
+    bool after_previous =
+        false;  ///< It waited for the one before on its communicator, not for an arrival.
   };
 
   // Entities of the event tree.
-  std::uint32_t stream_entity(const Rank& r, std::uint32_t s) const { return first_stream_ + r.index * width_ + s; }
+  std::uint32_t stream_entity(const Rank& r, std::uint32_t s) const {
+    return first_stream_ + r.index * width_ + s;
+  }
   std::uint32_t host_entity(const Rank& r) const { return first_host_ + r.index; }
 
   // engine.cc
@@ -166,7 +178,8 @@ class Engine {
   bool alloc(Rank& r, const Instruction& in);
   bool issue(Rank& r, const Instruction& in);
   void wait_for(Rank& r, std::uint32_t moment);
-  void wait_for_streams(Rank& r, std::uint32_t first, std::uint32_t end, ItemKind kind = ItemKind::kRecord);
+  void wait_for_streams(Rank& r, std::uint32_t first, std::uint32_t end,
+                        ItemKind kind = ItemKind::kRecord);
   std::uint32_t record(Rank& r, std::uint32_t stream, ItemKind kind = ItemKind::kRecord);
   std::uint32_t recorded(const Rank& r, std::uint32_t event) const;
   void span(Rank& r, std::uint32_t instruction, std::int64_t start);
@@ -192,19 +205,21 @@ class Engine {
 
   // engine_transfers.cc
   struct LaneOf {
-    std::uint32_t slot, comm;        ///< Index into Rank::sequence; into comms_.
+    std::uint32_t slot, comm;  ///< Index into Rank::sequence; into comms_.
   };
   LaneOf lane_of(const Rank& r, const Collective& collective) const {
     const Layout& layout = *in_.layout;
     if (collective.kind == CollectiveKind::kSendReceive) return pair_lane(r, collective);
-    return {collective.group.value, layout.communicator_of[r.index * groups_ + collective.group.value]};
+    return {collective.group.value,
+            layout.communicator_of[r.index * groups_ + collective.group.value]};
   }
   LaneOf pair_lane(const Rank& r, const Collective& collective) const;
   void arrive(Rank& r, std::uint32_t stream, const Item& item);
   void try_start(std::uint32_t comm, std::uint32_t rendezvous);
   void start_copy(Rank& r, std::uint32_t stream, const Item& item);
   std::uint32_t new_transfer();
-  double slowest_link(std::span<const std::int64_t> ranks) const;   ///< Largest Variation::rank_link of them.
+  double slowest_link(
+      std::span<const std::int64_t> ranks) const;  ///< Largest Variation::rank_link of them.
   void serve_transfer(std::uint32_t index, std::int64_t t);
   void activate(std::uint32_t index, std::int64_t t);
   void end_transfer(std::uint32_t index, std::int64_t t);
@@ -221,8 +236,8 @@ class Engine {
   std::vector<Comm> comms_;
   std::vector<Transfer> transfers_;
   std::vector<std::uint32_t> free_transfers_, active_;
-  std::vector<double> demand_, capacity_;   ///< By rank class and link.
-  std::uint32_t throttled_ = 0;             ///< Active transfers below full speed.
+  std::vector<double> demand_, capacity_;  ///< By rank class and link.
+  std::uint32_t throttled_ = 0;            ///< Active transfers below full speed.
   SharingSolver solver_;
   std::vector<ResourceUse> uses_;
   std::uint32_t groups_ = 0;
@@ -234,8 +249,9 @@ class Engine {
   bool serial_ = true;
 };
 
-/// A factor with median 1 from a counter: log-normal with standard deviation `sigma` of its logarithm. Depends on
-/// nothing but its arguments (SplitMix64, Box-Muller).
-double random_factor(double sigma, std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c);
+/// A factor with median 1 from a counter: log-normal with standard deviation `sigma` of its
+/// logarithm. Depends on nothing but its arguments (SplitMix64, Box-Muller).
+double random_factor(double sigma, std::uint64_t seed, std::uint64_t a, std::uint64_t b,
+                     std::uint64_t c);
 
 }  // namespace foreshard::sim

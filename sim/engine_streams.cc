@@ -80,7 +80,8 @@ void Engine::start_kernel(Rank& r, std::uint32_t stream, const Item& item) {
   if (s.scale != 1) work *= s.scale;
   const Variation& variation = in_.options->variation;
   if (variation.kernel_sigma > 0) {
-    work *= random_factor(variation.kernel_sigma, variation.seed, static_cast<std::uint64_t>(s.step) + 1, item.instruction,
+    work *= random_factor(variation.kernel_sigma, variation.seed,
+                          static_cast<std::uint64_t>(s.step) + 1, item.instruction,
                           static_cast<std::uint64_t>(in_.layout->classes[r.index].rank));
   }
   s.left = work;
@@ -92,8 +93,9 @@ void Engine::start_kernel(Rank& r, std::uint32_t stream, const Item& item) {
 void Engine::end_kernel(Rank& r, std::uint32_t stream, std::int64_t t) {
   Stream& s = r.streams[stream];
   tree_.set(stream_entity(r, stream), kNever);
-  end_operation(r, stream, {s.start, t, s.queue[s.head].instruction, s.start_cause, s.step,
-                            static_cast<StreamIndex>(stream)});
+  end_operation(r, stream,
+                {s.start, t, s.queue[s.head].instruction, s.start_cause, s.step,
+                 static_cast<StreamIndex>(stream)});
 }
 
 /// The head of the queue is done: keeps it, lets the stream and a host that waits for room go on.
@@ -125,7 +127,8 @@ void Engine::set_stretch(Rank& r, std::int64_t t) {
       s.left = std::max(0.0, s.left - static_cast<double>(t - s.updated) / r.stretch);
       s.updated = t;
     }
-    tree_.set(stream_entity(r, stream), s.updated + static_cast<std::int64_t>(s.left * stretch + 0.5));
+    tree_.set(stream_entity(r, stream),
+              s.updated + static_cast<std::int64_t>(s.left * stretch + 0.5));
   }
   r.stretch = stretch;
 }

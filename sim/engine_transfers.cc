@@ -6,7 +6,8 @@
 namespace foreshard::sim {
 
 namespace {
-/// Links count as overloaded beyond this share of their capacity: rounding must not start the solver.
+/// Links count as overloaded beyond this share of their capacity: rounding must not start the
+/// solver.
 constexpr double kFull = 1 + 1e-9;
 }  // namespace
 
@@ -22,7 +23,8 @@ Engine::LaneOf Engine::pair_lane(const Rank& r, const Collective& collective) co
   throw InternalError("simulator: a send-receive without a communicator");
 }
 
-/// A stream has come to a collective; it starts once all members have, and after the one before (N-2).
+/// A stream has come to a collective; it starts once all members have, and after the one before
+/// (N-2).
 void Engine::arrive(Rank& r, std::uint32_t stream, const Item& item) {
   Stream& s = r.streams[stream];
   s.state = StreamState::kBlockedOnRanks;
@@ -54,10 +56,12 @@ void Engine::arrive(Rank& r, std::uint32_t stream, const Item& item) {
   }
   Rendezvous& w = comm.waiting[slot];
   const Rank& first = ranks_[w.first_rank];
-  const Collective& theirs = first.timing->program->collectives[
-      first.timing->program->instructions[w.first_instruction].id];
+  const Collective& theirs =
+      first.timing->program
+          ->collectives[first.timing->program->instructions[w.first_instruction].id];
   if (theirs.kind != collective.kind || theirs.bytes != collective.bytes) {
-    throw InputError(Issue{"schedule", describe(r, item.instruction), "is not the collective that other ranks run here",
+    throw InputError(Issue{"schedule", describe(r, item.instruction),
+                           "is not the collective that other ranks run here",
                            describe(first, w.first_instruction)});
   }
   const bool host = item.issued > s.ready;
@@ -67,10 +71,11 @@ void Engine::arrive(Rank& r, std::uint32_t stream, const Item& item) {
     w.time = time;
     w.cause = cause;
   }
-  const std::size_t member = members.size() == 1
-                                 ? 0
-                                 : static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), r.index) -
-                                                            members.begin());
+  const std::size_t member =
+      members.size() == 1
+          ? 0
+          : static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), r.index) -
+                                     members.begin());
   w.stream[member] = static_cast<std::uint8_t>(stream);
   w.own_time[member] = time;
   w.own_cause[member] = cause;
@@ -95,7 +100,8 @@ void Engine::try_start(std::uint32_t index, std::uint32_t slot) {
   t.cause = w.cause;
   t.left = static_cast<double>(t.cost->device.value);
   const Variation& variation = in_.options->variation;
-  if (variation.collective_sigma > 0) t.left *= random_factor(variation.collective_sigma, variation.seed, 0, index, w.sequence);
+  if (variation.collective_sigma > 0)
+    t.left *= random_factor(variation.collective_sigma, variation.seed, 0, index, w.sequence);
   if (!variation.rank_link.empty()) t.left *= slowest_link(comm.layout->ranks);
   tree_.set(transfer, t.start);
 }
@@ -182,8 +188,9 @@ void Engine::end_transfer(std::uint32_t index, std::int64_t t) {
   if (transfer.comm == kNone) {
     Rank& r = ranks_[transfer.rank];
     const Stream& s = r.streams[transfer.stream];
-    end_operation(r, transfer.stream, {transfer.start, t, s.queue[s.head].instruction, transfer.cause, s.step,
-                                       static_cast<StreamIndex>(transfer.stream)});
+    end_operation(r, transfer.stream,
+                  {transfer.start, t, s.queue[s.head].instruction, transfer.cause, s.step,
+                   static_cast<StreamIndex>(transfer.stream)});
     return;
   }
   Comm& comm = comms_[transfer.comm];
@@ -197,16 +204,20 @@ void Engine::end_transfer(std::uint32_t index, std::int64_t t) {
     const Stream& s = r.streams[stream];
     const Rendezvous& w = comms_[transfer.comm].waiting[transfer.rendezvous];
     const Cause arrival = w.own_time[m] == w.time ? w.own_cause[m] : transfer.cause;
-    const Cause cause = transfer.after_previous ? Cause{r.index, comms_[transfer.comm].last_op[m]} : arrival;
-    comms_[transfer.comm].last_op[m] = r.record ? static_cast<std::uint32_t>(r.kept.ops.size()) : Cause::kUnknown;
-    end_operation(r, stream, {transfer.start, t, s.queue[s.head].instruction, cause, s.step,
-                              static_cast<StreamIndex>(stream)});
+    const Cause cause =
+        transfer.after_previous ? Cause{r.index, comms_[transfer.comm].last_op[m]} : arrival;
+    comms_[transfer.comm].last_op[m] =
+        r.record ? static_cast<std::uint32_t>(r.kept.ops.size()) : Cause::kUnknown;
+    end_operation(r, stream,
+                  {transfer.start, t, s.queue[s.head].instruction, cause, s.step,
+                   static_cast<StreamIndex>(stream)});
   }
   comms_[transfer.comm].waiting[transfer.rendezvous].sequence = kNone;
   if (!serial_) return;
   Comm& again = comms_[transfer.comm];
   for (std::uint32_t slot = 0; slot < again.waiting.size() && !again.running; ++slot) {
-    if (again.waiting[slot].sequence == again.next && again.waiting[slot].arrived == members.size()) {
+    if (again.waiting[slot].sequence == again.next &&
+        again.waiting[slot].arrived == members.size()) {
       try_start(transfer.comm, slot);
     }
   }
@@ -216,7 +227,8 @@ void Engine::demand(const Transfer& transfer, double sign) {
   const double rate = sign * transfer.cost->rate.per_second;
   if (rate == 0) return;
   for_members(transfer, [&](const Rank& r) {
-    for (int l = 0; l < kLinkCount; ++l) demand_[r.index * kLinkCount + l] += rate * transfer.cost->weight[l];
+    for (int l = 0; l < kLinkCount; ++l)
+      demand_[r.index * kLinkCount + l] += rate * transfer.cost->weight[l];
   });
 }
 
@@ -224,7 +236,9 @@ bool Engine::overloaded(const Transfer& transfer) const {
   bool over = false;
   const auto check = [&](std::uint32_t c) {
     for (int l = 0; l < kLinkCount; ++l) {
-      if (transfer.cost->weight[l] > 0 && demand_[c * kLinkCount + l] > capacity_[c * kLinkCount + l] * kFull) over = true;
+      if (transfer.cost->weight[l] > 0 &&
+          demand_[c * kLinkCount + l] > capacity_[c * kLinkCount + l] * kFull)
+        over = true;
     }
   };
   if (active_.size() < 2) return false;  // alone it has the speed that the cost model gives it
@@ -248,7 +262,8 @@ void Engine::share(std::int64_t t) {
     uses_.clear();
     for_members(transfer, [&](const Rank& r) {
       for (std::uint32_t l = 0; l < kLinkCount; ++l) {
-        if (transfer.cost->weight[l] > 0) uses_.push_back({r.index * kLinkCount + l, transfer.cost->weight[l]});
+        if (transfer.cost->weight[l] > 0)
+          uses_.push_back({r.index * kLinkCount + l, transfer.cost->weight[l]});
       }
     });
     solver_.add_flow(transfer.cost->rate.per_second, uses_);
@@ -264,7 +279,8 @@ void Engine::set_speed(std::uint32_t index, double speed, std::int64_t t) {
   Transfer& transfer = transfers_[index];
   if (speed > 1 - 1e-9) speed = 1;
   if (speed == transfer.speed) return;
-  transfer.left = std::max(0.0, transfer.left - static_cast<double>(t - transfer.updated) * transfer.speed);
+  transfer.left =
+      std::max(0.0, transfer.left - static_cast<double>(t - transfer.updated) * transfer.speed);
   transfer.updated = t;
   throttled_ += (speed != 1 ? 1 : 0) - (transfer.speed != 1 ? 1 : 0);
   interfere(transfer, speed - transfer.speed, 0, t);
@@ -273,7 +289,8 @@ void Engine::set_speed(std::uint32_t index, double speed, std::int64_t t) {
 }
 
 /// The transfer's effect on the kernels of its GPUs changes.
-void Engine::interfere(const Transfer& transfer, double speed_change, int count_change, std::int64_t t) {
+void Engine::interfere(const Transfer& transfer, double speed_change, int count_change,
+                       std::int64_t t) {
   const double cost = transfer.cost->interference * speed_change;
   if (cost == 0) return;
   for_members(transfer, [&](Rank& r) {

@@ -10,13 +10,15 @@ namespace foreshard::sim {
 
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-/// The next event of many entities: a winner tree over their times. Equal times are served by entity number, so that
-/// the order of events is (time, class, number) when classes are numbered one after the other. Setting a time costs
-/// log2(entities) comparisons at most and no allocation.
+/// The next event of many entities: a winner tree over their times. Equal times are served by
+/// entity number, so that the order of events is (time, class, number) when classes are numbered
+/// one after the other. Setting a time costs log2(entities) comparisons at most and no allocation.
 class EventTree {
  public:
   explicit EventTree(std::uint32_t entities)
-      : leaves_(std::bit_ceil(entities < 2 ? 2u : entities)), time_(leaves_, kNever), winner_(2 * leaves_) {
+      : leaves_(std::bit_ceil(entities < 2 ? 2u : entities)),
+        time_(leaves_, kNever),
+        winner_(2 * leaves_) {
     for (std::uint32_t i = 0; i < leaves_; ++i) winner_[leaves_ + i] = i;
     for (std::uint32_t n = leaves_ - 1; n > 0; --n) winner_[n] = winner_[2 * n];
   }

@@ -16,7 +16,7 @@ namespace foreshard {
 namespace {
 
 constexpr double kLongestCopy = 2e6;  // s: keeps absurd sizes inside the range of Time
-constexpr double kUnlimited = 1e15;  // B/s: a link that the machine does not have is never used
+constexpr double kUnlimited = 1e15;   // B/s: a link that the machine does not have is never used
 
 class HardwareCostModel final : public CostModel {
  public:
@@ -31,8 +31,10 @@ class HardwareCostModel final : public CostModel {
   }
 
   LaunchCost launch(const RankProgram& program, const Launch& l) const override {
-    if (program.streams[l.stream].on_host) return {host_kernel(l), host_.launch(l), kernel_class_of(l.op)};
-    const Time device(static_cast<std::int64_t>(static_cast<double>(kernels_.time(l).value) * slowest_));
+    if (program.streams[l.stream].on_host)
+      return {host_kernel(l), host_.launch(l), kernel_class_of(l.op)};
+    const Time device(
+        static_cast<std::int64_t>(static_cast<double>(kernels_.time(l).value) * slowest_));
     return {device, host_.launch(l), kernel_class_of(l.op)};
   }
 
@@ -63,7 +65,8 @@ class HardwareCostModel final : public CostModel {
     const Link link = c.direction == CopyDirection::kHostToDevice ? Link::kPcieIn : Link::kPcieOut;
     const double wire = static_cast<double>(c.bytes.value) / capacity_[index(link)];
     t.device = parameters_.links.copy_latency + from_seconds(std::min(wire, kLongestCopy));
-    t.rate = BytesPerSecond(static_cast<double>(c.bytes.value) / std::max(to_seconds(t.device), 1e-12));
+    t.rate =
+        BytesPerSecond(static_cast<double>(c.bytes.value) / std::max(to_seconds(t.device), 1e-12));
     t.weight[index(link)] = 1;
     t.bottleneck = link;
     return t;
@@ -83,33 +86,42 @@ class HardwareCostModel final : public CostModel {
     return h;
   }
 
-  BytesPerSecond capacity(Link link) const override { return BytesPerSecond(capacity_[index(link)]); }
+  BytesPerSecond capacity(Link link) const override {
+    return BytesPerSecond(capacity_[index(link)]);
+  }
 
   DeviceMemory memory() const override {
     const GpuProfile& gpu = cluster_.profile.gpu;
     DeviceMemory m;
-    m.capacity = Bytes(static_cast<std::int64_t>(gpu.usable_memory.value_or(gpu.memory.value_or(0))));
+    m.capacity =
+        Bytes(static_cast<std::int64_t>(gpu.usable_memory.value_or(gpu.memory.value_or(0))));
     m.context = Bytes(static_cast<std::int64_t>(gpu.context_memory.value_or(0)));
     const int local = std::min(cluster_.gpus, cluster_.gpus_per_node);
     if (local > 1) {
       const CollectiveModel model(cluster_.profile, place_block(local, 1));
       const CollectiveCost large = model.cost(CollectiveKind::kAllGather, Bytes(1'000'000'000));
-      m.communicator = Bytes(static_cast<std::int64_t>(large.channels * parameters_.memory.bytes_per_channel));
+      m.communicator =
+          Bytes(static_cast<std::int64_t>(large.channels * parameters_.memory.bytes_per_channel));
     }
     return m;
   }
 
   Time step_overhead() const override { return parameters_.step.fixed; }
 
-  std::int64_t node_of(std::int64_t rank) const override { return rank / std::max(cluster_.gpus_per_node, 1); }
+  std::int64_t node_of(std::int64_t rank) const override {
+    return rank / std::max(cluster_.gpus_per_node, 1);
+  }
 
  private:
   /// A CPU kernel: its traffic at this process's share of host memory.
   Time host_kernel(const Launch& l) const {
     const HostKernelParameters& p = parameters_.host_kernels;
     const double sharing = std::max(1, std::min(cluster_.gpus, cluster_.gpus_per_node));
-    const double rate = cluster_.profile.node.host_memory_bandwidth.value_or(p.unknown_memory_bandwidth) * p.memory_share;
-    return from_seconds(std::min(static_cast<double>((l.read + l.written).value) * sharing / rate, kLongestCopy));
+    const double rate =
+        cluster_.profile.node.host_memory_bandwidth.value_or(p.unknown_memory_bandwidth) *
+        p.memory_share;
+    return from_seconds(
+        std::min(static_cast<double>((l.read + l.written).value) * sharing / rate, kLongestCopy));
   }
 
   static std::size_t index(Link link) { return static_cast<std::size_t>(link); }
@@ -132,8 +144,10 @@ class HardwareCostModel final : public CostModel {
     const double shared = std::max(1.0, p.node.gpus_per_pcie_switch.value_or(1));
     const auto pcie = [&](const Fact& measured) {
       double rate = measured.value_or(slot);
-      if (slot > 0) rate = std::min(rate, slot / shared);  // all GPUs of a switch copy at the same time
-      if (p.node.host_memory_bandwidth.known()) rate = std::min(rate, p.node.host_memory_bandwidth.value / gpus);
+      if (slot > 0)
+        rate = std::min(rate, slot / shared);  // all GPUs of a switch copy at the same time
+      if (p.node.host_memory_bandwidth.known())
+        rate = std::min(rate, p.node.host_memory_bandwidth.value / gpus);
       return rate > 0 ? rate : kUnlimited;
     };
     capacity_[index(Link::kPcieIn)] = pcie(p.node.host_to_device);
@@ -144,17 +158,22 @@ class HardwareCostModel final : public CostModel {
     const GpuProfile& gpu = cluster_.profile.gpu;
     const InterferenceParameters& p = parameters_.interference;
     const double nvlink = gpu.nvlink_bandwidth.value_or(0);
-    const double full = nvlink > 0 ? nvlink * p.ring_share : gpu.memory_bandwidth.value * p.memory_share;
+    const double full =
+        nvlink > 0 ? nvlink * p.ring_share : gpu.memory_bandwidth.value * p.memory_share;
     return gpu.efficiency_or("overlap_slowdown", 0.23) * p.scale * std::min(1.0, rate / full);
   }
 
   static Link bottleneck(const CollectiveCost& cost) {
     switch (cost.bound) {
-      case CollectiveBound::kNetwork: return Link::kNetwork;
+      case CollectiveBound::kNetwork:
+        return Link::kNetwork;
       case CollectiveBound::kPcie:
-      case CollectiveBound::kSocket: return Link::kPcieOut;
-      case CollectiveBound::kNvLink: return Link::kNvLink;
-      case CollectiveBound::kLatency: break;
+      case CollectiveBound::kSocket:
+        return Link::kPcieOut;
+      case CollectiveBound::kNvLink:
+        return Link::kNvLink;
+      case CollectiveBound::kLatency:
+        break;
     }
     if (cost.network_bytes > 0) return Link::kNetwork;
     return cost.pcie_bytes > cost.nvlink_bytes ? Link::kPcieOut : Link::kNvLink;
@@ -163,10 +182,11 @@ class HardwareCostModel final : public CostModel {
   const CollectiveModel& model_for(std::span<const std::int64_t> ranks) const {
     GroupPlacement placement = place_group(ranks, std::max(cluster_.gpus_per_node, 1));
     if (placement.nodes > 1) {
-      placement.concurrent = std::max(1, cluster_.gpus_per_node / std::max(1, placement.most_per_node));
+      placement.concurrent =
+          std::max(1, cluster_.gpus_per_node / std::max(1, placement.most_per_node));
     }
-    const auto key = std::tuple(placement.ranks, placement.nodes, placement.most_per_node, placement.fewest_per_node,
-                                placement.local);
+    const auto key = std::tuple(placement.ranks, placement.nodes, placement.most_per_node,
+                                placement.fewest_per_node, placement.local);
     const std::lock_guard lock(mutex_);
     auto found = models_.find(key);
     if (found == models_.end()) found = models_.try_emplace(key, cluster_.profile, placement).first;
@@ -185,12 +205,13 @@ class HardwareCostModel final : public CostModel {
 
 }  // namespace
 
-std::unique_ptr<CostModel> make_cost_model(const Cluster& cluster, const CostParameters& parameters) {
+std::unique_ptr<CostModel> make_cost_model(const Cluster& cluster,
+                                           const CostParameters& parameters) {
   return std::make_unique<HardwareCostModel>(cluster, parameters);
 }
 
-SimulationResult simulate(const Schedule& schedule, const Cluster& cluster, const SimulationOptions& options,
-                          const CostParameters& parameters) {
+SimulationResult simulate(const Schedule& schedule, const Cluster& cluster,
+                          const SimulationOptions& options, const CostParameters& parameters) {
   if (schedule.world > cluster.gpus) {
     throw InputError(Issue{"schedule", "world", "has " + std::to_string(schedule.world) + " ranks",
                            "at most the " + std::to_string(cluster.gpus) + " GPUs of the cluster"});

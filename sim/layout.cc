@@ -43,16 +43,19 @@ class LayoutBuilder {
     IssueList issues("schedule");
     const auto world = schedule_.world;
     if (world < 1 || world > kMostRanks) {
-      issues.add("world", "has " + std::to_string(world) + " ranks", "1 to " + std::to_string(kMostRanks));
+      issues.add("world", "has " + std::to_string(world) + " ranks",
+                 "1 to " + std::to_string(kMostRanks));
       issues.throw_if_any();
     }
     const std::size_t map = schedule_.program_of_rank.size();
     if (map != 1 && map != static_cast<std::size_t>(std::max<std::int64_t>(world, 0))) {
-      issues.add("program_of_rank", "has " + std::to_string(map) + " entries", "1 or one for each rank");
+      issues.add("program_of_rank", "has " + std::to_string(map) + " entries",
+                 "1 or one for each rank");
     }
     for (const std::uint32_t p : schedule_.program_of_rank) {
       if (p >= schedule_.programs.size()) {
-        issues.add("program_of_rank", "names program " + std::to_string(p) + ", which does not exist");
+        issues.add("program_of_rank",
+                   "names program " + std::to_string(p) + ", which does not exist");
         break;
       }
     }
@@ -67,12 +70,14 @@ class LayoutBuilder {
     for (std::size_t p = 0; p < schedule_.programs.size(); ++p) {
       for (const Collective& c : schedule_.programs[p].collectives) {
         if (c.group.value >= schedule_.groups.size()) {
-          issues.add("programs[" + std::to_string(p) + "].collectives", "a collective has no group");
+          issues.add("programs[" + std::to_string(p) + "].collectives",
+                     "a collective has no group");
           break;
         }
         if (c.kind == CollectiveKind::kSendReceive &&
             (c.root < 0 || c.root >= schedule_.groups[c.group.value].size)) {
-          issues.add("programs[" + std::to_string(p) + "].collectives", "a send-receive has a peer outside its group");
+          issues.add("programs[" + std::to_string(p) + "].collectives",
+                     "a send-receive has a peer outside its group");
           break;
         }
       }
@@ -81,7 +86,9 @@ class LayoutBuilder {
   }
 
   std::uint32_t program_of(std::int64_t rank) const {
-    return schedule_.program_of_rank[schedule_.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
+    return schedule_
+        .program_of_rank[schedule_.program_of_rank.size() == 1 ? 0
+                                                               : static_cast<std::size_t>(rank)];
   }
 
   void find_used_groups() {
@@ -95,7 +102,8 @@ class LayoutBuilder {
   std::vector<std::int64_t> members(const Group& group, std::int64_t rank) const {
     std::vector<std::int64_t> ranks(static_cast<std::size_t>(group.size));
     const std::int64_t first = group.first_of(rank);
-    for (std::int64_t i = 0; i < group.size; ++i) ranks[static_cast<std::size_t>(i)] = first + i * group.stride;
+    for (std::int64_t i = 0; i < group.size; ++i)
+      ranks[static_cast<std::size_t>(i)] = first + i * group.stride;
     return ranks;
   }
 
@@ -104,7 +112,8 @@ class LayoutBuilder {
     Signature s;
     std::map<std::int64_t, std::int64_t> first;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      s.push_back(first.try_emplace(cost_.node_of(ranks[i]), static_cast<std::int64_t>(i)).first->second);
+      s.push_back(
+          first.try_emplace(cost_.node_of(ranks[i]), static_cast<std::int64_t>(i)).first->second);
     }
     return s;
   }
@@ -124,7 +133,8 @@ class LayoutBuilder {
     std::map<std::uint32_t, std::uint32_t> class_of_color;
     for (std::int64_t r = 0; r < schedule_.world; ++r) {
       std::uint32_t& color = color_[static_cast<std::size_t>(r)];
-      const auto [it, added] = class_of_color.try_emplace(color, static_cast<std::uint32_t>(layout_.classes.size()));
+      const auto [it, added] =
+          class_of_color.try_emplace(color, static_cast<std::uint32_t>(layout_.classes.size()));
       if (added) {
         layout_.classes.push_back({r, 1, program_of(r)});
       } else {
@@ -182,9 +192,10 @@ class LayoutBuilder {
       std::sort(ranks.begin(), ranks.end());
       ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
       const std::uint32_t comm = intern(send.group, std::move(ranks), true);
-      const bool known = std::any_of(layout_.pairs.begin(), layout_.pairs.end(), [&](const Layout::Pair& p) {
-        return p.rank_class == c && p.group == send.group.value && p.peer == peer;
-      });
+      const bool known =
+          std::any_of(layout_.pairs.begin(), layout_.pairs.end(), [&](const Layout::Pair& p) {
+            return p.rank_class == c && p.group == send.group.value && p.peer == peer;
+          });
       if (!known) layout_.pairs.push_back({c, send.group.value, peer, comm});
     }
   }
@@ -208,7 +219,8 @@ class LayoutBuilder {
     if (index == layout_.communicators.size()) {
       Signature where = placement(ranks);
       where.push_back(static_cast<std::int64_t>(group.value));
-      layout_.communicators.push_back({group, std::move(ranks), std::move(classes), shapes_.of(where)});
+      layout_.communicators.push_back(
+          {group, std::move(ranks), std::move(classes), shapes_.of(where)});
     }
     return index;
   }
@@ -218,14 +230,16 @@ class LayoutBuilder {
   const SimulationOptions& options_;
   Layout layout_;
   std::vector<bool> used_;
-  std::vector<std::uint32_t> color_;   ///< By rank; after choose_classes() its class.
+  std::vector<std::uint32_t> color_;  ///< By rank; after choose_classes() its class.
   Numbering communicators_, shapes_;
-  std::map<std::pair<std::uint32_t, std::int64_t>, std::uint32_t> instances_;  ///< By group and first rank.
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::uint32_t>
+      instances_;  ///< By group and first rank.
 };
 
 }  // namespace
 
-std::uint32_t Layout::find(std::uint32_t rank_class, const Collective& collective, std::size_t groups) const {
+std::uint32_t Layout::find(std::uint32_t rank_class, const Collective& collective,
+                           std::size_t groups) const {
   if (collective.kind != CollectiveKind::kSendReceive) {
     return communicator_of[rank_class * groups + collective.group.value];
   }
@@ -238,7 +252,8 @@ std::uint32_t Layout::find(std::uint32_t rank_class, const Collective& collectiv
   throw InternalError("simulator: a send-receive without a communicator");
 }
 
-Layout make_layout(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options) {
+Layout make_layout(const Schedule& schedule, const CostModel& cost,
+                   const SimulationOptions& options) {
   return LayoutBuilder(schedule, cost, options).build();
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// Which ranks need simulating. Ranks that run the same program and whose groups look the same behave the same, so one
-// of them stands for all: the coarsest partition of the ranks for which this holds is found by refinement (start from
-// the programs; split a class while its members' groups contain different mixtures of classes).
+// Which ranks need simulating. Ranks that run the same program and whose groups look the same
+// behave the same, so one of them stands for all: the coarsest partition of the ranks for which
+// this holds is found by refinement (start from the programs; split a class while its members'
+// groups contain different mixtures of classes).
 
 #include <cstdint>
 #include <vector>
@@ -17,12 +18,13 @@ inline constexpr std::uint32_t kNone = UINT32_MAX;
 
 /// Ranks that behave alike. Unfolded: one rank each.
 struct RankClass {
-  std::int64_t rank = 0;         ///< The smallest of them; it is the one simulated.
+  std::int64_t rank = 0;  ///< The smallest of them; it is the one simulated.
   std::int64_t count = 1;
   std::uint32_t program = 0;
 };
 
-/// One communicator as the simulated ranks see it: an instance of a group (or the pair of a send and its receive).
+/// One communicator as the simulated ranks see it: an instance of a group (or the pair of a send
+/// and its receive).
 struct Communicator {
   GroupId group;
   std::vector<std::int64_t> ranks;     ///< All members, ascending.
@@ -42,10 +44,12 @@ struct Layout {
   std::vector<Pair> pairs;
 
   /// Communicator of one collective of a class.
-  std::uint32_t find(std::uint32_t rank_class, const Collective& collective, std::size_t groups) const;
+  std::uint32_t find(std::uint32_t rank_class, const Collective& collective,
+                     std::size_t groups) const;
 };
 
 /// InputError if a program, group or collective of the schedule does not fit the world.
-Layout make_layout(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options);
+Layout make_layout(const Schedule& schedule, const CostModel& cost,
+                   const SimulationOptions& options);
 
 }  // namespace foreshard::sim

@@ -4,8 +4,8 @@
 
 namespace foreshard::sim {
 
-MemoryLedger::MemoryLedger(const RankProgram& program, const AllocatorOptions& options, Bytes capacity, Bytes taken,
-                           StreamProgress& progress)
+MemoryLedger::MemoryLedger(const RankProgram& program, const AllocatorOptions& options,
+                           Bytes capacity, Bytes taken, StreamProgress& progress)
     : program_(program),
       source_(capacity, taken),
       allocator_(options, source_, progress),
@@ -31,7 +31,8 @@ void MemoryLedger::retry(std::uint32_t buffer, Moment now) {
   if (!allocation) {
     const bool first = failures_.empty();
     failures_.push_back({allocator_.last_out_of_memory(), buffer, now});
-    // From the first failure on the device has room for everything, so that the peaks say what the job needs.
+    // From the first failure on the device has room for everything, so that the peaks say what the
+    // job needs.
     if (first) source_.change_context(Bytes(-VirtualSegmentSource::kUnlimited.value));
     allocation = allocator_.try_allocate(b.bytes, b.pool);
     if (!allocation) return;

@@ -1,7 +1,8 @@
 #pragma once
 
-// One rank's memory: hands the program's allocs and frees to the caching allocator in host order and remembers when the
-// peak was. The live set at the peak is found afterwards by replaying the program up to it.
+// One rank's memory: hands the program's allocs and frees to the caching allocator in host order
+// and remembers when the peak was. The live set at the peak is found afterwards by replaying the
+// program up to it.
 
 #include <cstdint>
 #include <vector>
@@ -23,11 +24,12 @@ struct Moment {
 class MemoryLedger {
  public:
   /// `capacity` is the device's memory, `taken` what context and communicators hold of it.
-  MemoryLedger(const RankProgram& program, const AllocatorOptions& options, Bytes capacity, Bytes taken,
-               StreamProgress& progress);
+  MemoryLedger(const RankProgram& program, const AllocatorOptions& options, Bytes capacity,
+               Bytes taken, StreamProgress& progress);
 
   enum class Outcome : std::uint8_t { kDone, kNeedsRetry };
-  /// Everything of an alloc but the last resort. kNeedsRetry: let the device come to rest, then call retry().
+  /// Everything of an alloc but the last resort. kNeedsRetry: let the device come to rest, then
+  /// call retry().
   Outcome alloc(std::uint32_t buffer, Moment now);
   void retry(std::uint32_t buffer, Moment now);
   void free(std::uint32_t buffer);
@@ -66,9 +68,9 @@ class MemoryLedger {
   const RankProgram& program_;
   VirtualSegmentSource source_;
   CachingAllocator allocator_;
-  std::vector<BlockHandle> block_;      ///< By buffer.
+  std::vector<BlockHandle> block_;  ///< By buffer.
   std::vector<BlockHandle> carried_;
-  std::vector<std::int64_t> bytes_;     ///< By buffer: size of the block it got last.
+  std::vector<std::int64_t> bytes_;  ///< By buffer: size of the block it got last.
   std::int64_t allocated_peak_ = 0, reserved_peak_ = 0;
   std::int64_t host_now_ = 0, host_peak_ = 0;
   std::int64_t retries_at_step_ = 0;

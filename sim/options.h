@@ -9,18 +9,22 @@
 
 namespace foreshard {
 
-/// Differences between ranks and random variation; only unfolded simulation knows them. All factors multiply time.
+/// Differences between ranks and random variation; only unfolded simulation knows them. All factors
+/// multiply time.
 struct Variation {
   std::uint64_t seed = 1;
   /// Factor of each rank's kernels; absent entries are 1. Stragglers are factors above 1.
   std::vector<double> rank_compute;
-  /// Factor of each rank's links: a collective takes as long as its slowest member's link asks, a copy as its own.
+  /// Factor of each rank's links: a collective takes as long as its slowest member's link asks, a
+  /// copy as its own.
   std::vector<double> rank_link;
-  /// Standard deviation of a factor drawn for each rank and step (log-normal, median 1): clocks, temperature.
+  /// Standard deviation of a factor drawn for each rank and step (log-normal, median 1): clocks,
+  /// temperature.
   double step_sigma = 0;
   /// Standard deviation of a factor drawn for each kernel (log-normal, median 1).
   double kernel_sigma = 0;
-  /// Standard deviation of a factor drawn for each collective (log-normal, median 1), equal on its ranks.
+  /// Standard deviation of a factor drawn for each collective (log-normal, median 1), equal on its
+  /// ranks.
   double collective_sigma = 0;
 
   bool none() const {
@@ -42,8 +46,8 @@ enum class Folding : std::uint8_t {
 
 /// Memory accounting.
 enum class MemoryDetail : std::uint8_t {
-  kNone,      ///< No allocator: fastest.
-  kClasses,   ///< One rank of each program.
+  kNone,     ///< No allocator: fastest.
+  kClasses,  ///< One rank of each program.
 };
 
 /// What is kept to explain the answer.
@@ -54,7 +58,8 @@ enum class Detail : std::uint8_t {
 };
 
 struct SimulationOptions {
-  /// Optimizer steps to simulate. 0: as many as the schedule writes out. More: its last step is repeated.
+  /// Optimizer steps to simulate. 0: as many as the schedule writes out. More: its last step is
+  /// repeated.
   std::int32_t steps = 0;
   Folding folding = Folding::kAuto;
   MemoryDetail memory = MemoryDetail::kClasses;
@@ -62,8 +67,8 @@ struct SimulationOptions {
   AllocatorOptions allocator;
   /// Memory of the device in place of the profile's.
   std::optional<Bytes> device_memory;
-  /// One serial lane for each communicator, in host issue order (rule N-2). Off: collectives of one group on different
-  /// streams may overlap.
+  /// One serial lane for each communicator, in host issue order (rule N-2). Off: collectives of one
+  /// group on different streams may overlap.
   bool serialize_communicators = true;
   Variation variation;
 };

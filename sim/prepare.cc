@@ -13,13 +13,15 @@ namespace {
 
 constexpr std::uint32_t kMaxStreams = 64;
 constexpr int kMaxIssues = 20;
-/// No size, count or amount of work of a real job comes near (an exabyte); below it sums stay in range.
+/// No size, count or amount of work of a real job comes near (an exabyte); below it sums stay in
+/// range.
 constexpr std::int64_t kMost = std::int64_t{1} << 60;
 constexpr std::int64_t kLongestHostWork = 86'400'000'000'000;  // ns
 bool absurd(std::int64_t n) { return n < 0 || n > kMost; }
 
 std::string place(std::uint32_t program, std::string_view table, std::size_t index) {
-  return "programs[" + std::to_string(program) + "]." + std::string(table) + "[" + std::to_string(index) + "]";
+  return "programs[" + std::to_string(program) + "]." + std::string(table) + "[" +
+         std::to_string(index) + "]";
 }
 
 class ProgramCheck {
@@ -30,12 +32,14 @@ class ProgramCheck {
   void run() {
     const std::size_t streams = program_.streams.size();
     if (streams < 1 || streams > kMaxStreams) {
-      issues_.add(place(index_, "streams", 0), "has " + std::to_string(streams) + " streams", "1 to 64");
+      issues_.add(place(index_, "streams", 0), "has " + std::to_string(streams) + " streams",
+                  "1 to 64");
       issues_.throw_if_any();
     }
     check_tables();
     check_segments();
-    for (std::size_t i = 0; i < program_.instructions.size() && count_ < kMaxIssues; ++i) check_instruction(i);
+    for (std::size_t i = 0; i < program_.instructions.size() && count_ < kMaxIssues; ++i)
+      check_instruction(i);
     issues_.throw_if_any();
   }
 
@@ -48,7 +52,8 @@ class ProgramCheck {
   void check_tables() {
     for (std::size_t i = 0; i < program_.launches.size() && count_ < kMaxIssues; ++i) {
       const Launch& l = program_.launches[i];
-      if (l.stream >= program_.streams.size()) add("launches", i, "runs on a stream that does not exist");
+      if (l.stream >= program_.streams.size())
+        add("launches", i, "runs on a stream that does not exist");
       if (absurd(l.flops.value) || absurd(l.read.value) || absurd(l.written.value)) {
         add("launches", i, "has negative or impossibly large work");
       }
@@ -63,21 +68,25 @@ class ProgramCheck {
     }
     for (std::size_t i = 0; i < program_.collectives.size() && count_ < kMaxIssues; ++i) {
       const Collective& c = program_.collectives[i];
-      if (c.stream >= program_.streams.size()) add("collectives", i, "runs on a stream that does not exist");
+      if (c.stream >= program_.streams.size())
+        add("collectives", i, "runs on a stream that does not exist");
       if (absurd(c.bytes.value)) add("collectives", i, "has negative or impossibly many bytes");
     }
     for (std::size_t i = 0; i < program_.copies.size() && count_ < kMaxIssues; ++i) {
       const Copy& c = program_.copies[i];
-      if (c.stream >= program_.streams.size()) add("copies", i, "runs on a stream that does not exist");
+      if (c.stream >= program_.streams.size())
+        add("copies", i, "runs on a stream that does not exist");
       if (absurd(c.bytes.value)) add("copies", i, "has negative or impossibly many bytes");
     }
     for (std::size_t i = 0; i < program_.buffers.size() && count_ < kMaxIssues; ++i) {
       const Buffer& b = program_.buffers[i];
-      if (b.pool >= program_.streams.size()) add("buffers", i, "belongs to the pool of a stream that does not exist");
+      if (b.pool >= program_.streams.size())
+        add("buffers", i, "belongs to the pool of a stream that does not exist");
       if (absurd(b.bytes.value)) add("buffers", i, "has a negative or impossibly large size");
     }
     for (std::size_t i = 0; i < program_.host_work.size() && count_ < kMaxIssues; ++i) {
-      if (program_.host_work[i].reference_ns < 0 || program_.host_work[i].reference_ns > kLongestHostWork) {
+      if (program_.host_work[i].reference_ns < 0 ||
+          program_.host_work[i].reference_ns > kLongestHostWork) {
         add("host_work", i, "has negative time, or more than a day");
       }
     }
@@ -102,7 +111,8 @@ class ProgramCheck {
     const Instruction& in = program_.instructions[i];
     const auto limit = table_size(in.kind);
     if (in.id >= limit) {
-      add("instructions", i, "id " + std::to_string(in.id) + " is outside its table of " + std::to_string(limit));
+      add("instructions", i,
+          "id " + std::to_string(in.id) + " is outside its table of " + std::to_string(limit));
     }
     if (uses_stream(in.kind) && in.stream >= program_.streams.size()) {
       add("instructions", i, "uses a stream that does not exist");
@@ -118,17 +128,25 @@ class ProgramCheck {
     switch (kind) {
       case InstructionKind::kAlloc:
       case InstructionKind::kFree:
-      case InstructionKind::kRecordStream: return program_.buffers.size();
-      case InstructionKind::kLaunch: return program_.launches.size();
-      case InstructionKind::kCollective: return program_.collectives.size();
-      case InstructionKind::kCopy: return program_.copies.size();
+      case InstructionKind::kRecordStream:
+        return program_.buffers.size();
+      case InstructionKind::kLaunch:
+        return program_.launches.size();
+      case InstructionKind::kCollective:
+        return program_.collectives.size();
+      case InstructionKind::kCopy:
+        return program_.copies.size();
       case InstructionKind::kRecordEvent:
       case InstructionKind::kWaitEvent:
-      case InstructionKind::kSyncEvent: return program_.events;
-      case InstructionKind::kHost: return program_.host_work.size();
-      case InstructionKind::kMark: return program_.marks.size();
+      case InstructionKind::kSyncEvent:
+        return program_.events;
+      case InstructionKind::kHost:
+        return program_.host_work.size();
+      case InstructionKind::kMark:
+        return program_.marks.size();
       case InstructionKind::kSyncStream:
-      case InstructionKind::kSyncDevice: return UINT64_MAX;
+      case InstructionKind::kSyncDevice:
+        return UINT64_MAX;
     }
     return 0;
   }
@@ -146,7 +164,8 @@ class LaunchCache {
     slots_.assign(std::bit_ceil(std::max<std::size_t>(64, expected / 2)), kNone);
   }
 
-  /// Index of an earlier launch of equal cost, or kNone; then `index` becomes the one for its shape.
+  /// Index of an earlier launch of equal cost, or kNone; then `index` becomes the one for its
+  /// shape.
   std::uint32_t find_or_insert(std::uint32_t index) {
     if (2 * ++used_ > slots_.size()) grow();
     const Launch& launch = program_.launches[index];
@@ -172,18 +191,21 @@ class LaunchCache {
                       static_cast<std::uint64_t>(l.phase) << 16 | std::uint64_t{l.kernels} << 32;
     for (const std::int64_t d : l.dims) h = mix(h, static_cast<std::uint64_t>(d));
     h = mix(h, static_cast<std::uint64_t>(l.flops.value));
-    return mix(h, static_cast<std::uint64_t>(l.read.value) * 3 + static_cast<std::uint64_t>(l.written.value));
+    return mix(h, static_cast<std::uint64_t>(l.read.value) * 3 +
+                      static_cast<std::uint64_t>(l.written.value));
   }
   bool equal(const Launch& a, const Launch& b) const {
-    return a.op == b.op && a.dtype == b.dtype && a.phase == b.phase && a.kernels == b.kernels && a.dims == b.dims &&
-           a.flops == b.flops && a.read == b.read && a.written == b.written && a.inputs == b.inputs &&
-           a.outputs == b.outputs && a.attributes == b.attributes &&
-           program_.streams[a.stream].on_host == program_.streams[b.stream].on_host && equal_attributes(a, b);
+    return a.op == b.op && a.dtype == b.dtype && a.phase == b.phase && a.kernels == b.kernels &&
+           a.dims == b.dims && a.flops == b.flops && a.read == b.read && a.written == b.written &&
+           a.inputs == b.inputs && a.outputs == b.outputs && a.attributes == b.attributes &&
+           program_.streams[a.stream].on_host == program_.streams[b.stream].on_host &&
+           equal_attributes(a, b);
   }
   bool equal_attributes(const Launch& a, const Launch& b) const {
     if (program_.attributes.empty()) return true;
     const auto first = program_.attributes.begin();
-    return std::equal(first + a.first_attribute, first + a.first_attribute + a.attributes, first + b.first_attribute);
+    return std::equal(first + a.first_attribute, first + a.first_attribute + a.attributes,
+                      first + b.first_attribute);
   }
   void grow() {
     std::vector<std::uint32_t> old(slots_.size() * 2, kNone);
@@ -202,16 +224,16 @@ class LaunchCache {
 };
 
 bool equal_cost(const Collective& a, const Collective& b) {
-  return a.kind == b.kind && a.bytes == b.bytes && a.dtype == b.dtype && a.op == b.op && a.group == b.group &&
-         a.root == b.root;
+  return a.kind == b.kind && a.bytes == b.bytes && a.dtype == b.dtype && a.op == b.op &&
+         a.group == b.group && a.root == b.root;
 }
 
 void require_time(Time t, std::string_view what) {
   if (t.value < 0) throw InternalError("cost model gives a negative time for " + std::string(what));
 }
 
-CollectiveTable collective_table(const RankProgram& program, std::uint32_t rank_class, const Layout& layout,
-                                 std::size_t groups, const CostModel& cost) {
+CollectiveTable collective_table(const RankProgram& program, std::uint32_t rank_class,
+                                 const Layout& layout, std::size_t groups, const CostModel& cost) {
   CollectiveTable table;
   std::vector<std::uint32_t> distinct;
   table.reserve(program.collectives.size());
@@ -224,7 +246,8 @@ CollectiveTable collective_table(const RankProgram& program, std::uint32_t rank_
       table.push_back(table[*known]);
       continue;
     }
-    const Communicator& communicator = layout.communicators[layout.find(rank_class, collective, groups)];
+    const Communicator& communicator =
+        layout.communicators[layout.find(rank_class, collective, groups)];
     table.push_back(cost.collective(collective, communicator.ranks));
     require_time(table.back().device, name_of(collective.kind));
     distinct.push_back(i);
@@ -234,7 +257,9 @@ CollectiveTable collective_table(const RankProgram& program, std::uint32_t rank_
 
 }  // namespace
 
-void check_program(const Schedule& schedule, std::uint32_t program) { ProgramCheck(schedule, program).run(); }
+void check_program(const Schedule& schedule, std::uint32_t program) {
+  ProgramCheck(schedule, program).run();
+}
 
 ProgramTiming prepare_program(const RankProgram& program, const CostModel& cost) {
   ProgramTiming t;
@@ -265,12 +290,14 @@ ProgramTiming prepare_program(const RankProgram& program, const CostModel& cost)
   }
   t.host_work.reserve(program.host_work.size());
   for (const HostWork& w : program.host_work) {
-    t.host_work.push_back(std::llround(static_cast<double>(w.reference_ns) * 1000 * t.host.cpu_factor));
+    t.host_work.push_back(
+        std::llround(static_cast<double>(w.reference_ns) * 1000 * t.host.cpu_factor));
   }
   return t;
 }
 
-std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Schedule& schedule, const Layout& layout,
+std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Schedule& schedule,
+                                                                        const Layout& layout,
                                                                         const CostModel& cost) {
   std::vector<std::shared_ptr<const CollectiveTable>> tables(layout.classes.size());
   std::map<std::vector<std::uint32_t>, std::shared_ptr<const CollectiveTable>> known;
@@ -287,7 +314,8 @@ std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Sc
     std::shared_ptr<const CollectiveTable>& table = known[key];
     if (!table) {
       const RankProgram& program = schedule.programs[layout.classes[c].program];
-      table = std::make_shared<const CollectiveTable>(collective_table(program, c, layout, groups, cost));
+      table = std::make_shared<const CollectiveTable>(
+          collective_table(program, c, layout, groups, cost));
     }
     tables[c] = table;
   }

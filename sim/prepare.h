@@ -1,7 +1,8 @@
 #pragma once
 
-// Everything the event loop needs to know about a program, looked up once: checked instructions and a time for each
-// launch, copy, host item and driver call. Costs are asked once for each distinct shape.
+// Everything the event loop needs to know about a program, looked up once: checked instructions and
+// a time for each launch, copy, host item and driver call. Costs are asked once for each distinct
+// shape.
 
 #include <array>
 #include <cstdint>
@@ -24,7 +25,7 @@ struct LaunchTiming {
 struct ProgramTiming {
   const RankProgram* program = nullptr;
   std::vector<LaunchTiming> launches;
-  std::vector<KernelClass> kernel_class;       ///< By launch.
+  std::vector<KernelClass> kernel_class;  ///< By launch.
   std::vector<TransferCost> copies;
   std::vector<std::int64_t> host_work;
   HostCosts host;
@@ -34,13 +35,16 @@ struct ProgramTiming {
 /// Costs of the collectives of one program on communicators of given shapes.
 using CollectiveTable = std::vector<TransferCost>;
 
-/// Checks that every index of the program is inside its table; InputError with the first offending instructions.
+/// Checks that every index of the program is inside its table; InputError with the first offending
+/// instructions.
 void check_program(const Schedule& schedule, std::uint32_t program);
 
 ProgramTiming prepare_program(const RankProgram& program, const CostModel& cost);
 
-/// One table for each class; classes with the same program and equally placed communicators share it.
-std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Schedule& schedule, const Layout& layout,
+/// One table for each class; classes with the same program and equally placed communicators share
+/// it.
+std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Schedule& schedule,
+                                                                        const Layout& layout,
                                                                         const CostModel& cost);
 
 }  // namespace foreshard::sim

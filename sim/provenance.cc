@@ -12,7 +12,8 @@ namespace {
 /// What a schedule asks of the hardware.
 struct Needs {
   std::set<DType> products;
-  bool attention = false, wide_heads = false, narrow_heads = false, collectives = false, copies = false;
+  bool attention = false, wide_heads = false, narrow_heads = false, collectives = false,
+       copies = false;
 };
 
 Needs needs_of(const Schedule& schedule) {
@@ -32,7 +33,9 @@ Needs needs_of(const Schedule& schedule) {
   return n;
 }
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 bool names_peak_of(std::string_view path, const std::set<DType>& dtypes, bool tf32) {
   for (const DType d : dtypes) {
@@ -50,7 +53,8 @@ bool names_peak_of(std::string_view path, const std::set<DType>& dtypes, bool tf
       case DType::kFloat8E5M2:
         if (contains(path, "peak_fp8") || contains(path, "fp8_matmul")) return true;
         break;
-      default: break;
+      default:
+        break;
     }
   }
   return false;
@@ -66,22 +70,27 @@ bool attention_used(std::string_view path, const Needs& n, AttentionKernel kerne
 bool used(std::string_view path, const Needs& n, const Cluster& cluster, const CostParameters& p) {
   if (contains(path, "price")) return false;
   if (contains(path, "attention_")) return attention_used(path, n, p.attention.kernel);
-  if (contains(path, "peak_") || contains(path, "fp8_matmul")) return names_peak_of(path, n.products, p.matmul.tf32);
+  if (contains(path, "peak_") || contains(path, "fp8_matmul"))
+    return names_peak_of(path, n.products, p.matmul.tf32);
   if (contains(path, "matmul_")) return !n.products.empty() && !contains(path, "matmul_best");
-  for (const std::string_view always : {"gpu.memory_bandwidth", "gpu.usable_memory", "gpu.context_memory", "memory_bound",
-                                        "multiprocessors", "host_cpu_factor"}) {
+  for (const std::string_view always :
+       {"gpu.memory_bandwidth", "gpu.usable_memory", "gpu.context_memory", "memory_bound",
+        "multiprocessors", "host_cpu_factor"}) {
     if (contains(path, always)) return true;
   }
   if (contains(path, "host_to_device") || contains(path, "device_to_host")) return n.copies;
   if (!n.collectives || cluster.gpus < 2) return false;
   if (contains(path, "network.")) return cluster.nodes > 1;
-  if (contains(path, "peer_bandwidth") || contains(path, "socket_bandwidth")) return cluster.profile.node.fabric != FabricKind::kNvSwitch;
-  return contains(path, "nvlink") || contains(path, "overlap_slowdown") || contains(path, "collectives.");
+  if (contains(path, "peer_bandwidth") || contains(path, "socket_bandwidth"))
+    return cluster.profile.node.fabric != FabricKind::kNvSwitch;
+  return contains(path, "nvlink") || contains(path, "overlap_slowdown") ||
+         contains(path, "collectives.");
 }
 
 }  // namespace
 
-std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cluster, const CostParameters& parameters) {
+std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cluster,
+                                     const CostParameters& parameters) {
   const Needs needs = needs_of(schedule);
   std::vector<UsedNumber> out;
   for (const auto& [path, fact] : all_facts(cluster.profile)) {
@@ -90,13 +99,17 @@ std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cl
                    std::string(name_of(fact->kind))});
   }
   const HostParameters& h = parameters.host;
-  const std::string driver = "published driver timings, docs/host-time.md", own = "PyTorch on the reference CPU, docs/host-time.md";
+  const std::string driver = "published driver timings, docs/host-time.md",
+                    own = "PyTorch on the reference CPU, docs/host-time.md";
   out.push_back({"host.launch", h.launch_us * 1e-6, "s", driver, "measured"});
-  if (needs.collectives) out.push_back({"host.collective", h.collective_us * 1e-6, "s", driver + " (factor 2)", "assumed"});
+  if (needs.collectives)
+    out.push_back(
+        {"host.collective", h.collective_us * 1e-6, "s", driver + " (factor 2)", "assumed"});
   out.push_back({"host.cold_forward", h.cold_forward, "", own, "measured"});
   out.push_back({"host.cold_backward", h.cold_backward, "", own, "measured"});
   out.push_back({"step.slowest_gpu_sigma", parameters.step.slowest_gpu_sigma, "",
-                 "fit to public training runs, leave-one-laboratory-out (factor 1.4)", "calibrated"});
+                 "fit to public training runs, leave-one-laboratory-out (factor 1.4)",
+                 "calibrated"});
   return out;
 }
 

@@ -12,14 +12,16 @@
 namespace foreshard {
 
 struct UsedNumber {
-  std::string quantity;      ///< "gpu.memory_bandwidth", "host.launch_us"
-  double value = 0;          ///< In the base unit of `unit`.
+  std::string quantity;  ///< "gpu.memory_bandwidth", "host.launch_us"
+  double value = 0;      ///< In the base unit of `unit`.
   std::string unit;
   std::string source;
-  std::string kind;          ///< "datasheet", "measured", "assumed", "calibrated"
+  std::string kind;  ///< "datasheet", "measured", "assumed", "calibrated"
 };
 
-/// The facts of the profile that this schedule's cost depends on, then the parameters of the models.
-std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cluster, const CostParameters& parameters = {});
+/// The facts of the profile that this schedule's cost depends on, then the parameters of the
+/// models.
+std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cluster,
+                                     const CostParameters& parameters = {});
 
 }  // namespace foreshard

@@ -23,9 +23,11 @@ void SharingSolver::begin(std::span<const double> capacities) {
 }
 
 std::uint32_t SharingSolver::add_flow(double limit, std::span<const ResourceUse> uses) {
-  if (uses.empty() && std::isinf(limit)) throw InternalError("sharing: a flow without limit and resources");
+  if (uses.empty() && std::isinf(limit))
+    throw InternalError("sharing: a flow without limit and resources");
   const auto index = static_cast<std::uint32_t>(flows_.size());
-  flows_.push_back({limit, static_cast<std::uint32_t>(uses_.size()), static_cast<std::uint32_t>(uses.size())});
+  flows_.push_back(
+      {limit, static_cast<std::uint32_t>(uses_.size()), static_cast<std::uint32_t>(uses.size())});
   for (const ResourceUse& use : uses) {
     if (users_[use.resource].empty()) touched_.push_back(use.resource);
     users_[use.resource].push_back(index);
@@ -55,7 +57,8 @@ std::span<const double> SharingSolver::solve() {
   std::size_t left = flows_.size(), next_limit = 0;
   while (left > 0) {
     while (next_limit < by_limit_.size() && rate_[by_limit_[next_limit]] >= 0) ++next_limit;
-    const double limit = next_limit < by_limit_.size() ? flows_[by_limit_[next_limit]].limit : kInfinity;
+    const double limit =
+        next_limit < by_limit_.size() ? flows_[by_limit_[next_limit]].limit : kInfinity;
     double level = limit;
     std::uint32_t full = UINT32_MAX;
     for (const std::uint32_t r : touched_) {

@@ -29,12 +29,14 @@ class Simulation {
     layout_ = make_layout(schedule_, cost_, options_);
     check_programs();
     for (std::uint32_t p = 0; p < schedule_.programs.size(); ++p) {
-      programs_.push_back(used_[p] ? prepare_program(schedule_.programs[p], cost_) : ProgramTiming{});
+      programs_.push_back(used_[p] ? prepare_program(schedule_.programs[p], cost_)
+                                   : ProgramTiming{});
     }
     collectives_ = prepare_collectives(schedule_, layout_, cost_);
     steps_ = options_.steps > 0 ? options_.steps : written_;
     if (options_.steps < 0 || steps_ > kMaxSteps) {
-      throw InputError(Issue{"options", "steps", "is " + std::to_string(steps_), "1 to " + std::to_string(kMaxSteps)});
+      throw InputError(Issue{"options", "steps", "is " + std::to_string(steps_),
+                             "1 to " + std::to_string(kMaxSteps)});
     }
     check_total_time();
     const bool explain = options_.detail != Detail::kTimesOnly;
@@ -53,17 +55,20 @@ class Simulation {
   void check_variation() const {
     const Variation& v = options_.variation;
     IssueList issues("options");
-    const auto check_factors = [&issues](const std::vector<double>& factors, const std::string& name) {
+    const auto check_factors = [&issues](const std::vector<double>& factors,
+                                         const std::string& name) {
       for (std::size_t r = 0; r < factors.size(); ++r) {
         if (factors[r] >= 1e-3 && factors[r] <= 1e3) continue;
-        issues.add("variation." + name + "[" + std::to_string(r) + "]", "is not a sensible factor", "0.001 to 1000");
+        issues.add("variation." + name + "[" + std::to_string(r) + "]", "is not a sensible factor",
+                   "0.001 to 1000");
         return;
       }
     };
     check_factors(v.rank_compute, "rank_compute");
     check_factors(v.rank_link, "rank_link");
     for (const double sigma : {v.step_sigma, v.kernel_sigma, v.collective_sigma}) {
-      if (!(sigma >= 0 && sigma <= 1)) issues.add("variation", "a standard deviation is out of range", "0 to 1");
+      if (!(sigma >= 0 && sigma <= 1))
+        issues.add("variation", "a standard deviation is out of range", "0 to 1");
     }
     issues.throw_if_any();
   }
@@ -80,7 +85,8 @@ class Simulation {
       const auto steps = static_cast<std::int32_t>(schedule_.programs[p].steps.size());
       if (steps == 0 || (written_ >= 0 && steps != written_)) {
         throw InputError(Issue{"schedule", "programs[" + std::to_string(p) + "].steps",
-                               "has " + std::to_string(steps) + " steps", "at least one, the same number in all programs"});
+                               "has " + std::to_string(steps) + " steps",
+                               "at least one, the same number in all programs"});
       }
       written_ = steps;
     }
@@ -92,13 +98,15 @@ class Simulation {
     double total = 0;
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
       const ProgramTiming& timing = programs_[layout_.classes[c].program];
-      for (const LaunchTiming& l : timing.launches) total += static_cast<double>(l.device) + static_cast<double>(l.host);
+      for (const LaunchTiming& l : timing.launches)
+        total += static_cast<double>(l.device) + static_cast<double>(l.host);
       for (const TransferCost& t : timing.copies) total += static_cast<double>(t.device.value);
       for (const std::int64_t w : timing.host_work) total += static_cast<double>(w);
       for (const TransferCost& t : *collectives_[c]) total += static_cast<double>(t.device.value);
     }
     if (total * steps_ / written_ * 2 > kLongest * static_cast<double>(layout_.classes.size())) {
-      throw InputError(Issue{"schedule", "steps", "take more than 46 days in all", "less work or fewer steps"});
+      throw InputError(
+          Issue{"schedule", "steps", "take more than 46 days in all", "less work or fewer steps"});
     }
   }
 
@@ -193,7 +201,8 @@ class Simulation {
           const Instruction& in = timing.program->instructions[i];
           if (in.kind != InstructionKind::kLaunch) continue;
           const KernelClass k = timing.kernel_class[in.id];
-          if (k == KernelClass::kMatmul || k == KernelClass::kAttention) n += timing.program->launches[in.id].flops.value;
+          if (k == KernelClass::kMatmul || k == KernelClass::kAttention)
+            n += timing.program->launches[in.id].flops.value;
         }
       }
       result.executed_flops_per_step += static_cast<double>(n) * static_cast<double>(c.count);
@@ -213,18 +222,21 @@ class Simulation {
 }  // namespace
 }  // namespace sim
 
-SimulationResult simulate(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options) {
+SimulationResult simulate(const Schedule& schedule, const CostModel& cost,
+                          const SimulationOptions& options) {
   return sim::Simulation(schedule, cost, options).run();
 }
 
 std::string_view name_of(Link link) {
-  static constexpr std::string_view kNames[kLinkCount] = {"NVLink", "network", "PCIe in", "PCIe out"};
+  static constexpr std::string_view kNames[kLinkCount] = {"NVLink", "network", "PCIe in",
+                                                          "PCIe out"};
   return kNames[static_cast<int>(link)];
 }
 
 std::string_view name_of(KernelClass kernel_class) {
   static constexpr std::string_view kNames[kKernelClassCount] = {
-      "matmul", "attention", "normalisation", "elementwise", "loss and embedding", "optimizer", "sharding copies", "other kernels"};
+      "matmul",    "attention",       "normalisation", "elementwise", "loss and embedding",
+      "optimizer", "sharding copies", "other kernels"};
   return kNames[static_cast<int>(kernel_class)];
 }
 

@@ -11,18 +11,19 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "hwprofiles/fact_text.h"
 #include "hwprofiles/calibration.h"
+#include "hwprofiles/fact_text.h"
 #include "study/parallel.h"
 
 namespace foreshard {
 namespace {
 
-constexpr double kHuber = 0.08;     ///< Residuals beyond count linearly.
-constexpr double kRowSd = 0.05;     ///< Spread of one laboratory against another at equal hardware.
+constexpr double kHuber = 0.08;  ///< Residuals beyond count linearly.
+constexpr double kRowSd = 0.05;  ///< Spread of one laboratory against another at equal hardware.
 constexpr int kIterations = 30;
 
-/// Solves A x = b in place for a small symmetric positive definite A; also returns the diagonal of its inverse.
+/// Solves A x = b in place for a small symmetric positive definite A; also returns the diagonal of
+/// its inverse.
 struct Solution {
   std::vector<double> x, inverse_diagonal;
 };
@@ -54,7 +55,8 @@ Solution solve(std::vector<std::vector<double>> a, std::vector<double> b) {
   return s;
 }
 
-std::map<std::string, double> laboratory_weights(const std::vector<CalibrationRow>& rows, const std::string& left_out) {
+std::map<std::string, double> laboratory_weights(const std::vector<CalibrationRow>& rows,
+                                                 const std::string& left_out) {
   std::map<std::string, double> count;
   for (const CalibrationRow& r : rows) {
     if (r.laboratory != left_out) count[r.laboratory] += 1;
@@ -89,15 +91,16 @@ double rounded(double x) {
 }
 
 /// One GPU's efficiencies after the fit.
-Json gpu_facts(const std::string& name, const CeilingFit& fit, const std::vector<std::pair<double, double>>& ranges,
-               const std::string& table) {
+Json gpu_facts(const std::string& name, const CeilingFit& fit,
+               const std::vector<std::pair<double, double>>& ranges, const std::string& table) {
   GpuProfile prior = load_gpu(name);
   forget_calibration(prior);
   GpuProfile fitted = prior;
   apply_ceilings(fit.factors, fitted);
   Json facts = Json::object();
   const auto ceilings = training_ceilings();
-  std::map<std::string_view, std::array<double, 3>> spread;   // variance, lowest and highest log factor, by efficiency
+  std::map<std::string_view, std::array<double, 3>>
+      spread;  // variance, lowest and highest log factor, by efficiency
   for (std::size_t i = 0; i < ceilings.size(); ++i) {
     if (!concerns(ceilings[i], prior)) continue;
     for (const std::string_view key : ceilings[i].efficiencies) {
@@ -115,9 +118,12 @@ Json gpu_facts(const std::string& name, const CeilingFit& fit, const std::vector
     fact.kind = FactKind::kCalibrated;
     fact.prior = std::nan("");
     fact.uncertainty = rounded(std::sqrt(s[0]));
-    fact.source = fmt::format("foreshard calibrate runs on {} rows of {} laboratories ({}); prior {:.4g} ({}); leaving one "
-                              "laboratory out {:.4g} to {:.4g}", fit.rows, fit.laboratories, table, before->value, before->source,
-                              before->value * std::exp(s[1]), before->value * std::exp(s[2]));
+    fact.source = fmt::format(
+        "foreshard calibrate runs on {} rows of {} laboratories ({}); prior {:.4g} ({}); leaving "
+        "one "
+        "laboratory out {:.4g} to {:.4g}",
+        fit.rows, fit.laboratories, table, before->value, before->source,
+        before->value * std::exp(s[1]), before->value * std::exp(s[2]));
     facts[std::string(key)] = fact_to_json(fact);
   }
   return facts;
@@ -125,7 +131,8 @@ Json gpu_facts(const std::string& name, const CeilingFit& fit, const std::vector
 
 Json residuals_json(const std::vector<CalibrationRow>& rows, const CeilingFit& fit) {
   std::map<std::string, std::vector<double>> by_laboratory;
-  for (const CalibrationRow& r : rows) by_laboratory[r.laboratory].push_back(std::exp(residual(r, fit.factors)) - 1);
+  for (const CalibrationRow& r : rows)
+    by_laboratory[r.laboratory].push_back(std::exp(residual(r, fit.factors)) - 1);
   Json out = Json::object();
   for (auto& [name, errors] : by_laboratory) {
     double mean = 0, absolute = 0;
@@ -133,20 +140,23 @@ Json residuals_json(const std::vector<CalibrationRow>& rows, const CeilingFit& f
       mean += e / static_cast<double>(errors.size());
       absolute += std::fabs(e) / static_cast<double>(errors.size());
     }
-    out[name] = {{"rows", errors.size()}, {"mean_error", rounded(mean)}, {"mean_absolute_error", rounded(absolute)}};
+    out[name] = {{"rows", errors.size()},
+                 {"mean_error", rounded(mean)},
+                 {"mean_absolute_error", rounded(absolute)}};
   }
   return out;
 }
 
-/// Root mean square over laboratories of the mean residual that a fit to the others leaves: machines and software of one
-/// place against those of another.
+/// Root mean square over laboratories of the mean residual that a fit to the others leaves:
+/// machines and software of one place against those of another.
 double machine_spread(const std::vector<CalibrationRow>& rows) {
-  std::map<std::string, std::pair<double, double>> sums;   // Sum of residuals, rows.
+  std::map<std::string, std::pair<double, double>> sums;  // Sum of residuals, rows.
   for (const CalibrationRow& r : rows) sums[r.laboratory].second += 1;
   double square = 0, weight = 0;
   for (auto& [name, s] : sums) {
     const CeilingFit fit = fit_ceilings(rows, name);
-    for (const CalibrationRow& r : rows) s.first += r.laboratory == name ? residual(r, fit.factors) : 0;
+    for (const CalibrationRow& r : rows)
+      s.first += r.laboratory == name ? residual(r, fit.factors) : 0;
     const double mean = s.first / s.second, w = std::sqrt(s.second);
     square += w * mean * mean;
     weight += w;
@@ -174,12 +184,14 @@ Json coverage_json(const std::vector<CalibrationRow>& rows) {
 }  // namespace
 
 std::string laboratory_of(const std::string& source_id) {
-  const auto end = std::find_if(source_id.begin(), source_id.end(), [](unsigned char c) { return std::isalpha(c) == 0; });
+  const auto end = std::find_if(source_id.begin(), source_id.end(),
+                                [](unsigned char c) { return std::isalpha(c) == 0; });
   return std::string(source_id.begin(), end);
 }
 
-std::vector<CalibrationRow> calibration_rows(const RunsTable& table, const CostParameters& parameters) {
-  std::vector<CalibrationRow> found(table.runs.size());   // Without row_id: no part of the fit.
+std::vector<CalibrationRow> calibration_rows(const RunsTable& table,
+                                             const CostParameters& parameters) {
+  std::vector<CalibrationRow> found(table.runs.size());  // Without row_id: no part of the fit.
   parallel_for(table.runs.size(), [&](std::size_t i) {
     const MeasuredRun& run = table.runs[i];
     if (!run.step_time_s) return;
@@ -187,7 +199,9 @@ std::vector<CalibrationRow> calibration_rows(const RunsTable& table, const CostP
     if (!job.refusal.empty() || !job.calibrates) return;
     const GpuProfile& gpu = job.job.hardware.gpu;
     const auto ceilings = training_ceilings();
-    if (std::none_of(ceilings.begin(), ceilings.end(), [&](const TrainingCeiling& c) { return concerns(c, gpu); })) return;
+    if (std::none_of(ceilings.begin(), ceilings.end(),
+                     [&](const TrainingCeiling& c) { return concerns(c, gpu); }))
+      return;
     try {
       const PlannedRun planned(std::move(job));
       found[i].model = sensitivity_of(planned);
@@ -209,7 +223,8 @@ CeilingFit fit_ceilings(const std::vector<CalibrationRow>& rows, const std::stri
   const auto ceilings = training_ceilings();
   const std::size_t n = ceilings.size();
   const std::map<std::string, double> weights = laboratory_weights(rows, left_out);
-  CeilingFit fit{CeilingFactors(n, 0.0), std::vector<double>(n, 0.0), 0, static_cast<std::int64_t>(weights.size())};
+  CeilingFit fit{CeilingFactors(n, 0.0), std::vector<double>(n, 0.0), 0,
+                 static_cast<std::int64_t>(weights.size())};
   for (int iteration = 0; iteration < kIterations; ++iteration) {
     std::vector<std::vector<double>> a(n, std::vector<double>(n, 0.0));
     std::vector<double> b(n, 0.0);
@@ -222,10 +237,12 @@ CeilingFit fit_ceilings(const std::vector<CalibrationRow>& rows, const std::stri
       if (row.laboratory == left_out) continue;
       ++fit.rows;
       const double r = residual(row, fit.factors), t = row.model.at(fit.factors);
-      const double w = weights.at(row.laboratory) / (kRowSd * kRowSd) * std::min(1.0, kHuber / std::max(std::fabs(r), 1e-9));
+      const double w = weights.at(row.laboratory) / (kRowSd * kRowSd) *
+                       std::min(1.0, kHuber / std::max(std::fabs(r), 1e-9));
       std::vector<double> slope(n);
       for (std::size_t i = 0; i < n; ++i) {
-        slope[i] = row.model.parts_s[i] * ceilings[i].sense * std::exp(ceilings[i].sense * fit.factors[i]) / t;
+        slope[i] = row.model.parts_s[i] * ceilings[i].sense *
+                   std::exp(ceilings[i].sense * fit.factors[i]) / t;
       }
       for (std::size_t i = 0; i < n; ++i) {
         b[i] -= w * slope[i] * r;
@@ -244,14 +261,20 @@ CeilingFit fit_ceilings(const std::vector<CalibrationRow>& rows, const std::stri
   return fit;
 }
 
-Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit& fit, const std::string& table_name) {
+Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit& fit,
+                      const std::string& table_name) {
   const auto ranges = ranges_of(rows);
   Json out = {{"name", "training"}, {"written_by", "foreshard calibrate runs " + table_name}};
   Json ceilings = Json::array();
   for (std::size_t i = 0; i < training_ceilings().size(); ++i) {
     const TrainingCeiling& c = training_ceilings()[i];
-    ceilings.push_back({{"name", c.name}, {"meaning", c.meaning}, {"prior_sd", c.sd}, {"factor", rounded(std::exp(fit.factors[i]))},
-                        {"sd", rounded(fit.sd[i])}, {"range", {rounded(std::exp(ranges[i].first)), rounded(std::exp(ranges[i].second))}}});
+    ceilings.push_back(
+        {{"name", c.name},
+         {"meaning", c.meaning},
+         {"prior_sd", c.sd},
+         {"factor", rounded(std::exp(fit.factors[i]))},
+         {"sd", rounded(fit.sd[i])},
+         {"range", {rounded(std::exp(ranges[i].first)), rounded(std::exp(ranges[i].second))}}});
   }
   out["ceilings"] = std::move(ceilings);
   out["residuals"] = residuals_json(rows, fit);
@@ -259,7 +282,8 @@ Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit&
   Fact spread;
   spread.value = rounded(machine_spread(rows));
   spread.kind = FactKind::kCalibrated;
-  spread.source = fmt::format("what fits to other laboratories leave of each, root mean square ({})", table_name);
+  spread.source = fmt::format(
+      "what fits to other laboratories leave of each, root mean square ({})", table_name);
   std::set<std::string> gpus;
   for (const TrainingCeiling& c : training_ceilings()) gpus.insert(c.gpus.begin(), c.gpus.end());
   for (const std::string& name : gpus) {

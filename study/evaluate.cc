@@ -22,14 +22,16 @@ double Evaluation::tokens_per_second_per_gpu() const {
 }
 
 double Evaluation::model_flops_utilisation(const Job& job) const {
-  return utilisation(static_cast<double>(schedule.model_flops_per_step.value), result.step_time, job);
+  return utilisation(static_cast<double>(schedule.model_flops_per_step.value), result.step_time,
+                     job);
 }
 
 double Evaluation::hardware_flops_utilisation(const Job& job) const {
   return utilisation(result.executed_flops_per_step, result.step_time, job);
 }
 
-SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware, const SimulationOptions& options) {
+SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware,
+                             const SimulationOptions& options) {
   const Cluster cluster = make_cluster(hardware, static_cast<int>(schedule.world));
   return simulate(schedule, *make_cost_model(cluster), options);
 }

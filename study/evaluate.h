@@ -18,7 +18,8 @@ struct Evaluation {
   SimulationResult result;
 
   double tokens_per_second_per_gpu() const;
-  /// Model FLOPs (without recomputation) over time and dense peak of the job's compute dtype; 0 where the peak is unknown.
+  /// Model FLOPs (without recomputation) over time and dense peak of the job's compute dtype; 0
+  /// where the peak is unknown.
   double model_flops_utilisation(const Job& job) const;
   /// The same with the executed FLOPs.
   double hardware_flops_utilisation(const Job& job) const;
@@ -27,6 +28,7 @@ struct Evaluation {
 /// InputError if the job is impossible: for the model, or for the machines.
 Evaluation evaluate(const Job& job, const SimulationOptions& options = {});
 /// With a schedule that is already there.
-SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware, const SimulationOptions& options = {});
+SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware,
+                             const SimulationOptions& options = {});
 
 }  // namespace foreshard

@@ -9,42 +9,61 @@ namespace {
 
 std::string short_dtype(DType t) {
   switch (t) {
-    case DType::kFloat32: return "fp32";
-    case DType::kBFloat16: return "bf16";
-    case DType::kFloat16: return "fp16";
-    default: return std::string(name_of(t));
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kBFloat16:
+      return "bf16";
+    case DType::kFloat16:
+      return "fp16";
+    default:
+      return std::string(name_of(t));
   }
 }
 
 std::string checkpointing(const ParallelConfig& c) {
   switch (c.checkpoint) {
-    case CheckpointKind::kNone: return "no checkpointing";
-    case CheckpointKind::kFull: return "full checkpointing";
-    case CheckpointKind::kEveryK: return fmt::format("checkpointing every {} blocks", c.checkpoint_every);
-    case CheckpointKind::kSelectiveOp: return "selective checkpointing";
-    case CheckpointKind::kModules: return "checkpointing of named modules";
+    case CheckpointKind::kNone:
+      return "no checkpointing";
+    case CheckpointKind::kFull:
+      return "full checkpointing";
+    case CheckpointKind::kEveryK:
+      return fmt::format("checkpointing every {} blocks", c.checkpoint_every);
+    case CheckpointKind::kSelectiveOp:
+      return "selective checkpointing";
+    case CheckpointKind::kModules:
+      return "checkpointing of named modules";
   }
   return "";
 }
 
 std::string network_text(const HardwareProfile& h) {
-  if (h.network.kind == NetworkKind::kNone || !h.network.nics.known() || !h.network.nic_rate.known()) return "";
-  return fmt::format(", {} x {:.0f} Gb/s {}", h.network.nics.count(), h.network.nic_rate.value * 8 / 1e9,
-                     name_of(h.network.kind));
+  if (h.network.kind == NetworkKind::kNone || !h.network.nics.known() ||
+      !h.network.nic_rate.known())
+    return "";
+  return fmt::format(", {} x {:.0f} Gb/s {}", h.network.nics.count(),
+                     h.network.nic_rate.value * 8 / 1e9, name_of(h.network.kind));
 }
 
 }  // namespace
 
 std::string title_of(FrameworkKind f) {
   switch (f) {
-    case FrameworkKind::kUnsharded: return "one device";
-    case FrameworkKind::kDdp: return "DDP";
-    case FrameworkKind::kFsdp2: return "FSDP2";
-    case FrameworkKind::kFsdp1: return "FSDP1";
-    case FrameworkKind::kZero1: return "ZeRO-1";
-    case FrameworkKind::kZero2: return "ZeRO-2";
-    case FrameworkKind::kZero3: return "ZeRO-3";
-    case FrameworkKind::kShardedOptimizer: return "data parallel, sharded optimizer";
+    case FrameworkKind::kUnsharded:
+      return "one device";
+    case FrameworkKind::kDdp:
+      return "DDP";
+    case FrameworkKind::kFsdp2:
+      return "FSDP2";
+    case FrameworkKind::kFsdp1:
+      return "FSDP1";
+    case FrameworkKind::kZero1:
+      return "ZeRO-1";
+    case FrameworkKind::kZero2:
+      return "ZeRO-2";
+    case FrameworkKind::kZero3:
+      return "ZeRO-3";
+    case FrameworkKind::kShardedOptimizer:
+      return "data parallel, sharded optimizer";
   }
   return "";
 }
@@ -65,23 +84,38 @@ std::string describe_precision(const ParallelConfig& c) {
 std::string describe_wrapping(const ParallelConfig& c) {
   std::string out;
   switch (c.wrap.kind) {
-    case WrapPolicy::Kind::kBlocks: out = "each block"; break;
-    case WrapPolicy::Kind::kEveryK: out = fmt::format("every {} blocks", c.wrap.every); break;
-    case WrapPolicy::Kind::kRootOnly: out = "root only"; break;
-    case WrapPolicy::Kind::kSize: out = fmt::format("units of {} elements", c.wrap.min_elements); break;
-    case WrapPolicy::Kind::kModules: out = "named modules"; break;
-    case WrapPolicy::Kind::kCalls: out = "explicit calls"; break;
+    case WrapPolicy::Kind::kBlocks:
+      out = "each block";
+      break;
+    case WrapPolicy::Kind::kEveryK:
+      out = fmt::format("every {} blocks", c.wrap.every);
+      break;
+    case WrapPolicy::Kind::kRootOnly:
+      out = "root only";
+      break;
+    case WrapPolicy::Kind::kSize:
+      out = fmt::format("units of {} elements", c.wrap.min_elements);
+      break;
+    case WrapPolicy::Kind::kModules:
+      out = "named modules";
+      break;
+    case WrapPolicy::Kind::kCalls:
+      out = "explicit calls";
+      break;
   }
-  if (c.wrap.kind != WrapPolicy::Kind::kRootOnly && !c.wrap.root_split) out += ", embedding and head in the root";
+  if (c.wrap.kind != WrapPolicy::Kind::kRootOnly && !c.wrap.root_split)
+    out += ", embedding and head in the root";
   if (c.reshard.kind == Reshard::Kind::kNo) out += ", kept gathered";
-  if (c.reshard.kind == Reshard::Kind::kGroup) out += fmt::format(", resharded to {}", c.reshard.group);
+  if (c.reshard.kind == Reshard::Kind::kGroup)
+    out += fmt::format(", resharded to {}", c.reshard.group);
   return out;
 }
 
 std::string describe_machines(const HardwareProfile& h, std::int64_t gpus) {
   const std::int64_t per_node = std::max<std::int64_t>(1, h.gpus_per_node());
   const std::int64_t nodes = (gpus + per_node - 1) / per_node;
-  return fmt::format("{} x {} ({} node{}{})", gpus, h.gpu.title, nodes, nodes == 1 ? "" : "s", nodes == 1 ? "" : network_text(h));
+  return fmt::format("{} x {} ({} node{}{})", gpus, h.gpu.title, nodes, nodes == 1 ? "" : "s",
+                     nodes == 1 ? "" : network_text(h));
 }
 
 }  // namespace foreshard

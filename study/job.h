@@ -1,6 +1,7 @@
 #pragma once
 
-// One question to the tool: a model, how it is trained, and the machines. Every study varies one of these.
+// One question to the tool: a model, how it is trained, and the machines. Every study varies one of
+// these.
 
 #include <cstdint>
 #include <memory>
@@ -14,11 +15,12 @@
 namespace foreshard {
 
 struct Job {
-  std::shared_ptr<const Model> model;   ///< Shared: studies copy jobs by the hundred.
+  std::shared_ptr<const Model> model;  ///< Shared: studies copy jobs by the hundred.
   ParallelConfig config;
   HardwareProfile hardware;
-  std::int64_t gpus = 1;                ///< = config.world().
-  AttentionKernel attention_kernel = AttentionKernel::kFlash2;   ///< Generation of the flash kernels.
+  std::int64_t gpus = 1;  ///< = config.world().
+  AttentionKernel attention_kernel =
+      AttentionKernel::kFlash2;  ///< Generation of the flash kernels.
 };
 
 /// "FSDP2", "ZeRO-3", ... as people write them.

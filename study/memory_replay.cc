@@ -10,11 +10,13 @@
 namespace foreshard {
 namespace {
 
-/// A device that comes forward only when the host waits: an event is complete once the host has waited for it, or for work
-/// that waited for it. Each stream knows how far every stream is when it gets there.
+/// A device that comes forward only when the host waits: an event is complete once the host has
+/// waited for it, or for work that waited for it. Each stream knows how far every stream is when it
+/// gets there.
 class WaitedProgress final : public StreamProgress {
  public:
-  explicit WaitedProgress(std::size_t streams) : streams_(streams, Clock(streams)), host_(streams) {}
+  explicit WaitedProgress(std::size_t streams)
+      : streams_(streams, Clock(streams)), host_(streams) {}
 
   Event record(std::uint32_t stream) override {
     Clock& own = streams_[stream];
@@ -30,10 +32,14 @@ class WaitedProgress final : public StreamProgress {
 
   // Instructions of the program.
   void record_event(std::uint32_t event, std::uint32_t stream) { events_[event] = record(stream); }
-  void wait_event(std::uint32_t stream, std::uint32_t event) { join(streams_[stream], clock_of(event)); }
+  void wait_event(std::uint32_t stream, std::uint32_t event) {
+    join(streams_[stream], clock_of(event));
+  }
   void sync_event(std::uint32_t event) { join(host_, clock_of(event)); }
   void sync_stream(std::uint32_t stream) { join(host_, streams_[stream]); }
-  void sync_device() { for (const Clock& c : streams_) join(host_, c); }
+  void sync_device() {
+    for (const Clock& c : streams_) join(host_, c);
+  }
 
  private:
   using Clock = std::vector<std::uint64_t>;
@@ -59,7 +65,9 @@ class Replay {
         options_(options),
         source_(options.device_memory),
         waited_(program.streams.size()),
-        allocator_(options.allocator, source_, options.events_only_when_waited ? static_cast<StreamProgress&>(waited_) : instant_) {
+        allocator_(
+            options.allocator, source_,
+            options.events_only_when_waited ? static_cast<StreamProgress&>(waited_) : instant_) {
     blocks_.resize(program.buffers.size());
   }
 
@@ -76,19 +84,35 @@ class Replay {
  private:
   bool execute(const Instruction& op) {
     switch (op.kind) {
-      case InstructionKind::kAlloc: return allocate(op.id);
+      case InstructionKind::kAlloc:
+        return allocate(op.id);
       case InstructionKind::kFree:
         allocator_.free(blocks_[op.id]);
         blocks_[op.id] = {};
         return true;
-      case InstructionKind::kRecordStream: allocator_.record_stream(blocks_[op.id], op.stream); return true;
-      case InstructionKind::kRecordEvent: waited_.record_event(op.id, op.stream); return true;
-      case InstructionKind::kWaitEvent: waited_.wait_event(op.stream, op.id); return true;
-      case InstructionKind::kSyncEvent: waited_.sync_event(op.id); return true;
-      case InstructionKind::kSyncStream: waited_.sync_stream(op.stream); return true;
-      case InstructionKind::kSyncDevice: waited_.sync_device(); return true;
-      case InstructionKind::kMark: mark(program_.marks[op.id]); return true;
-      default: return true;
+      case InstructionKind::kRecordStream:
+        allocator_.record_stream(blocks_[op.id], op.stream);
+        return true;
+      case InstructionKind::kRecordEvent:
+        waited_.record_event(op.id, op.stream);
+        return true;
+      case InstructionKind::kWaitEvent:
+        waited_.wait_event(op.stream, op.id);
+        return true;
+      case InstructionKind::kSyncEvent:
+        waited_.sync_event(op.id);
+        return true;
+      case InstructionKind::kSyncStream:
+        waited_.sync_stream(op.stream);
+        return true;
+      case InstructionKind::kSyncDevice:
+        waited_.sync_device();
+        return true;
+      case InstructionKind::kMark:
+        mark(program_.marks[op.id]);
+        return true;
+      default:
+        return true;
     }
   }
 
@@ -113,7 +137,7 @@ class Replay {
         result_.init_reserved = allocator_.stats().reserved.current;
       }
       end_step();
-      waited_.sync_device();                // The recording script synchronises the device between steps.
+      waited_.sync_device();  // The recording script synchronises the device between steps.
       ++steps_begun_;
       step_ = {};
       micro_ = 0;
@@ -123,8 +147,10 @@ class Replay {
 
   std::string name(Phase p) const {
     const std::string text(name_of(p == Phase::kRecompute ? Phase::kBackward : p));
-    const bool inside = p == Phase::kInput || p == Phase::kForward || p == Phase::kLoss || p == Phase::kBackward || p == Phase::kRecompute;
-    if (!options_.number_micro_batches || !inside || (p == Phase::kInput && micro_ == 0)) return text;
+    const bool inside = p == Phase::kInput || p == Phase::kForward || p == Phase::kLoss ||
+                        p == Phase::kBackward || p == Phase::kRecompute;
+    if (!options_.number_micro_batches || !inside || (p == Phase::kInput && micro_ == 0))
+      return text;
     return text + " mb" + std::to_string(micro_);
   }
 
@@ -172,6 +198,8 @@ class Replay {
 
 }  // namespace
 
-MemoryReplay replay_memory(const RankProgram& program, const ReplayOptions& options) { return Replay(program, options).run(); }
+MemoryReplay replay_memory(const RankProgram& program, const ReplayOptions& options) {
+  return Replay(program, options).run();
+}
 
 }  // namespace foreshard

@@ -1,6 +1,7 @@
 #pragma once
 
-// Memory of a program on the caching allocator, without a clock: its allocations and frees in host order.
+// Memory of a program on the caching allocator, without a clock: its allocations and frees in host
+// order.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +15,7 @@
 namespace foreshard {
 
 struct PhasePeaks {
-  std::string phase;                      ///< "forward", "backward mb1", ...
+  std::string phase;  ///< "forward", "backward mb1", ...
   std::int64_t peak_allocated = 0, peak_reserved = 0, peak_active = 0;
 };
 
@@ -22,21 +23,22 @@ struct StepPeaks {
   std::vector<PhasePeaks> phases;
   std::int64_t peak_allocated = 0, peak_reserved = 0, peak_active = 0;
   std::int64_t allocated_end = 0, reserved_end = 0;
-  std::int64_t retries = 0;               ///< Since the start.
+  std::int64_t retries = 0;  ///< Since the start.
 };
 
 struct MemoryReplay {
   std::int64_t init_allocated = 0, init_reserved = 0;
-  std::vector<StepPeaks> steps;          ///< Completed ones.
+  std::vector<StepPeaks> steps;  ///< Completed ones.
   std::int64_t retries = 0, ooms = 0;
-  std::optional<std::string> oom;         ///< Phase in which memory ran out ("init" before the first step).
+  std::optional<std::string>
+      oom;  ///< Phase in which memory ran out ("init" before the first step).
 };
 
 struct ReplayOptions {
   AllocatorOptions allocator;
   Bytes device_memory;
-  bool events_only_when_waited = false;   ///< Streams advance only when the host waits for them.
-  bool number_micro_batches = false;      ///< Phase names carry the micro-batch.
+  bool events_only_when_waited = false;  ///< Streams advance only when the host waits for them.
+  bool number_micro_batches = false;     ///< Phase names carry the micro-batch.
 };
 
 MemoryReplay replay_memory(const RankProgram& program, const ReplayOptions& options);

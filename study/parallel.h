@@ -11,11 +11,12 @@
 
 namespace foreshard {
 
-/// Calls `work(i)` for i = 0 .. n - 1 on all cores, in no fixed order; `work` must not depend on it. The first exception
-/// is thrown again when all have stopped.
+/// Calls `work(i)` for i = 0 .. n - 1 on all cores, in no fixed order; `work` must not depend on
+/// it. The first exception is thrown again when all have stopped.
 template <typename Work>
 void parallel_for(std::size_t n, const Work& work) {
-  const std::size_t threads = std::min<std::size_t>(n, std::max(1u, std::thread::hardware_concurrency()));
+  const std::size_t threads =
+      std::min<std::size_t>(n, std::max(1u, std::thread::hardware_concurrency()));
   std::atomic<std::size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;
@@ -40,7 +41,8 @@ void parallel_for(std::size_t n, const Work& work) {
 /// Tells a caller how many of `all` parallel pieces are done, one call at a time.
 class Progress {
  public:
-  Progress(const std::function<void(int, int)>& tell, std::size_t all) : tell_(tell), all_(static_cast<int>(all)) {}
+  Progress(const std::function<void(int, int)>& tell, std::size_t all)
+      : tell_(tell), all_(static_cast<int>(all)) {}
   void one_more() {
     if (!tell_) return;
     const std::lock_guard<std::mutex> lock(mutex_);

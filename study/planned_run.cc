@@ -11,7 +11,8 @@ namespace {
 
 /// Relative change of each ceiling's share of the time when its part is measured.
 constexpr double kProbe = 0.05;
-/// Steps until the allocator has all segments that it will ever have; measured runs are averages of later ones.
+/// Steps until the allocator has all segments that it will ever have; measured runs are averages of
+/// later ones.
 constexpr std::int32_t kSettledSteps = 4;
 
 }  // namespace
@@ -22,24 +23,27 @@ PlannedRun::PlannedRun(RunJob job) : job_(std::move(job)) {
   schedule_ = plan(*job_.job.model, job_.job.config, options);
 }
 
-SimulationResult PlannedRun::simulate(const std::optional<CeilingFactors>& factors, MemoryDetail memory,
-                                      Detail detail) const {
+SimulationResult PlannedRun::simulate(const std::optional<CeilingFactors>& factors,
+                                      MemoryDetail memory, Detail detail) const {
   HardwareProfile hardware = job_.job.hardware;
   if (factors) apply_ceilings(*factors, hardware.gpu);
   CostParameters parameters = job_.parameters;
-  const double bandwidth = hardware.gpu.memory_bandwidth.value * hardware.gpu.efficiency_or("memory_bound", 0.82);
+  const double bandwidth =
+      hardware.gpu.memory_bandwidth.value * hardware.gpu.efficiency_or("memory_bound", 0.82);
   parameters.step.fixed += from_seconds(job_.extra_bytes / bandwidth);
   SimulationOptions options;
   options.detail = detail;
   options.memory = memory;
   if (memory != MemoryDetail::kNone) options.steps = kSettledSteps;
-  return foreshard::simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.job.gpus)), options, parameters);
+  return foreshard::simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.job.gpus)),
+                             options, parameters);
 }
 
 double RunSensitivity::at(const CeilingFactors& factors) const {
   const auto ceilings = training_ceilings();
   double t = step_s;
-  for (std::size_t i = 0; i < ceilings.size(); ++i) t += parts_s[i] * (std::exp(ceilings[i].sense * factors[i]) - 1);
+  for (std::size_t i = 0; i < ceilings.size(); ++i)
+    t += parts_s[i] * (std::exp(ceilings[i].sense * factors[i]) - 1);
   return t;
 }
 

@@ -20,7 +20,8 @@ class PlannedRun {
 
   /// With the hardware's own (calibrated) constants, or with these factors on the priors.
   SimulationResult simulate(const std::optional<CeilingFactors>& factors = std::nullopt,
-                            MemoryDetail memory = MemoryDetail::kClasses, Detail detail = Detail::kTimesOnly) const;
+                            MemoryDetail memory = MemoryDetail::kClasses,
+                            Detail detail = Detail::kTimesOnly) const;
 
  private:
   RunJob job_;

@@ -21,7 +21,8 @@ struct Record {
   std::vector<std::string> fields;
 };
 
-/// Splits CSV text (RFC 4180: quoted fields may hold commas, quotes doubled, line ends) into records.
+/// Splits CSV text (RFC 4180: quoted fields may hold commas, quotes doubled, line ends) into
+/// records.
 std::vector<Record> split(const std::string& text, IssueList& issues) {
   std::vector<Record> records;
   Record record{1, {}};
@@ -41,13 +42,19 @@ std::vector<Record> split(const std::string& text, IssueList& issues) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\n') {
-      if (quoted) field += c; else end_record();
+      if (quoted)
+        field += c;
+      else
+        end_record();
       ++line;
       if (!quoted) record.line = line;
     } else if (quoted) {
-      if (c != '"') field += c;
-      else if (i + 1 < text.size() && text[i + 1] == '"') field += text[++i];
-      else quoted = false;
+      if (c != '"')
+        field += c;
+      else if (i + 1 < text.size() && text[i + 1] == '"')
+        field += text[++i];
+      else
+        quoted = false;
     } else if (c == '"' && field.empty()) {
       quoted = any = true;
     } else if (c == ',') {
@@ -66,7 +73,8 @@ std::vector<Record> split(const std::string& text, IssueList& issues) {
 /// Reads the fields of one record by column name.
 class RowReader {
  public:
-  RowReader(const std::map<std::string, std::size_t>& columns, const Record& record, IssueList& issues)
+  RowReader(const std::map<std::string, std::size_t>& columns, const Record& record,
+            IssueList& issues)
       : columns_(columns), record_(record), issues_(issues) {}
 
   std::string text(const char* column) const { return record_.fields[columns_.at(column)]; }
@@ -88,7 +96,8 @@ class RowReader {
     if (s.empty()) return std::nullopt;
     std::int64_t v = 0;
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), v);
-    if (error != std::errc{} || end != s.data() + s.size() || v < 1 || v > (std::int64_t{1} << 40)) {
+    if (error != std::errc{} || end != s.data() + s.size() || v < 1 ||
+        v > (std::int64_t{1} << 40)) {
       complain(column, s, "a whole number from 1");
       return std::nullopt;
     }
@@ -97,7 +106,8 @@ class RowReader {
 
  private:
   void complain(const char* column, const std::string& found, const char* allowed) const {
-    issues_.add(fmt::format("line {}, column {}", record_.line, column), "found \"" + found.substr(0, 60) + "\"", allowed);
+    issues_.add(fmt::format("line {}, column {}", record_.line, column),
+                "found \"" + found.substr(0, 60) + "\"", allowed);
   }
 
   const std::map<std::string, std::size_t>& columns_;
@@ -105,11 +115,38 @@ class RowReader {
   IssueList& issues_;
 };
 
-const std::vector<std::string> kColumns = {
-    "source_id", "row_id", "model", "params_b", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab",
-    "seq_len", "gpu", "n_gpus", "gpus_per_node", "inter_node_link", "strategy", "dp_shard", "dp_replicate", "tp", "pp",
-    "cp", "micro_batch", "grad_accum", "precision", "ac_mode", "compile", "attention_impl", "tokens_per_s_per_gpu",
-    "step_time_s", "peak_mem_gib", "mem_kind", "notes"};
+const std::vector<std::string> kColumns = {"source_id",
+                                           "row_id",
+                                           "model",
+                                           "params_b",
+                                           "n_layers",
+                                           "d_model",
+                                           "n_heads",
+                                           "n_kv_heads",
+                                           "d_ff",
+                                           "vocab",
+                                           "seq_len",
+                                           "gpu",
+                                           "n_gpus",
+                                           "gpus_per_node",
+                                           "inter_node_link",
+                                           "strategy",
+                                           "dp_shard",
+                                           "dp_replicate",
+                                           "tp",
+                                           "pp",
+                                           "cp",
+                                           "micro_batch",
+                                           "grad_accum",
+                                           "precision",
+                                           "ac_mode",
+                                           "compile",
+                                           "attention_impl",
+                                           "tokens_per_s_per_gpu",
+                                           "step_time_s",
+                                           "peak_mem_gib",
+                                           "mem_kind",
+                                           "notes"};
 
 std::map<std::string, std::size_t> read_header(const Record& header, IssueList& issues) {
   std::map<std::string, std::size_t> columns;
@@ -117,7 +154,8 @@ std::map<std::string, std::size_t> read_header(const Record& header, IssueList& 
   for (const std::string& name : kColumns) {
     if (columns.count(name) == 0) {
       const std::string near = nearest_name(name, header.fields);
-      issues.add("line 1", "no column \"" + name + "\"", near.empty() ? "" : "the nearest is \"" + near + "\"");
+      issues.add("line 1", "no column \"" + name + "\"",
+                 near.empty() ? "" : "the nearest is \"" + near + "\"");
       columns[name] = 0;
     }
   }
@@ -167,7 +205,8 @@ RunsTable read_runs_table(const std::filesystem::path& path) {
   RunsTable table{path.string(), {}};
   IssueList issues(table.file);
   const std::vector<Record> records = split(read_text_file(path), issues);
-  if (records.empty()) issues.add("", "no header line", "a CSV file with the columns of docs/formats/runs.md");
+  if (records.empty())
+    issues.add("", "no header line", "a CSV file with the columns of docs/formats/runs.md");
   issues.throw_if_any();
   const auto columns = read_header(records[0], issues);
   issues.throw_if_any();
@@ -176,12 +215,14 @@ RunsTable read_runs_table(const std::filesystem::path& path) {
     const Record& record = records[i];
     if (record.fields.size() != records[0].fields.size()) {
       issues.add(fmt::format("line {}", record.line),
-                 fmt::format("{} fields, the header has {}", record.fields.size(), records[0].fields.size()));
+                 fmt::format("{} fields, the header has {}", record.fields.size(),
+                             records[0].fields.size()));
       continue;
     }
     table.runs.push_back(read_run(RowReader(columns, record, issues)));
     if (!ids.insert(table.runs.back().row_id).second) {
-      issues.add(fmt::format("line {}", record.line), "row_id \"" + table.runs.back().row_id + "\" stands here twice");
+      issues.add(fmt::format("line {}", record.line),
+                 "row_id \"" + table.runs.back().row_id + "\" stands here twice");
     }
   }
   issues.throw_if_any();

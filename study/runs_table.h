@@ -1,6 +1,7 @@
 #pragma once
 
-// Tables of measured training runs: a CSV file with the columns below, one run a row (docs/formats/runs.md).
+// Tables of measured training runs: a CSV file with the columns below, one run a row
+// (docs/formats/runs.md).
 
 #include <filesystem>
 #include <optional>
@@ -28,8 +29,9 @@ struct RunsTable {
   std::vector<MeasuredRun> runs;
 };
 
-/// Reads a table; columns may stand in any order, further columns are ignored. InputError with line numbers: missing
-/// columns, wrong field counts, fields that are not numbers, an unterminated quote, a row id twice.
+/// Reads a table; columns may stand in any order, further columns are ignored. InputError with line
+/// numbers: missing columns, wrong field counts, fields that are not numbers, an unterminated
+/// quote, a row id twice.
 RunsTable read_runs_table(const std::filesystem::path& path);
 
 }  // namespace foreshard

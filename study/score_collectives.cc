@@ -26,14 +26,16 @@ ScoredTable score_table(const CollectiveTable& table, CollectiveScoring scoring)
   };
   if (scoring == CollectiveScoring::kCatalogue || table.rows.size() < 2) {
     const auto model = model_of(machine);
-    for (const auto& row : table.rows) add(row, benchmark_seconds(model, table.kind, row.bytes, machine.overhead));
+    for (const auto& row : table.rows)
+      add(row, benchmark_seconds(model, table.kind, row.bytes, machine.overhead));
   } else {
     CalibrationInput input{machine.profile, machine.placement, table.kind, machine.overhead, {}};
     for (std::size_t i = 0; i < table.rows.size(); i += 2) {
       input.samples.push_back({table.rows[i].bytes, table.rows[i].undisturbed_seconds()});
     }
     const auto calibration = calibrate_collectives(input);
-    for (std::size_t i = 1; i < table.rows.size(); i += 2) add(table.rows[i], calibration.predict(table.rows[i].bytes));
+    for (std::size_t i = 1; i < table.rows.size(); i += 2)
+      add(table.rows[i], calibration.predict(table.rows[i].bytes));
     scored.warnings = calibration.warnings;
   }
   for (const auto& row : scored.rows) {
@@ -75,7 +77,9 @@ Json to_json(const CollectiveScore& score) {
   for (const auto& table : score.tables) {
     Json rows = Json::array();
     for (const auto& row : table.rows) {
-      rows.push_back({{"bytes", row.bytes.value}, {"measured_s", row.measured_s}, {"predicted_s", row.predicted_s}});
+      rows.push_back({{"bytes", row.bytes.value},
+                      {"measured_s", row.measured_s},
+                      {"predicted_s", row.predicted_s}});
     }
     json["tables"].push_back({{"id", table.id},
                               {"hardware", table.hardware},
@@ -86,23 +90,30 @@ Json to_json(const CollectiveScore& score) {
                               {"rows", std::move(rows)}});
   }
   json["skipped"] = Json::array();
-  for (const auto& table : score.skipped) json["skipped"].push_back({{"id", table.id}, {"reason", table.reason}});
-  json["summary"] = {{"tables", score.tables.size()}, {"mape", score.mape}, {"mape_without_doubts", score.mape_clear}};
+  for (const auto& table : score.skipped)
+    json["skipped"].push_back({{"id", table.id}, {"reason", table.reason}});
+  json["summary"] = {{"tables", score.tables.size()},
+                     {"mape", score.mape},
+                     {"mape_without_doubts", score.mape_clear}};
   return json;
 }
 
 std::string to_text(const CollectiveScore& score) {
   std::vector<const ScoredTable*> order;
   for (const auto& table : score.tables) order.push_back(&table);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->mape < b->mape; });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* a, const auto* b) { return a->mape < b->mape; });
   std::string text = fmt::format("{:<36} {:>6} {:>7}  {}\n", "table", "mean", "worst", "hardware");
   for (const auto* table : order) {
-    text += fmt::format("{:<36} {:>5.1f}% {:>6.1f}%  {}{}\n", table->id, 100 * table->mape, 100 * table->worst,
-                        table->hardware, table->doubts.empty() ? "" : fmt::format("  ({})", fmt::join(table->doubts, "; ")));
+    text += fmt::format(
+        "{:<36} {:>5.1f}% {:>6.1f}%  {}{}\n", table->id, 100 * table->mape, 100 * table->worst,
+        table->hardware,
+        table->doubts.empty() ? "" : fmt::format("  ({})", fmt::join(table->doubts, "; ")));
   }
-  for (const auto& table : score.skipped) text += fmt::format("{:<36} skipped: {}\n", table.id, table.reason);
-  text += fmt::format("mean of {} tables {:.2f} %, of those without doubts {:.2f} %\n", score.tables.size(),
-                      100 * score.mape, 100 * score.mape_clear);
+  for (const auto& table : score.skipped)
+    text += fmt::format("{:<36} skipped: {}\n", table.id, table.reason);
+  text += fmt::format("mean of {} tables {:.2f} %, of those without doubts {:.2f} %\n",
+                      score.tables.size(), 100 * score.mape, 100 * score.mape_clear);
   return text;
 }
 

@@ -23,7 +23,8 @@ struct TableMachine {
 /// Reads GPU, machine and network of a table. InputError if it names no known GPU.
 TableMachine machine_of_table(const CollectiveTable& table);
 
-/// What a table that ran on `profile` gives `calibrate_jointly` (ranks, nodes and launch habit from the table).
+/// What a table that ran on `profile` gives `calibrate_jointly` (ranks, nodes and launch habit from
+/// the table).
 CalibrationInput calibration_input(const CollectiveTable& table, const HardwareProfile& profile);
 
 struct ScoredRow {
@@ -37,7 +38,7 @@ struct ScoredTable {
   std::vector<std::string> doubts;
   double mape = 0, worst = 0;
   std::vector<ScoredRow> rows;
-  std::vector<std::string> warnings;   ///< of the calibration
+  std::vector<std::string> warnings;  ///< of the calibration
 };
 
 /// A table that was left out, and why.
@@ -48,18 +49,19 @@ struct SkippedTable {
 struct CollectiveScore {
   std::vector<ScoredTable> tables;
   std::vector<SkippedTable> skipped;
-  double mape = 0;           ///< mean over the tables
-  double mape_clear = 0;     ///< over those whose description leaves no doubt
+  double mape = 0;        ///< mean over the tables
+  double mape_clear = 0;  ///< over those whose description leaves no doubt
 };
 
 enum class CollectiveScoring { kCatalogue, kCalibrated };
 
-/// Scores every table of an index: from the catalogue alone, all rows; or calibrated on the even rows (0, 2, ...), the odd
-/// ones scored. Tables of a collective or a GPU that the project does not know are skipped with the reason.
+/// Scores every table of an index: from the catalogue alone, all rows; or calibrated on the even
+/// rows (0, 2, ...), the odd ones scored. Tables of a collective or a GPU that the project does not
+/// know are skipped with the reason.
 CollectiveScore score_collectives(const std::filesystem::path& index, CollectiveScoring scoring);
 
-/// tables [{id, hardware, mape, worst, doubts, warnings, rows [{bytes, measured_s, predicted_s}]}], skipped [{id, reason}],
-/// summary {tables, mape, mape_without_doubts}.
+/// tables [{id, hardware, mape, worst, doubts, warnings, rows [{bytes, measured_s, predicted_s}]}],
+/// skipped [{id, reason}], summary {tables, mape, mape_without_doubts}.
 Json to_json(const CollectiveScore& score);
 /// A table for people, worst last.
 std::string to_text(const CollectiveScore& score);

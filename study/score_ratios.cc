@@ -10,7 +10,8 @@
 namespace foreshard {
 namespace {
 
-/// Ends of the forward and the backward part of the last step on the rank of the trace, from the step's start.
+/// Ends of the forward and the backward part of the last step on the rank of the trace, from the
+/// step's start.
 struct PhaseEnds {
   Time forward, backward;
 };
@@ -31,8 +32,10 @@ PhaseEnds phase_ends(const Schedule& schedule, const SimulationResult& result) {
     const Instruction& in = program.instructions[span.instruction];
     const Time end = span.end - result.step_start;
     const Phase phase = phase_of(program, in);
-    if (phase == Phase::kForward && in.kind == InstructionKind::kLaunch) ends.forward = std::max(ends.forward, end);
-    if (phase == Phase::kBackward || phase == Phase::kRecompute) ends.backward = std::max(ends.backward, end);
+    if (phase == Phase::kForward && in.kind == InstructionKind::kLaunch)
+      ends.forward = std::max(ends.forward, end);
+    if (phase == Phase::kBackward || phase == Phase::kRecompute)
+      ends.backward = std::max(ends.backward, end);
   }
   return ends;
 }
@@ -45,24 +48,35 @@ struct SideAnswer {
 SideAnswer predict(const RatioSide& side) {
   SimulationOptions options;
   using M = RatioMeasure;
-  const bool phases = side.measure == M::kForwardRate || side.measure == M::kForwardTime || side.measure == M::kBackwardTime;
+  const bool phases = side.measure == M::kForwardRate || side.measure == M::kForwardTime ||
+                      side.measure == M::kBackwardTime;
   if (phases) options.detail = Detail::kTrace;
   const Evaluation e = evaluate(side.job, options);
   SideAnswer out{0, e.result.step_time, e.result.breakdown.exposed_communication};
   switch (side.measure) {
-    case RatioMeasure::kTokensPerGpu: out.value = e.tokens_per_second_per_gpu(); break;
+    case RatioMeasure::kTokensPerGpu:
+      out.value = e.tokens_per_second_per_gpu();
+      break;
     case RatioMeasure::kTokens:
       out.value = e.tokens_per_second_per_gpu() * static_cast<double>(side.job.gpus);
       break;
-    case RatioMeasure::kStepTime: out.value = to_seconds(out.step); break;
-    case RatioMeasure::kForwardRate: out.value = 1 / to_seconds(phase_ends(e.schedule, e.result).forward); break;
-    case RatioMeasure::kForwardTime: out.value = to_seconds(phase_ends(e.schedule, e.result).forward); break;
+    case RatioMeasure::kStepTime:
+      out.value = to_seconds(out.step);
+      break;
+    case RatioMeasure::kForwardRate:
+      out.value = 1 / to_seconds(phase_ends(e.schedule, e.result).forward);
+      break;
+    case RatioMeasure::kForwardTime:
+      out.value = to_seconds(phase_ends(e.schedule, e.result).forward);
+      break;
     case RatioMeasure::kBackwardTime: {
       const PhaseEnds ends = phase_ends(e.schedule, e.result);
       out.value = to_seconds(ends.backward - ends.forward);
       break;
     }
-    case RatioMeasure::kPeakMemory: out.value = static_cast<double>(e.result.memory.allocated_peak.value); break;
+    case RatioMeasure::kPeakMemory:
+      out.value = static_cast<double>(e.result.memory.allocated_peak.value);
+      break;
   }
   return out;
 }
@@ -115,8 +129,9 @@ RatioScores score_ratios(const std::vector<RatioCase>& cases) {
 }
 
 std::string_view name_of(RatioMeasure measure) {
-  static constexpr std::array<std::string_view, 7> kNames = {"tokens/s per GPU", "tokens/s",     "step time", "forward passes/s",
-                                                             "forward time",     "backward time", "peak memory"};
+  static constexpr std::array<std::string_view, 7> kNames = {
+      "tokens/s per GPU", "tokens/s",      "step time",  "forward passes/s",
+      "forward time",     "backward time", "peak memory"};
   return kNames[static_cast<std::size_t>(measure)];
 }
 

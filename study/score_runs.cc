@@ -17,7 +17,8 @@ namespace {
 
 constexpr double kGiB = 1073741824.0;
 
-/// Which target a row counts for: training on A100 or H100 with FSDP, ZeRO or DDP; "FSDP bf16" among them.
+/// Which target a row counts for: training on A100 or H100 with FSDP, ZeRO or DDP; "FSDP bf16"
+/// among them.
 std::string target_of(const MeasuredRun& run, const RunJob& job) {
   if (!run.gpu.starts_with("A100") && !run.gpu.starts_with("H100")) return {};
   return run.strategy.starts_with("FSDP") && job.calibrates ? "FSDP bf16" : "other";
@@ -44,12 +45,16 @@ void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunSc
 
 /// The step time that the row states, or that follows from its tokens/s.
 std::optional<double> measured_step_s(const MeasuredRun& run) {
-  if (run.step_time_s || !run.tokens_per_s_per_gpu || *run.tokens_per_s_per_gpu <= 0 || !run.seq_len) return run.step_time_s;
-  const double tokens = static_cast<double>(*run.seq_len * run.micro_batch.value_or(1) * run.grad_accum.value_or(1));
+  if (run.step_time_s || !run.tokens_per_s_per_gpu || *run.tokens_per_s_per_gpu <= 0 ||
+      !run.seq_len)
+    return run.step_time_s;
+  const double tokens =
+      static_cast<double>(*run.seq_len * run.micro_batch.value_or(1) * run.grad_accum.value_or(1));
   return tokens / *run.tokens_per_s_per_gpu;
 }
 
-RunScore score_run(const MeasuredRun& run, const CostParameters& parameters, const FactorsOf& factors) {
+RunScore score_run(const MeasuredRun& run, const CostParameters& parameters,
+                   const FactorsOf& factors) {
   RunScore score;
   score.row_id = run.row_id;
   score.laboratory = laboratory_of(run.source_id);
@@ -62,7 +67,8 @@ RunScore score_run(const MeasuredRun& run, const CostParameters& parameters, con
   score.target = target_of(run, job);
   try {
     predict(run, std::move(job), factors, score);
-  } catch (const std::exception& error) {     // One row's failure, ours included, is that row's answer.
+  } catch (
+      const std::exception& error) {  // One row's failure, ours included, is that row's answer.
     score.skipped = error.what();
   }
   return score;
@@ -80,7 +86,8 @@ ErrorSummary summary_of(std::vector<double> errors) {
   if (errors.empty()) return s;
   s.mape /= static_cast<double>(s.rows);
   std::sort(errors.begin(), errors.end());
-  s.p95 = errors[static_cast<std::size_t>(std::ceil(0.95 * static_cast<double>(errors.size()))) - 1];
+  s.p95 =
+      errors[static_cast<std::size_t>(std::ceil(0.95 * static_cast<double>(errors.size()))) - 1];
   return s;
 }
 
@@ -104,14 +111,16 @@ RunScoreSummary summarise(const std::vector<RunScore>& rows) {
   s.memory_mape = memory.mape;
   s.memory_worst = memory.worst;
   for (const auto& [name, errors] : targets) s.groups.emplace_back(name, summary_of(errors));
-  for (const auto& [name, errors] : laboratories) s.groups.emplace_back("laboratory " + name, summary_of(errors));
+  for (const auto& [name, errors] : laboratories)
+    s.groups.emplace_back("laboratory " + name, summary_of(errors));
   return s;
 }
 
 FactorsOf factors_of(const RunsTable& table, const CostParameters& parameters, CeilingsFrom from) {
   if (from == CeilingsFrom::kCatalogue) return [](const std::string&) { return std::nullopt; };
   const CeilingFactors priors(training_ceilings().size(), 0.0);
-  if (from == CeilingsFrom::kPriors) return [=](const std::string&) { return std::optional(priors); };
+  if (from == CeilingsFrom::kPriors)
+    return [=](const std::string&) { return std::optional(priors); };
   const std::vector<CalibrationRow> rows = calibration_rows(table, parameters);
   std::map<std::string, CeilingFactors> of;
   for (const MeasuredRun& run : table.runs) {
@@ -127,7 +136,8 @@ RunScores score_runs(const RunsTable& table, CeilingsFrom from, const CostParame
   RunScores out;
   const FactorsOf factors = factors_of(table, parameters, from);
   out.rows.resize(table.runs.size());
-  parallel_for(table.runs.size(), [&](std::size_t i) { out.rows[i] = score_run(table.runs[i], parameters, factors); });
+  parallel_for(table.runs.size(),
+               [&](std::size_t i) { out.rows[i] = score_run(table.runs[i], parameters, factors); });
   out.summary = summarise(out.rows);
   return out;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-// `score runs`: measured training runs, one for each row of a table, against our prediction of the same job.
+// `score runs`: measured training runs, one for each row of a table, against our prediction of the
+// same job.
 
 #include <optional>
 #include <string>
@@ -15,13 +16,14 @@ namespace foreshard {
 /// One row's outcome. Errors are relative and signed: predicted / measured - 1.
 struct RunScore {
   std::string row_id, laboratory;
-  std::string target;                      ///< "FSDP bf16" or "other" on A100 and H100, empty elsewhere.
+  std::string target;  ///< "FSDP bf16" or "other" on A100 and H100, empty elsewhere.
   std::optional<double> measured_step_s, predicted_step_s, time_error;
-  std::optional<double> measured_memory_bytes, predicted_memory_bytes, memory_error;   ///< Both of the row's `mem_kind`.
-  std::int64_t retries = 0;                ///< Allocator retries of the predicted step.
+  std::optional<double> measured_memory_bytes, predicted_memory_bytes,
+      memory_error;          ///< Both of the row's `mem_kind`.
+  std::int64_t retries = 0;  ///< Allocator retries of the predicted step.
   bool fits = true;
-  std::string skipped;                     ///< Empty, or why the row cannot be expressed or predicted.
-  std::vector<std::string> assumptions;    ///< What the row does not say and was assumed.
+  std::string skipped;  ///< Empty, or why the row cannot be expressed or predicted.
+  std::vector<std::string> assumptions;  ///< What the row does not say and was assumed.
 };
 
 /// Absolute relative errors.
@@ -31,13 +33,14 @@ struct ErrorSummary {
 };
 
 struct RunScoreSummary {
-  std::int64_t rows = 0, scored = 0;       ///< scored: rows with a predicted time or memory.
+  std::int64_t rows = 0, scored = 0;  ///< scored: rows with a predicted time or memory.
   double time_mape = 0, time_worst = 0, memory_mape = 0, memory_worst = 0;
-  std::vector<std::pair<std::string, ErrorSummary>> groups;   ///< Of time: the targets' groups, then each laboratory.
+  std::vector<std::pair<std::string, ErrorSummary>>
+      groups;  ///< Of time: the targets' groups, then each laboratory.
 };
 
 struct RunScores {
-  std::vector<RunScore> rows;              ///< In the table's order.
+  std::vector<RunScore> rows;  ///< In the table's order.
   RunScoreSummary summary;
 };
 
@@ -48,8 +51,9 @@ enum class CeilingsFrom : std::uint8_t {
   kPriors,             ///< No training row at all.
 };
 
-/// Predicts every row, on all cores; the result does not depend on their number. Rows that cannot be expressed carry the
-/// reason.
-RunScores score_runs(const RunsTable& table, CeilingsFrom from = CeilingsFrom::kCatalogue, const CostParameters& parameters = {});
+/// Predicts every row, on all cores; the result does not depend on their number. Rows that cannot
+/// be expressed carry the reason.
+RunScores score_runs(const RunsTable& table, CeilingsFrom from = CeilingsFrom::kCatalogue,
+                     const CostParameters& parameters = {});
 
 }  // namespace foreshard

@@ -23,19 +23,22 @@ std::vector<std::int64_t> gpu_counts(const SizeQuestion& q, const HardwareProfil
 }
 
 /// The job on `gpus` GPUs: the shard group grows, copies stay.
-Job resized(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus, std::int64_t micro_batch) {
+Job resized(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus,
+            std::int64_t micro_batch) {
   Job job = q.job;
   job.hardware = h;
   job.gpus = gpus;
   job.config.micro_batch = micro_batch;
-  const bool whole_copies = job.config.framework == FrameworkKind::kDdp || job.config.framework == FrameworkKind::kUnsharded;
+  const bool whole_copies = job.config.framework == FrameworkKind::kDdp ||
+                            job.config.framework == FrameworkKind::kUnsharded;
   if (whole_copies) {
     job.config.replicate = gpus;
     return job;
   }
-  if (job.config.replicate > 1 && job.config.shard > 1) {   // HSDP: the shard group was asked for.
+  if (job.config.replicate > 1 && job.config.shard > 1) {  // HSDP: the shard group was asked for.
     if (gpus % job.config.shard != 0)
-      throw InputError(Issue{"--shard", "", fmt::format("{} does not divide {} GPUs", job.config.shard, gpus), ""});
+      throw InputError(Issue{
+          "--shard", "", fmt::format("{} does not divide {} GPUs", job.config.shard, gpus), ""});
     job.config.replicate = gpus / job.config.shard;
   } else {
     job.config.shard = gpus;
@@ -53,7 +56,7 @@ std::optional<double> price_of(const SizeQuestion& q, const HardwareProfile& h) 
   for (const std::string& alias : h.aliases)
     if (const auto p = find(alias)) return p;
   if (const auto p = find(h.gpu.name)) return p;
-  for (const auto& [name, price] : q.prices)   // "h100" for "h100-80"
+  for (const auto& [name, price] : q.prices)  // "h100" for "h100-80"
     if (h.gpu.name.rfind(name + "-", 0) == 0) return price;
   if (h.node.price_per_hour.known()) return h.node.price_per_hour.value / h.gpus_per_node();
   if (h.gpu.price_per_hour.known()) return h.gpu.price_per_hour.value;
@@ -73,13 +76,15 @@ SizeRow row_of(const Job& job, const Evaluation& e) {
   row.capacity = e.result.memory.capacity;
   if (!e.result.critical_path.empty()) row.limited_by = e.result.critical_path[0].resource;
   if (!row.fits)
-    row.note = fmt::format("needs {} of {}", format_memory(row.memory), format_memory(row.capacity));
+    row.note =
+        fmt::format("needs {} of {}", format_memory(row.memory), format_memory(row.capacity));
   return row;
 }
 
 /// The best of all micro-batches; grows them until one does not fit.
 SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus) {
-  const std::vector<std::int64_t> batches = q.micro_batches.empty() ? std::vector<std::int64_t>{1, 2, 4, 8, 16} : q.micro_batches;
+  const std::vector<std::int64_t> batches =
+      q.micro_batches.empty() ? std::vector<std::int64_t>{1, 2, 4, 8, 16} : q.micro_batches;
   std::optional<SizeRow> best;
   for (const std::int64_t b : batches) {
     SizeRow row;
@@ -92,7 +97,9 @@ SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t g
       row.micro_batch = b;
       row.note = e.issues()[0].text();
     }
-    if (!best || (row.fits && (!best->fits || row.tokens_per_s_per_gpu > best->tokens_per_s_per_gpu))) best = row;
+    if (!best ||
+        (row.fits && (!best->fits || row.tokens_per_s_per_gpu > best->tokens_per_s_per_gpu)))
+      best = row;
     if (!row.fits) break;
   }
   return *best;
@@ -128,11 +135,14 @@ SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& prog
   for (std::size_t i = 0; i < out.rows.size(); ++i) {
     if (!out.rows[i].fits) continue;
     better(out.fastest, i, [](const SizeRow& a, const SizeRow& b) {
-      return a.tokens_per_s_per_gpu * static_cast<double>(a.gpus) > b.tokens_per_s_per_gpu * static_cast<double>(b.gpus);
+      return a.tokens_per_s_per_gpu * static_cast<double>(a.gpus) >
+             b.tokens_per_s_per_gpu * static_cast<double>(b.gpus);
     });
     if (q.tokens > 0 && !out.rows[i].meets_deadline) continue;
     better(out.smallest, i, [](const SizeRow& a, const SizeRow& b) { return a.gpus < b.gpus; });
-    if (out.rows[i].price) better(out.cheapest, i, [](const SizeRow& a, const SizeRow& b) { return *a.price < *b.price; });
+    if (out.rows[i].price)
+      better(out.cheapest, i,
+             [](const SizeRow& a, const SizeRow& b) { return *a.price < *b.price; });
   }
   return out;
 }

@@ -8,19 +8,19 @@
 #include <string>
 #include <vector>
 
-#include "study/job.h"
 #include "core/units.h"
+#include "study/job.h"
 
 namespace foreshard {
 
 struct SizeQuestion {
-  Job job;                             ///< Model and training; hardware and GPUs are varied.
+  Job job;  ///< Model and training; hardware and GPUs are varied.
   std::vector<HardwareProfile> hardware;
-  std::vector<std::int64_t> gpus;      ///< Empty: one node, doubled up to 512 GPUs.
-  std::vector<std::int64_t> micro_batches;   ///< Empty: 1, 2, 4, 8, 16.
-  double tokens = 0;                   ///< Budget; 0: no days and prices.
+  std::vector<std::int64_t> gpus;           ///< Empty: one node, doubled up to 512 GPUs.
+  std::vector<std::int64_t> micro_batches;  ///< Empty: 1, 2, 4, 8, 16.
+  double tokens = 0;                        ///< Budget; 0: no days and prices.
   std::optional<double> deadline_days;
-  std::map<std::string, double> prices;      ///< USD per GPU-hour by hardware or GPU name.
+  std::map<std::string, double> prices;  ///< USD per GPU-hour by hardware or GPU name.
 };
 
 /// The best micro-batch of one machine and size.
@@ -34,14 +34,15 @@ struct SizeRow {
   double days = 0, gpu_hours = 0;
   std::optional<double> price;
   bool meets_deadline = false;
-  std::string limited_by;              ///< Largest resource on the critical path.
-  std::string note;                    ///< Why it does not fit, or what was refused.
+  std::string limited_by;  ///< Largest resource on the critical path.
+  std::string note;        ///< Why it does not fit, or what was refused.
 };
 
 struct SizeResult {
-  std::vector<SizeRow> rows;           ///< By hardware as given, then by GPUs.
-  std::optional<std::size_t> smallest; ///< Fewest GPUs that meet the deadline.
-  std::optional<std::size_t> cheapest; ///< Lowest price that meets the deadline (or at all without one).
+  std::vector<SizeRow> rows;            ///< By hardware as given, then by GPUs.
+  std::optional<std::size_t> smallest;  ///< Fewest GPUs that meet the deadline.
+  std::optional<std::size_t>
+      cheapest;  ///< Lowest price that meets the deadline (or at all without one).
   std::optional<std::size_t> fastest;
 };
 

@@ -12,17 +12,17 @@
 namespace foreshard {
 
 struct Suggestion {
-  std::string change;                  ///< As typed: "--micro-batch 2".
+  std::string change;  ///< As typed: "--micro-batch 2".
   Time step;
-  Bytes memory_change;                 ///< Of the device peak against the job as asked.
+  Bytes memory_change;  ///< Of the device peak against the job as asked.
   double tokens_per_s_per_gpu = 0;
-  double speedup = 1;                  ///< Per token.
+  double speedup = 1;  ///< Per token.
   bool fits = true;
 };
 
-/// At most `most` changes worth knowing: those that fit where the job does not (where no single option does: several at once,
-/// host memory, 16-bit states, or the smallest number of GPUs), those that make it faster, and the best one that would be
-/// faster but does not fit.
+/// At most `most` changes worth knowing: those that fit where the job does not (where no single
+/// option does: several at once, host memory, 16-bit states, or the smallest number of GPUs), those
+/// that make it faster, and the best one that would be faster but does not fit.
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most = 3);
 
 }  // namespace foreshard

@@ -8,28 +8,64 @@
 namespace foreshard {
 namespace {
 
-const std::vector<std::string_view> kA100{"a100-40", "a100-80", "a800"}, kH100{"h100-80", "h100-96", "h200"},
+const std::vector<std::string_view> kA100{"a100-40", "a100-80", "a800"},
+    kH100{"h100-80", "h100-96", "h200"},
     kBoth{"a100-40", "a100-80", "a800", "h100-80", "h100-96", "h200"};
 
 }  // namespace
 
 std::span<const TrainingCeiling> training_ceilings() {
   static const std::vector<TrainingCeiling> all = {
-      {"matmul, A100", kA100, {"matmul_training"}, 0.05, -1,
-       "share of the dense peak that large matrix products sustain in training; prior: kernel tests on random data"},
-      {"matmul, H100", kH100, {"matmul_training"}, 0.08, -1,
+      {"matmul, A100",
+       kA100,
+       {"matmul_training"},
+       0.05,
+       -1,
+       "share of the dense peak that large matrix products sustain in training; prior: kernel "
+       "tests on random data"},
+      {"matmul, H100",
+       kH100,
+       {"matmul_training"},
+       0.08,
+       -1,
        "as for A100; prior: between short bursts and the power limit of 700 W"},
-      {"matmul, H100 at 500 W", {"h100-96"}, {"matmul_training"}, 0.06, -1,
+      {"matmul, H100 at 500 W",
+       {"h100-96"},
+       {"matmul_training"},
+       0.06,
+       -1,
        "the 500 W part against the 700 W one; prior (500 / 700)^0.4"},
-      {"memory-bound kernels", kBoth, {"memory_bound"}, 0.08, -1,
+      {"memory-bound kernels",
+       kBoth,
+       {"memory_bound"},
+       0.08,
+       -1,
        "share of memory bandwidth that element-wise kernels reach; prior: streams, 0.79 to 0.95"},
-      {"flash-attention 1, A100", kA100, {"attention_fa1_forward_ratio", "attention_fa1_backward_ratio"}, 0.15, -1,
-       "rate of first-generation flash attention against the second; prior: published reviews, 25 to 40 % of peak"},
-      {"flash-attention 1, H100", kH100, {"attention_fa1_forward_ratio", "attention_fa1_backward_ratio"}, 0.15, -1,
+      {"flash-attention 1, A100",
+       kA100,
+       {"attention_fa1_forward_ratio", "attention_fa1_backward_ratio"},
+       0.15,
+       -1,
+       "rate of first-generation flash attention against the second; prior: published reviews, 25 "
+       "to 40 % of peak"},
+      {"flash-attention 1, H100",
+       kH100,
+       {"attention_fa1_forward_ratio", "attention_fa1_backward_ratio"},
+       0.15,
+       -1,
        "as for A100"},
-      {"interference", kBoth, {"overlap_slowdown"}, 0.47, 1,
-       "how much longer kernels take while a collective runs; prior: the SMs that NCCL's channels hold"},
-      {"spread of GPUs", kBoth, {"speed_spread"}, 0.59, 1,
+      {"interference",
+       kBoth,
+       {"overlap_slowdown"},
+       0.47,
+       1,
+       "how much longer kernels take while a collective runs; prior: the SMs that NCCL's channels "
+       "hold"},
+      {"spread of GPUs",
+       kBoth,
+       {"speed_spread"},
+       0.59,
+       1,
        "standard deviation of the speed of GPUs of one type: a step waits for the slowest"},
   };
   return all;

@@ -31,7 +31,8 @@ std::vector<std::int64_t> granularities(std::int64_t blocks) {
   return out;
 }
 
-WrapChoice candidate(const ParallelConfig& config, std::int64_t blocks_per_unit, bool reshard, bool root_split) {
+WrapChoice candidate(const ParallelConfig& config, std::int64_t blocks_per_unit, bool reshard,
+                     bool root_split) {
   WrapChoice out;
   out.framework = config.framework;
   out.hybrid = config.replicate > 1;
@@ -63,10 +64,10 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
 void mark_pareto(std::vector<WrapChoice>& choices) {
   for (WrapChoice& a : choices) {
     a.pareto = a.fits && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
-      const bool no_worse = b.step <= a.step && b.memory <= a.memory;
-      const bool better = b.step < a.step || b.memory < a.memory;
-      return b.fits && no_worse && better;
-    });
+                 const bool no_worse = b.step <= a.step && b.memory <= a.memory;
+                 const bool better = b.step < a.step || b.memory < a.memory;
+                 return b.fits && no_worse && better;
+               });
   }
 }
 
@@ -92,7 +93,8 @@ double best_rate(const std::vector<WrapChoice>& choices) {
   double rate = 0;
   for (const WrapChoice& c : choices)
     if (c.busy_communication.value > 0)
-      rate = std::max(rate, static_cast<double>(c.traffic.value) / to_seconds(c.busy_communication));
+      rate =
+          std::max(rate, static_cast<double>(c.traffic.value) / to_seconds(c.busy_communication));
   return rate;
 }
 
@@ -102,35 +104,51 @@ std::string memory_gap(const WrapChoice& a, const WrapChoice& b) {
 
 /// What makes `c` slower than `best`: the part of its step that grew most.
 std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate) {
-  const Time exposed = c.exposed_communication - best.exposed_communication, host = c.exposed_host - best.exposed_host;
+  const Time exposed = c.exposed_communication - best.exposed_communication,
+             host = c.exposed_host - best.exposed_host;
   const Time slower = c.step - best.step;
   if (host > exposed && host.value * 3 > slower.value)
-    return fmt::format("host: {} more collectives to issue, {} waiting for the host", c.collectives - best.collectives, format_time(host));
-  if (exposed.value * 3 < slower.value) return fmt::format("slower by {} outside communication", format_time(slower));
-  const auto latency = [rate](const WrapChoice& x) { return to_seconds(x.busy_communication) - static_cast<double>(x.traffic.value) / rate; };
+    return fmt::format("host: {} more collectives to issue, {} waiting for the host",
+                       c.collectives - best.collectives, format_time(host));
+  if (exposed.value * 3 < slower.value)
+    return fmt::format("slower by {} outside communication", format_time(slower));
+  const auto latency = [rate](const WrapChoice& x) {
+    return to_seconds(x.busy_communication) - static_cast<double>(x.traffic.value) / rate;
+  };
   const double latency_grew = latency(c) - latency(best);
   const double traffic_grew = static_cast<double>((c.traffic - best.traffic).value) / rate;
   if (c.units <= best.units && traffic_grew <= 0.1 * to_seconds(c.busy_communication))
-    return fmt::format("bandwidth: units too large to hide, {} exposed", format_time(c.exposed_communication));
+    return fmt::format("bandwidth: units too large to hide, {} exposed",
+                       format_time(c.exposed_communication));
   if (latency_grew > traffic_grew)
-    return fmt::format("latency: {} collectives, {} exposed", c.collectives, format_time(c.exposed_communication));
-  return fmt::format("bandwidth: {} on the links, {} exposed", format_bytes_decimal(c.traffic), format_time(c.exposed_communication));
+    return fmt::format("latency: {} collectives, {} exposed", c.collectives,
+                       format_time(c.exposed_communication));
+  return fmt::format("bandwidth: {} on the links, {} exposed", format_bytes_decimal(c.traffic),
+                     format_time(c.exposed_communication));
 }
 
 void explain(TuneResult& r) {
   const double rate = best_rate(r.choices);
-  const auto fastest = std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& c) { return c.fits; });
+  const auto fastest =
+      std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& c) { return c.fits; });
   for (WrapChoice& c : r.choices) {
     if (!c.fits) {
-      c.verdict = fmt::format("memory: does not fit, {:.1f} GiB too much", static_cast<double>((c.memory - r.capacity).value) / (1 << 30));
+      c.verdict = fmt::format("memory: does not fit, {:.1f} GiB too much",
+                              static_cast<double>((c.memory - r.capacity).value) / (1 << 30));
       if (c.memory <= r.capacity) c.verdict = "memory: does not fit (fragmentation)";
       continue;
     }
-    if (c.chosen) c.verdict = "<- choose this";
-    else if (&c == &*fastest) c.verdict = "fastest; " + memory_gap(c, r.choices[r.chosen]);
-    else if (c.pareto) c.verdict = fmt::format("on the front: {} for {:+.1f} %", memory_gap(c, *fastest), 100 * (c.step / fastest->step - 1));
-    else if (c.step / fastest->step <= 1.005) c.verdict = "memory: as fast, " + memory_gap(c, r.choices[r.chosen]);
-    else c.verdict = why_slower(c, *fastest, rate);
+    if (c.chosen)
+      c.verdict = "<- choose this";
+    else if (&c == &*fastest)
+      c.verdict = "fastest; " + memory_gap(c, r.choices[r.chosen]);
+    else if (c.pareto)
+      c.verdict = fmt::format("on the front: {} for {:+.1f} %", memory_gap(c, *fastest),
+                              100 * (c.step / fastest->step - 1));
+    else if (c.step / fastest->step <= 1.005)
+      c.verdict = "memory: as fast, " + memory_gap(c, r.choices[r.chosen]);
+    else
+      c.verdict = why_slower(c, *fastest, rate);
   }
 }
 
@@ -150,8 +168,9 @@ Job with_choice(const Job& job, const WrapChoice& c) {
   }
   using Strategy = Fsdp1Options::Strategy;
   const bool hybrid = out.config.replicate > 1;
-  out.config.fsdp1.strategy = c.reshard ? (hybrid ? Strategy::kHybrid : Strategy::kFullShard)
-                                        : (hybrid ? Strategy::kHybridZero2 : Strategy::kShardGradOp);
+  out.config.fsdp1.strategy = c.reshard
+                                  ? (hybrid ? Strategy::kHybrid : Strategy::kFullShard)
+                                  : (hybrid ? Strategy::kHybridZero2 : Strategy::kShardGradOp);
   return out;
 }
 
@@ -160,7 +179,8 @@ namespace {
 /// The choice of resharding in the framework's words.
 std::string reshard_option(const WrapChoice& c, bool hybrid) {
   if (c.framework != FrameworkKind::kFsdp1) return fmt::format("--reshard {}", c.reshard);
-  if (hybrid) return fmt::format("--fsdp1-strategy {}", c.reshard ? "hybrid_shard" : "hybrid_shard_zero2");
+  if (hybrid)
+    return fmt::format("--fsdp1-strategy {}", c.reshard ? "hybrid_shard" : "hybrid_shard_zero2");
   return fmt::format("--fsdp1-strategy {}", c.reshard ? "full_shard" : "shard_grad_op");
 }
 
@@ -177,7 +197,9 @@ std::string options_of(const WrapChoice& c) {
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
   TuneResult out;
   out.blocks = static_cast<std::int64_t>(job.model->roles.blocks.size());
-  if (out.blocks == 0) throw InputError(Issue{job.model->name, "", "has no blocks to wrap", "tune varies the number of blocks in a unit"});
+  if (out.blocks == 0)
+    throw InputError(Issue{job.model->name, "", "has no blocks to wrap",
+                           "tune varies the number of blocks in a unit"});
   std::vector<WrapChoice> candidates;
   for (const std::int64_t k : granularities(out.blocks))
     for (const bool reshard : {true, false})
@@ -197,10 +219,12 @@ TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
   for (std::optional<WrapChoice>& c : measured)
     if (c) out.choices.push_back(std::move(*c));
   if (out.choices.empty()) throw *refused.back();
-  out.capacity = Bytes(static_cast<std::int64_t>(job.hardware.gpu.usable_memory.value_or(job.hardware.gpu.memory.value_or(0))));
-  std::stable_sort(out.choices.begin(), out.choices.end(), [](const WrapChoice& a, const WrapChoice& b) {
-    return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);
-  });
+  out.capacity = Bytes(static_cast<std::int64_t>(
+      job.hardware.gpu.usable_memory.value_or(job.hardware.gpu.memory.value_or(0))));
+  std::stable_sort(out.choices.begin(), out.choices.end(),
+                   [](const WrapChoice& a, const WrapChoice& b) {
+                     return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);
+                   });
   mark_pareto(out.choices);
   out.chosen = choose(out.choices);
   if (out.chosen < out.choices.size()) out.choices[out.chosen].chosen = true;

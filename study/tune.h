@@ -1,22 +1,23 @@
 #pragma once
 
-// How should a model be wrapped? All granularities x resharding x root split, each planned and simulated.
+// How should a model be wrapped? All granularities x resharding x root split, each planned and
+// simulated.
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "study/job.h"
 #include "core/units.h"
+#include "study/job.h"
 
 namespace foreshard {
 
 /// One way to wrap, and what comes of it.
 struct WrapChoice {
   FrameworkKind framework = FrameworkKind::kFsdp2;
-  bool hybrid = false;                 ///< The job has replicas.
-  std::int64_t blocks_per_unit = 1;    ///< 0: one unit for the whole model.
-  bool reshard = true;                 ///< Free gathered parameters after forward.
+  bool hybrid = false;               ///< The job has replicas.
+  std::int64_t blocks_per_unit = 1;  ///< 0: one unit for the whole model.
+  bool reshard = true;               ///< Free gathered parameters after forward.
   bool root_split = true;
   std::int64_t units = 0;
   Time step;
@@ -24,27 +25,27 @@ struct WrapChoice {
   Time busy_communication, exposed_collectives;
   std::int64_t collectives = 0;
   Bytes traffic;
-  Bytes memory;                        ///< Device peak.
+  Bytes memory;  ///< Device peak.
   double tokens_per_s_per_gpu = 0;
   bool fits = true;
-  bool pareto = false;                 ///< No other choice that fits is both faster and smaller.
+  bool pareto = false;  ///< No other choice that fits is both faster and smaller.
   bool chosen = false;
-  std::string verdict;                 ///< Why it wins or loses.
+  std::string verdict;  ///< Why it wins or loses.
 
-  double hidden_share() const {        ///< Of the collectives' time.
+  double hidden_share() const {  ///< Of the collectives' time.
     return busy_communication.value == 0 ? 1 : 1 - exposed_collectives / busy_communication;
   }
 };
 
 struct TuneResult {
-  std::vector<WrapChoice> choices;     ///< By step time.
-  std::size_t chosen = 0;              ///< Index; choices.size() if nothing fits.
+  std::vector<WrapChoice> choices;  ///< By step time.
+  std::size_t chosen = 0;           ///< Index; choices.size() if nothing fits.
   Bytes capacity;
   std::int64_t blocks = 0;
 };
 
-/// `progress(done, all)` is called after each choice (may be empty). InputError if the job itself is impossible; single
-/// choices that the framework refuses are left out.
+/// `progress(done, all)` is called after each choice (may be empty). InputError if the job itself
+/// is impossible; single choices that the framework refuses are left out.
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress = {});
 
 /// The job with a choice's wrapping.

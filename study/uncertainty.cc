@@ -14,15 +14,18 @@
 namespace foreshard {
 namespace {
 
-constexpr double kP90 = 1.2816;       ///< Of the standard normal distribution.
+constexpr double kP90 = 1.2816;  ///< Of the standard normal distribution.
 
 /// Relative standard deviation of a number whose profile does not say: by kind, judged.
 double usual_sd(FactKind kind) {
   switch (kind) {
-    case FactKind::kDatasheet: return 0.01;
+    case FactKind::kDatasheet:
+      return 0.01;
     case FactKind::kMeasured:
-    case FactKind::kCalibrated: return 0.05;
-    case FactKind::kAssumed: break;
+    case FactKind::kCalibrated:
+      return 0.05;
+    case FactKind::kAssumed:
+      break;
   }
   return 0.15;
 }
@@ -30,8 +33,8 @@ double usual_sd(FactKind kind) {
 /// A number of the profile that may be wrong, and which way is slower.
 struct Candidate {
   std::string path;
-  std::vector<Fact*> facts;   ///< Moved together.
-  int slower;                 ///< -1: a smaller value is slower.
+  std::vector<Fact*> facts;  ///< Moved together.
+  int slower;                ///< -1: a smaller value is slower.
 };
 
 class Study {
@@ -50,12 +53,18 @@ class Study {
   void add_efficiencies(std::vector<Candidate>& list) {
     Candidate attention{"gpu.efficiency.attention_*", {}, -1};
     for (auto& [key, fact] : worse_.gpu.efficiency) {
-      if (key.starts_with("attention_") && !key.ends_with("_half_length")) attention.facts.push_back(&fact);
+      if (key.starts_with("attention_") && !key.ends_with("_half_length"))
+        attention.facts.push_back(&fact);
     }
-    for (const auto& [key, slower] : std::initializer_list<std::pair<const char*, int>>{
-             {"matmul_training", -1}, {"memory_bound", -1}, {"fp8_matmul", -1}, {"overlap_slowdown", 1}, {"speed_spread", 1}}) {
+    for (const auto& [key, slower] :
+         std::initializer_list<std::pair<const char*, int>>{{"matmul_training", -1},
+                                                            {"memory_bound", -1},
+                                                            {"fp8_matmul", -1},
+                                                            {"overlap_slowdown", 1},
+                                                            {"speed_spread", 1}}) {
       const auto found = worse_.gpu.efficiency.find(key);
-      if (found != worse_.gpu.efficiency.end()) list.push_back({std::string("gpu.efficiency.") + key, {&found->second}, slower});
+      if (found != worse_.gpu.efficiency.end())
+        list.push_back({std::string("gpu.efficiency.") + key, {&found->second}, slower});
     }
     if (!attention.facts.empty()) list.push_back(std::move(attention));
   }
@@ -66,8 +75,10 @@ class Study {
     NodeProfile& node = worse_.node;
     NetworkProfile& network = worse_.network;
     const Cluster cluster = make_cluster(job_.hardware, static_cast<int>(job_.gpus));
-    if (job_.gpus > 1 && node.fabric != FabricKind::kPcie) list.push_back({"gpu.nvlink_planning", {&worse_.gpu.nvlink_planning}, -1});
-    if (job_.gpus > 1 && node.fabric == FabricKind::kPcie) list.push_back({"node.peer_bandwidth", {&node.peer_bandwidth}, -1});
+    if (job_.gpus > 1 && node.fabric != FabricKind::kPcie)
+      list.push_back({"gpu.nvlink_planning", {&worse_.gpu.nvlink_planning}, -1});
+    if (job_.gpus > 1 && node.fabric == FabricKind::kPcie)
+      list.push_back({"node.peer_bandwidth", {&node.peer_bandwidth}, -1});
     if (cluster.nodes > 1) {
       list.push_back({"network.efficiency", {&network.efficiency}, -1});
       list.push_back({"network.latency", {&network.latency, &network.call_overhead}, 1});
@@ -75,7 +86,8 @@ class Study {
     list.push_back({"node.host_cpu_factor", {&node.host_cpu_factor}, 1});
     const bool copies = std::any_of(schedule_.programs.begin(), schedule_.programs.end(),
                                     [](const RankProgram& p) { return p.copies.size() > 8; });
-    if (copies) list.push_back({"node.host_to_device", {&node.host_to_device, &node.device_to_host}, -1});
+    if (copies)
+      list.push_back({"node.host_to_device", {&node.host_to_device, &node.device_to_host}, -1});
     return list;
   }
 
@@ -83,7 +95,9 @@ class Study {
     SimulationOptions options;
     options.detail = Detail::kTimesOnly;
     options.memory = MemoryDetail::kNone;
-    return to_seconds(simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)), options).step_time);
+    return to_seconds(
+        simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)), options)
+            .step_time);
   }
 
   void measure(Candidate& c) {
@@ -99,10 +113,12 @@ class Study {
     }
     const double step = step_of(worse_);
     for (std::size_t i = 0; i < c.facts.size(); ++i) c.facts[i]->value = before[i];
-    if (!base_) base_ = step_of(job_.hardware);   // Without the allocator, as the others.
+    if (!base_) base_ = step_of(job_.hardware);  // Without the allocator, as the others.
     const double effect = (step - *base_) / step_;
     if (effect > 0) {
-      out_.inputs.push_back({c.path, sd, effect, stated ? first.source : fmt::format("usual for {} numbers", name_of(first.kind))});
+      out_.inputs.push_back(
+          {c.path, sd, effect,
+           stated ? first.source : fmt::format("usual for {} numbers", name_of(first.kind))});
     }
   }
 
@@ -110,13 +126,15 @@ class Study {
   void add_machine_spread() {
     const Fact* spread = job_.hardware.gpu.find_efficiency("machine_spread");
     const double sd = spread != nullptr ? spread->value : 0.06;
-    out_.inputs.push_back({"machine to machine", sd, sd,
-                           spread != nullptr ? spread->source : "as on A100 and H100, where it was calibrated"});
+    out_.inputs.push_back(
+        {"machine to machine", sd, sd,
+         spread != nullptr ? spread->source : "as on A100 and H100, where it was calibrated"});
   }
 
   void finish() {
-    std::stable_sort(out_.inputs.begin(), out_.inputs.end(),
-                     [](const UncertainInput& a, const UncertainInput& b) { return a.effect > b.effect; });
+    std::stable_sort(
+        out_.inputs.begin(), out_.inputs.end(),
+        [](const UncertainInput& a, const UncertainInput& b) { return a.effect > b.effect; });
     double square = 0;
     for (const UncertainInput& u : out_.inputs) square += u.effect * u.effect;
     out_.sd = std::sqrt(square);
@@ -132,21 +150,26 @@ class Study {
     const ParallelConfig& c = job_.config;
     const Fact* ceiling = gpu.find_efficiency("matmul_training");
     if (ceiling == nullptr || ceiling->kind != FactKind::kCalibrated) {
-      out_.outside.push_back(fmt::format("no training run on {} was calibrated against", gpu.title.empty() ? gpu.name : gpu.title));
+      out_.outside.push_back(fmt::format("no training run on {} was calibrated against",
+                                         gpu.title.empty() ? gpu.name : gpu.title));
     }
     const std::optional<CalibrationCoverage> seen = training_coverage();
     if (!seen) return;
-    const auto check = [&](const char* what, std::int64_t value, const CalibrationCoverage::Range& range) {
+    const auto check = [&](const char* what, std::int64_t value,
+                           const CalibrationCoverage::Range& range) {
       if (value < range.least || value > range.most)
-        out_.outside.push_back(fmt::format("{} {}: calibrated from {} to {}", value, what, range.least, range.most));
+        out_.outside.push_back(
+            fmt::format("{} {}: calibrated from {} to {}", value, what, range.least, range.most));
     };
     check("GPUs", job_.gpus, seen->gpus);
     check("tokens in a sequence", c.sequence, seen->sequence);
     check("tokens of a GPU and micro-batch", c.micro_batch * c.sequence, seen->tokens);
-    check("million parameters", job_.model->parameter_count().value / 1'000'000, seen->million_parameters);
+    check("million parameters", job_.model->parameter_count().value / 1'000'000,
+          seen->million_parameters);
     if (c.float8 != Float8Kind::kNone) out_.outside.push_back("8-bit products");
     if (c.offload != OffloadKind::kNone) out_.outside.push_back("offload");
-    if (c.framework == FrameworkKind::kZero2 || c.framework == FrameworkKind::kZero3) out_.outside.push_back(title_of(c.framework));
+    if (c.framework == FrameworkKind::kZero2 || c.framework == FrameworkKind::kZero3)
+      out_.outside.push_back(title_of(c.framework));
   }
 
   const Job& job_;
@@ -159,6 +182,8 @@ class Study {
 
 }  // namespace
 
-StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step) { return Study(job, schedule, step).run(); }
+StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step) {
+  return Study(job, schedule, step).run();
+}
 
 }  // namespace foreshard

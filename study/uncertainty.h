@@ -12,21 +12,23 @@ namespace foreshard {
 
 /// One source of uncertainty of a step time.
 struct UncertainInput {
-  std::string quantity;      ///< "gpu.efficiency.matmul_training", "machine to machine", ...
-  double sd = 0;             ///< Of the input, relative.
-  double effect = 0;         ///< What one standard deviation does to the step, relative.
-  std::string source;        ///< Where `sd` comes from.
+  std::string quantity;  ///< "gpu.efficiency.matmul_training", "machine to machine", ...
+  double sd = 0;         ///< Of the input, relative.
+  double effect = 0;     ///< What one standard deviation does to the step, relative.
+  std::string source;    ///< Where `sd` comes from.
 };
 
 struct StepUncertainty {
-  double sd = 0;                          ///< Of the step time, relative: root of the sum of squares of the effects.
-  Time p10, p90;                          ///< Of a normal distribution around the prediction.
-  std::vector<UncertainInput> inputs;     ///< Largest effect first; those below a tenth of the largest are dropped.
+  double sd = 0;  ///< Of the step time, relative: root of the sum of squares of the effects.
+  Time p10, p90;  ///< Of a normal distribution around the prediction.
+  std::vector<UncertainInput>
+      inputs;  ///< Largest effect first; those below a tenth of the largest are dropped.
   /// Why the job lies outside what was calibrated; empty: inside.
   std::vector<std::string> outside;
 };
 
-/// Simulates the job again with each uncertain number one standard deviation worse. `step`: its predicted time.
+/// Simulates the job again with each uncertain number one standard deviation worse. `step`: its
+/// predicted time.
 StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step);
 
 }  // namespace foreshard

@@ -1,5 +1,5 @@
-// What the wrap search knows of a job: compute times and bytes of blocks from a plan, times of gathers and reductions from
-// the cost model.
+// What the wrap search knows of a job: compute times and bytes of blocks from a plan, times of
+// gathers and reductions from the cost model.
 
 #include <algorithm>
 #include <map>
@@ -41,13 +41,15 @@ bool in_backward(Phase p) { return p == Phase::kBackward || p == Phase::kRecompu
 /// Sums over the last step of one rank's plan with one block a unit.
 class PlanReader {
  public:
-  PlanReader(const Model& model, const RankProgram& program, const CostModel& cost) : program_(program), cost_(cost), of_(model) {
+  PlanReader(const Model& model, const RankProgram& program, const CostModel& cost)
+      : program_(program), cost_(cost), of_(model) {
     const std::size_t n = model.roles.blocks.size();
     out_.forward.assign(n, Time(0));
     out_.backward.assign(n, Time(0));
     out_.gather.assign(n, Bytes(0));
     out_.reduce.assign(n, Bytes(0));
-    for (const ShardUnit& u : program.units) unit_block_.push_back(u.modules.empty() ? -1 : of_(u.modules[0]));
+    for (const ShardUnit& u : program.units)
+      unit_block_.push_back(u.modules.empty() ? -1 : of_(u.modules[0]));
   }
 
   WrapCosts read() {
@@ -70,11 +72,13 @@ class PlanReader {
     const int block = l.scope.valid() ? of_(program_.scopes[l.scope.value]) : -1;
     if (block >= 0) {
       seen_block_ = true;
-      (in_backward(l.phase) ? out_.backward : out_.forward)[static_cast<std::size_t>(block)] += time;
+      (in_backward(l.phase) ? out_.backward : out_.forward)[static_cast<std::size_t>(block)] +=
+          time;
     } else if (l.phase == Phase::kForward && !seen_block_) {
       out_.embedding += time;
-    } else if (l.phase == Phase::kForward || l.phase == Phase::kLoss || l.phase == Phase::kBackward) {
-      out_.head += time;   // the embedding's backward is small beside the head's
+    } else if (l.phase == Phase::kForward || l.phase == Phase::kLoss ||
+               l.phase == Phase::kBackward) {
+      out_.head += time;  // the embedding's backward is small beside the head's
     } else {
       out_.rest += time;
     }
@@ -86,7 +90,7 @@ class PlanReader {
     const auto b = static_cast<std::size_t>(block);
     if (c.kind == CollectiveKind::kAllGather) {
       gather = &c;
-      out_.gather[b] = c.bytes;   // each micro-batch and direction gathers the same
+      out_.gather[b] = c.bytes;  // each micro-batch and direction gathers the same
     } else if (c.kind == CollectiveKind::kReduceScatter) {
       reduce = &c;
       out_.reduce[b] = c.bytes;
@@ -110,7 +114,8 @@ std::vector<std::int64_t> members(const Group& group) {
 }
 
 /// Time of a collective like `like`, of other size.
-std::function<Time(Bytes)> time_of(const std::shared_ptr<const CostModel>& cost, const Schedule& schedule, const Collective* like) {
+std::function<Time(Bytes)> time_of(const std::shared_ptr<const CostModel>& cost,
+                                   const Schedule& schedule, const Collective* like) {
   if (like == nullptr) return [](Bytes) { return Time(0); };
   return [cost, like = *like, ranks = members(schedule.groups[like->group.value])](Bytes bytes) {
     Collective c = like;
@@ -121,11 +126,14 @@ std::function<Time(Bytes)> time_of(const std::shared_ptr<const CostModel>& cost,
 
 void check(const Job& job) {
   if (job.config.framework != FrameworkKind::kFsdp2)
-    throw InputError(Issue{"", "framework", "groupings of blocks are searched for FSDP2", "--framework fsdp2"});
+    throw InputError(
+        Issue{"", "framework", "groupings of blocks are searched for FSDP2", "--framework fsdp2"});
   if (job.model->roles.blocks.empty())
-    throw InputError(Issue{job.model->name, "", "has no blocks to wrap", "a model with repeated blocks"});
+    throw InputError(
+        Issue{job.model->name, "", "has no blocks to wrap", "a model with repeated blocks"});
   if (job.config.accumulate != 1)
-    throw InputError(Issue{"", "accumulate", "groupings are searched for one micro-batch a step", "--accumulate 1"});
+    throw InputError(Issue{"", "accumulate", "groupings are searched for one micro-batch a step",
+                           "--accumulate 1"});
 }
 
 }  // namespace
@@ -139,14 +147,18 @@ WrapCosts wrap_costs(const Job& job) {
   options.executable = false;
   options.ranks = {0};
   const Schedule schedule = plan(*job.model, blocks.config, options);
-  const std::shared_ptr<const CostModel> cost = make_cost_model(make_cluster(job.hardware, static_cast<int>(job.gpus)));
+  const std::shared_ptr<const CostModel> cost =
+      make_cost_model(make_cluster(job.hardware, static_cast<int>(job.gpus)));
   PlanReader reader(*job.model, schedule.programs[0], *cost);
   WrapCosts out = reader.read();
   out.reshard = job.config.reshard.kind != Reshard::Kind::kNo;
   out.gather_time = time_of(cost, schedule, reader.gather);
-  const auto scatter = time_of(cost, schedule, reader.reduce), all = time_of(cost, schedule, reader.all_reduce);
+  const auto scatter = time_of(cost, schedule, reader.reduce),
+             all = time_of(cost, schedule, reader.all_reduce);
   const std::int64_t shard = job.config.shard;
-  out.reduce_time = [scatter, all, shard](Bytes bytes) { return scatter(bytes) + all(Bytes(bytes.value / shard)); };
+  out.reduce_time = [scatter, all, shard](Bytes bytes) {
+    return scatter(bytes) + all(Bytes(bytes.value / shard));
+  };
   return out;
 }
 
@@ -160,7 +172,9 @@ Job with_grouping(const Job& job, const std::vector<std::int64_t>& sizes) {
   std::size_t block = 0, group = 0;
   std::int64_t left = 0;
   for (WrapCall& call : fsdp2::wrap_calls(*job.model, out.config)) {
-    const bool is_block = block < roles.blocks.size() && call.modules == std::vector<std::string>{job.model->at(roles.blocks[block]).name};
+    const bool is_block =
+        block < roles.blocks.size() &&
+        call.modules == std::vector<std::string>{job.model->at(roles.blocks[block]).name};
     if (!is_block) {
       calls.push_back(std::move(call));
       continue;

@@ -12,7 +12,8 @@ constexpr std::int64_t kNever = INT64_MAX / 4;
 /// Times and bytes of every run of blocks [begin, begin + size).
 class RunTable {
  public:
-  explicit RunTable(const WrapCosts& c) : blocks_(static_cast<int>(c.blocks())), reshard_(c.reshard) {
+  explicit RunTable(const WrapCosts& c)
+      : blocks_(static_cast<int>(c.blocks())), reshard_(c.reshard) {
     const auto n = static_cast<std::size_t>(blocks_);
     runs_.resize(n * (n + 1));
     for (int begin = 0; begin < blocks_; ++begin) {
@@ -34,9 +35,12 @@ class RunTable {
   }
 
   struct Run {
-    std::int64_t forward = 0, backward = 0, gather = 0, reduce = 0, gather_bytes = 0, reduce_bytes = 0;
+    std::int64_t forward = 0, backward = 0, gather = 0, reduce = 0, gather_bytes = 0,
+                 reduce_bytes = 0;
   };
-  const Run& operator()(int begin, int end) const { return const_cast<RunTable*>(this)->at(begin, end); }
+  const Run& operator()(int begin, int end) const {
+    return const_cast<RunTable*>(this)->at(begin, end);
+  }
 
   /// Window of the middle one of three neighbouring groups; nullptr where the step begins or ends.
   std::int64_t window(const Run* before, const Run& group, const Run* after) const {
@@ -44,9 +48,11 @@ class RunTable {
     const std::int64_t again = before != nullptr && reshard_ ? before->gather : 0;
     return forward + std::max(group.backward, again + (after != nullptr ? after->reduce : 0));
   }
-  /// Bytes at once in backward: this group's parameters and gradients, the prefetched group, the reduction under way.
+  /// Bytes at once in backward: this group's parameters and gradients, the prefetched group, the
+  /// reduction under way.
   static std::int64_t buffers(const Run* before, const Run& group, const Run* after) {
-    return 2 * group.gather_bytes + group.reduce_bytes + (before != nullptr ? before->gather_bytes : 0) +
+    return 2 * group.gather_bytes + group.reduce_bytes +
+           (before != nullptr ? before->gather_bytes : 0) +
            (after != nullptr ? after->reduce_bytes : 0);
   }
   int blocks() const { return blocks_; }
@@ -54,21 +60,27 @@ class RunTable {
 
  private:
   Run& at(int begin, int end) {
-    return runs_[static_cast<std::size_t>(begin) * static_cast<std::size_t>(blocks_ + 1) + static_cast<std::size_t>(end)];
+    return runs_[static_cast<std::size_t>(begin) * static_cast<std::size_t>(blocks_ + 1) +
+                 static_cast<std::size_t>(end)];
   }
   int blocks_;
   bool reshard_;
   std::vector<Run> runs_;
 };
 
-std::int64_t begin_time(const WrapCosts& c, const RunTable::Run& first) { return std::max(c.embedding.value, first.gather) + first.reduce; }
-std::int64_t turn_time(const WrapCosts& c, const RunTable::Run& last) { return std::max(c.head.value, c.reshard ? last.gather : 0); }
+std::int64_t begin_time(const WrapCosts& c, const RunTable::Run& first) {
+  return std::max(c.embedding.value, first.gather) + first.reduce;
+}
+std::int64_t turn_time(const WrapCosts& c, const RunTable::Run& last) {
+  return std::max(c.head.value, c.reshard ? last.gather : 0);
+}
 
-/// Shortest sums of windows. A state says: the last group is [end - last, end), the one before has `before` blocks (0: none);
-/// all windows but the last group's are in the sum.
+/// Shortest sums of windows. A state says: the last group is [end - last, end), the one before has
+/// `before` blocks (0: none); all windows but the last group's are in the sum.
 class Search {
  public:
-  Search(const WrapCosts& costs, std::int64_t limit) : costs_(costs), runs_(costs), n_(runs_.blocks()), limit_(limit) {
+  Search(const WrapCosts& costs, std::int64_t limit)
+      : costs_(costs), runs_(costs), n_(runs_.blocks()), limit_(limit) {
     const auto side = static_cast<std::size_t>(n_ + 1);
     states_.assign(side * side * side, State{});
   }
@@ -90,15 +102,20 @@ class Search {
   struct State {
     std::int64_t time = kNever;
     std::int32_t groups = 0;
-    std::int32_t two_before = 0;       ///< Size of the group before `before`; 0: none.
-    bool better_than(const State& o) const { return time != o.time ? time < o.time : groups < o.groups; }
+    std::int32_t two_before = 0;  ///< Size of the group before `before`; 0: none.
+    bool better_than(const State& o) const {
+      return time != o.time ? time < o.time : groups < o.groups;
+    }
   };
 
   State& at(int end, int last, int before) {
     const auto side = static_cast<std::size_t>(n_ + 1);
-    return states_[(static_cast<std::size_t>(end) * side + static_cast<std::size_t>(last)) * side + static_cast<std::size_t>(before)];
+    return states_[(static_cast<std::size_t>(end) * side + static_cast<std::size_t>(last)) * side +
+                   static_cast<std::size_t>(before)];
   }
-  const RunTable::Run* run_before(int begin, int size) const { return size == 0 ? nullptr : &runs_(begin - size, begin); }
+  const RunTable::Run* run_before(int begin, int size) const {
+    return size == 0 ? nullptr : &runs_(begin - size, begin);
+  }
 
   void extend(int end, int last, int before) {
     const State state = at(end, last, before);
@@ -108,7 +125,8 @@ class Search {
     for (int next = 1; next <= n_ - end; ++next) {
       const RunTable::Run& after = runs_(end, end + next);
       if (RunTable::buffers(previous, group, &after) > limit_) continue;
-      const State candidate{state.time + runs_.window(previous, group, &after), state.groups + 1, before};
+      const State candidate{state.time + runs_.window(previous, group, &after), state.groups + 1,
+                            before};
       State& target = at(end + next, next, last);
       if (candidate.better_than(target)) target = candidate;
     }
@@ -206,7 +224,8 @@ Grouping best_grouping(const WrapCosts& costs, Bytes limit) {
 
 std::vector<Grouping> grouping_front(const WrapCosts& costs, Bytes limit) {
   std::vector<Grouping> front;
-  for (Grouping g = best_grouping(costs, limit); !g.sizes.empty(); g = best_grouping(costs, g.buffers - Bytes(1))) {
+  for (Grouping g = best_grouping(costs, limit); !g.sizes.empty();
+       g = best_grouping(costs, g.buffers - Bytes(1))) {
     if (!front.empty() && front.back().step == g.step) front.pop_back();
     front.push_back(std::move(g));
     if (front.back().buffers.value == 0) break;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Storage types of 16 bits: widening and rounding to nearest even. Plain functions without library calls, so that one
-// body serves host and device compilers.
+// Storage types of 16 bits: widening and rounding to nearest even. Plain functions without library
+// calls, so that one body serves host and device compilers.
 
 #include <bit>
 #include <cstdint>
@@ -33,7 +33,9 @@ FORESHARD_DEVICE float bits_float(std::uint32_t u) {
   return f;
 }
 
-FORESHARD_DEVICE float widen(BFloat16 v) { return bits_float(static_cast<std::uint32_t>(v.bits) << 16); }
+FORESHARD_DEVICE float widen(BFloat16 v) {
+  return bits_float(static_cast<std::uint32_t>(v.bits) << 16);
+}
 
 FORESHARD_DEVICE BFloat16 round_to_bfloat16(float f) {
   const std::uint32_t u = float_bits(f);
@@ -57,8 +59,10 @@ FORESHARD_DEVICE Float16 round_to_float16(float f) {
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
   const std::uint32_t a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return {static_cast<std::uint16_t>(sign | 0x7e00u)};
-  if (a >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // 65520 and more round to infinity
-  if (a < 0x38800000u) {  // below 2^-14: adding 0.5 aligns the last bit with 2^-24 and rounds to nearest even
+  if (a >= 0x477ff000u)
+    return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // 65520 and more round to infinity
+  if (a < 0x38800000u) {  // below 2^-14: adding 0.5 aligns the last bit with 2^-24 and rounds to
+                          // nearest even
     const std::uint32_t r = float_bits(bits_float(a) + 0.5f) - 0x3f000000u;
     return {static_cast<std::uint16_t>(sign | r)};
   }

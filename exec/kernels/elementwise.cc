@@ -27,7 +27,9 @@ std::uint64_t random_state(const KernelCall& c, std::int64_t seed) {
   return mix(state ^ c.origin.instruction);
 }
 
-double unit_random(std::uint64_t state, std::uint64_t i) { return static_cast<double>(mix(state ^ i) >> 11) * 0x1p-53; }
+double unit_random(std::uint64_t state, std::uint64_t i) {
+  return static_cast<double>(mix(state ^ i) >> 11) * 0x1p-53;
+}
 
 }  // namespace
 
@@ -36,29 +38,47 @@ void unary(const KernelCall& c) {
   const TensorView& x = input(c, 0);
   const auto v = static_cast<float>(c.attribute(0, 0));
   switch (c.op) {
-    case OpKind::kNeg: return map(y, x, [](float a) { return -a; });
-    case OpKind::kAddScalar: return map(y, x, [v](float a) { return a + v; });
-    case OpKind::kMulScalar: return map(y, x, [v](float a) { return a * v; });
-    case OpKind::kSilu: return map(y, x, scalar::silu);
-    case OpKind::kGelu: return v != 0 ? map(y, x, scalar::gelu_tanh) : map(y, x, scalar::gelu_erf);
-    case OpKind::kRelu: return map(y, x, [](float a) { return a > 0 || std::isnan(a) ? a : 0.0f; });
-    case OpKind::kSigmoid: return map(y, x, scalar::sigmoid);
-    case OpKind::kTanh: return map(y, x, [](float a) { return std::tanh(a); });
+    case OpKind::kNeg:
+      return map(y, x, [](float a) { return -a; });
+    case OpKind::kAddScalar:
+      return map(y, x, [v](float a) { return a + v; });
+    case OpKind::kMulScalar:
+      return map(y, x, [v](float a) { return a * v; });
+    case OpKind::kSilu:
+      return map(y, x, scalar::silu);
+    case OpKind::kGelu:
+      return v != 0 ? map(y, x, scalar::gelu_tanh) : map(y, x, scalar::gelu_erf);
+    case OpKind::kRelu:
+      return map(y, x, [](float a) { return a > 0 || std::isnan(a) ? a : 0.0f; });
+    case OpKind::kSigmoid:
+      return map(y, x, scalar::sigmoid);
+    case OpKind::kTanh:
+      return map(y, x, [](float a) { return std::tanh(a); });
     case OpKind::kPow:
       if (v == 2.0f) return map(y, x, [](float a) { return a * a; });
       return map(y, x, [v](float a) { return std::pow(a, v); });
-    case OpKind::kSqrt: return map(y, x, [](float a) { return std::sqrt(a); });
-    case OpKind::kRsqrt: return map(y, x, [](float a) { return 1.0f / std::sqrt(a); });
-    case OpKind::kCos: return map(y, x, [](float a) { return std::cos(a); });
-    case OpKind::kSin: return map(y, x, [](float a) { return std::sin(a); });
-    case OpKind::kExp: return map(y, x, [](float a) { return std::exp(a); });
-    case OpKind::kSign: return map(y, x, [](float a) { return a > 0 ? 1.0f : a < 0 ? -1.0f : 0.0f; });
-    case OpKind::kSoftplus: return map(y, x, scalar::softplus);
+    case OpKind::kSqrt:
+      return map(y, x, [](float a) { return std::sqrt(a); });
+    case OpKind::kRsqrt:
+      return map(y, x, [](float a) { return 1.0f / std::sqrt(a); });
+    case OpKind::kCos:
+      return map(y, x, [](float a) { return std::cos(a); });
+    case OpKind::kSin:
+      return map(y, x, [](float a) { return std::sin(a); });
+    case OpKind::kExp:
+      return map(y, x, [](float a) { return std::exp(a); });
+    case OpKind::kSign:
+      return map(y, x, [](float a) { return a > 0 ? 1.0f : a < 0 ? -1.0f : 0.0f; });
+    case OpKind::kSoftplus:
+      return map(y, x, scalar::softplus);
     case OpKind::kClamp: {
       const auto high = static_cast<float>(c.attribute(1, 0));
-      return map(y, x, [v, high](float a) { return std::isnan(a) ? a : std::fmin(std::fmax(a, v), high); });
+      return map(y, x, [v, high](float a) {
+        return std::isnan(a) ? a : std::fmin(std::fmax(a, v), high);
+      });
     }
-    default: kernel_error("not a unary op");
+    default:
+      kernel_error("not a unary op");
   }
 }
 
@@ -68,11 +88,16 @@ void binary(const KernelCall& c) {
   const TensorView& b = input(c, 1);
   const auto alpha = static_cast<float>(c.attribute(0, 1));
   switch (c.op) {
-    case OpKind::kAdd: return map(y, a, b, [alpha](float p, float q) { return p + alpha * q; });
-    case OpKind::kSub: return map(y, a, b, [alpha](float p, float q) { return p - alpha * q; });
-    case OpKind::kMul: return map(y, a, b, [](float p, float q) { return p * q; });
-    case OpKind::kDiv: return map(y, a, b, [](float p, float q) { return p / q; });
-    default: kernel_error("not a binary op");
+    case OpKind::kAdd:
+      return map(y, a, b, [alpha](float p, float q) { return p + alpha * q; });
+    case OpKind::kSub:
+      return map(y, a, b, [alpha](float p, float q) { return p - alpha * q; });
+    case OpKind::kMul:
+      return map(y, a, b, [](float p, float q) { return p * q; });
+    case OpKind::kDiv:
+      return map(y, a, b, [](float p, float q) { return p / q; });
+    default:
+      kernel_error("not a binary op");
   }
 }
 
@@ -82,7 +107,8 @@ void add_in_place(const KernelCall& c) {
 }
 
 void mul_in_place(const KernelCall& c) {
-  if (c.has_input(1)) return map(output(c, 0), input(c, 0), input(c, 1), [](float p, float q) { return p * q; });
+  if (c.has_input(1))
+    return map(output(c, 0), input(c, 0), input(c, 1), [](float p, float q) { return p * q; });
   const auto v = static_cast<float>(c.attribute(0, 1));
   map(output(c, 0), input(c, 0), [v](float p) { return p * v; });
 }
@@ -92,15 +118,21 @@ void activation_backward(const KernelCall& c) {
   const TensorView& grad = input(c, 0);
   const TensorView& x = input(c, 1);
   switch (c.op) {
-    case OpKind::kSiluBackward: return map(gx, grad, x, scalar::silu_backward);
+    case OpKind::kSiluBackward:
+      return map(gx, grad, x, scalar::silu_backward);
     case OpKind::kGeluBackward:
       return c.attribute(0, 0) != 0 ? map(gx, grad, x, scalar::gelu_tanh_backward)
                                     : map(gx, grad, x, scalar::gelu_erf_backward);
-    case OpKind::kReluBackward: return map(gx, grad, x, [](float g, float a) { return a > 0 ? g : 0.0f; });
-    case OpKind::kSigmoidBackward: return map(gx, grad, x, [](float g, float s) { return g * s * (1 - s); });
-    case OpKind::kSoftplusBackward: return map(gx, grad, x, scalar::softplus_backward);
-    case OpKind::kTanhBackward: return map(gx, grad, x, [](float g, float t) { return g * (1 - t * t); });
-    default: kernel_error("not an activation's gradient");
+    case OpKind::kReluBackward:
+      return map(gx, grad, x, [](float g, float a) { return a > 0 ? g : 0.0f; });
+    case OpKind::kSigmoidBackward:
+      return map(gx, grad, x, [](float g, float s) { return g * s * (1 - s); });
+    case OpKind::kSoftplusBackward:
+      return map(gx, grad, x, scalar::softplus_backward);
+    case OpKind::kTanhBackward:
+      return map(gx, grad, x, [](float g, float t) { return g * (1 - t * t); });
+    default:
+      kernel_error("not an activation's gradient");
   }
 }
 
@@ -111,7 +143,8 @@ void where(const KernelCall& c) {
   const bool has_a = c.has_input(1), has_b = c.has_input(2);
   const TensorView& a = has_a ? c.inputs[1] : condition;
   const TensorView& b = has_b ? c.inputs[2] : condition;
-  map(y, condition, a, b, [=](float p, float q, float r) { return p != 0 ? (has_a ? q : v) : (has_b ? r : v); });
+  map(y, condition, a, b,
+      [=](float p, float q, float r) { return p != 0 ? (has_a ? q : v) : (has_b ? r : v); });
 }
 
 void compare(const KernelCall& c) {
@@ -121,12 +154,18 @@ void compare(const KernelCall& c) {
   map(output(c, 0), input(c, 0), has_b ? c.inputs[1] : c.inputs[0], [=](float p, float r) {
     const float q = has_b ? r : v;
     switch (relation) {
-      case 0: return p < q ? 1.0f : 0.0f;
-      case 1: return p <= q ? 1.0f : 0.0f;
-      case 2: return p > q ? 1.0f : 0.0f;
-      case 3: return p >= q ? 1.0f : 0.0f;
-      case 4: return p == q ? 1.0f : 0.0f;
-      default: return p != q ? 1.0f : 0.0f;
+      case 0:
+        return p < q ? 1.0f : 0.0f;
+      case 1:
+        return p <= q ? 1.0f : 0.0f;
+      case 2:
+        return p > q ? 1.0f : 0.0f;
+      case 3:
+        return p >= q ? 1.0f : 0.0f;
+      case 4:
+        return p == q ? 1.0f : 0.0f;
+      default:
+        return p != q ? 1.0f : 0.0f;
     }
   });
 }
@@ -150,7 +189,8 @@ void uniform(const KernelCall& c) {
   const double low = c.attribute(0, 0), high = c.attribute(1, 1);
   const std::uint64_t state = random_state(c, integer_attribute(c, 2, 0));
   std::vector<float> values(static_cast<std::size_t>(output(c, 0).numel()));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(low + (high - low) * unit_random(state, i));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(low + (high - low) * unit_random(state, i));
   from_floats(output(c, 0), values.data());
 }
 

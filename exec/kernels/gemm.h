@@ -6,8 +6,8 @@
 
 namespace foreshard {
 
-/// c = alpha a b + beta c for fp32 row-major matrices of m x k and k x n; a and b may be given transposed (as k x m and
-/// n x k). One thread.
+/// c = alpha a b + beta c for fp32 row-major matrices of m x k and k x n; a and b may be given
+/// transposed (as k x m and n x k). One thread.
 struct Gemm {
   bool transpose_a = false, transpose_b = false;
   std::int64_t m = 0, n = 0, k = 0;

@@ -11,14 +11,18 @@
 #include "exec/parameters.h"
 #include "exec/rank_context.h"
 
-// Where values enter and leave the device: initial values, the data loader, and what the run reports.
+// Where values enter and leave the device: initial values, the data loader, and what the run
+// reports.
 
 namespace foreshard {
 namespace kernels {
 namespace {
 
-/// Name for a tensor that is no parameter: that of the buffer. Only known through the launch's operand.
-std::vector<std::int64_t> shape_of(const TensorView& v) { return {v.shape.begin(), v.shape.begin() + v.rank}; }
+/// Name for a tensor that is no parameter: that of the buffer. Only known through the launch's
+/// operand.
+std::vector<std::int64_t> shape_of(const TensorView& v) {
+  return {v.shape.begin(), v.shape.begin() + v.rank};
+}
 
 std::string buffer_name(const KernelCall& c) {
   const RankProgram& p = *c.context->program;
@@ -42,7 +46,8 @@ void initialize(const KernelCall& c) {
       values[i] = static_cast<float>(value_of(name, shape, static_cast<std::int64_t>(i)));
     }
   } else {
-    if (index >= static_cast<std::int64_t>(parameters.size())) kernel_error(fmt::format("there is no parameter {}", index));
+    if (index >= static_cast<std::int64_t>(parameters.size()))
+      kernel_error(fmt::format("there is no parameter {}", index));
     const ParameterView& p = parameters[static_cast<std::size_t>(index)];
     std::int64_t whole = 1;
     for (const std::int64_t d : p.shape) whole *= d;
@@ -61,7 +66,8 @@ void initialize(const KernelCall& c) {
 void observe(const KernelCall& c) {
   const auto what = static_cast<Observations::What>(integer_attribute(c, 0, 0));
   if (c.origin.step < 0) return;
-  c.context->observations->add(what, c.origin.step, static_cast<double>(scalar_of(input(c, 0))) * c.attribute(1, 1));
+  c.context->observations->add(what, c.origin.step,
+                               static_cast<double>(scalar_of(input(c, 0))) * c.attribute(1, 1));
 }
 
 }  // namespace kernels
@@ -71,11 +77,14 @@ void run_copy(const CopyCall& call) {
     if (!call.destination.present) return;
     if (call.source.present) return copy_elements(call.source, call.destination);
     if (call.input < 0) return;
-    const ModelInput& input = call.context->program->inputs.at(static_cast<std::size_t>(call.input));
-    const BatchPosition position{call.context->rank, call.context->schedule->world, call.origin.step, call.micro_batch};
+    const ModelInput& input =
+        call.context->program->inputs.at(static_cast<std::size_t>(call.input));
+    const BatchPosition position{call.context->rank, call.context->schedule->world,
+                                 call.origin.step, call.micro_batch};
     call.context->options->data(input, position, call.destination);
   } catch (const RunError& e) {
-    throw RunError(fmt::format("rank {} instruction {} (copy): {}", call.origin.rank, call.origin.instruction, e.what()));
+    throw RunError(fmt::format("rank {} instruction {} (copy): {}", call.origin.rank,
+                               call.origin.instruction, e.what()));
   }
 }
 

@@ -11,7 +11,8 @@ namespace foreshard::kernels {
 namespace {
 
 void check_index(std::int64_t index, std::int64_t size) {
-  if (index < 0 || index >= size) kernel_error(fmt::format("index {} is outside [0, {})", index, size));
+  if (index < 0 || index >= size)
+    kernel_error(fmt::format("index {} is outside [0, {})", index, size));
 }
 
 /// The row `i` along `dim` with that dimension removed.
@@ -26,10 +27,12 @@ TensorView row_of(const TensorView& v, int dim, std::int64_t i) {
   return out;
 }
 
-/// Row-major position in x of the element that `index` picks for the position `flat` of the index tensor.
+/// Row-major position in x of the element that `index` picks for the position `flat` of the index
+/// tensor.
 class Picker {
  public:
-  Picker(const TensorView& picked, const TensorView& index, int dim) : picked_(picked), index_(index), dim_(dim) {
+  Picker(const TensorView& picked, const TensorView& index, int dim)
+      : picked_(picked), index_(index), dim_(dim) {
     std::int64_t stride = 1;
     for (int d = picked.rank - 1; d >= 0; --d) {
       strides_[static_cast<std::size_t>(d)] = stride;
@@ -66,7 +69,8 @@ void embedding(const KernelCall& c) {
     const TensorView row = weight.at(indices[i]);
     load_row(row.dtype, row.data, row.stride[0], row.shape[0], out.data() + i * width);
   }
-  if (output(c, 0).numel() != static_cast<std::int64_t>(out.size())) kernel_error("the output has the wrong size");
+  if (output(c, 0).numel() != static_cast<std::int64_t>(out.size()))
+    kernel_error("the output has the wrong size");
   from_floats(output(c, 0), out.data());
 }
 
@@ -121,7 +125,8 @@ void index_select(const KernelCall& c) {
   const std::vector<std::int64_t> indices = to_integers(input(c, 1));
   for (std::size_t i = 0; i < indices.size(); ++i) {
     check_index(indices[i], x.shape[static_cast<std::size_t>(dim)]);
-    copy_elements(row_of(x, dim, indices[i]), row_of(output(c, 0), dim, static_cast<std::int64_t>(i)));
+    copy_elements(row_of(x, dim, indices[i]),
+                  row_of(output(c, 0), dim, static_cast<std::int64_t>(i)));
   }
 }
 
@@ -134,7 +139,8 @@ void index_add(const KernelCall& c) {
     check_index(indices[i], y.shape[static_cast<std::size_t>(dim)]);
     const TensorView row = row_of(y, dim, indices[i]);
     std::vector<float> sum = to_floats(row);
-    const std::vector<float> added = to_floats(row_of(input(c, 2), dim, static_cast<std::int64_t>(i)));
+    const std::vector<float> added =
+        to_floats(row_of(input(c, 2), dim, static_cast<std::int64_t>(i)));
     for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += added[k];
     from_floats(row, sum.data());
   }

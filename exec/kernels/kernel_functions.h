@@ -1,6 +1,7 @@
 #pragma once
 
-// The kernels by file; exec/kernels/table.cc assigns them to op kinds. Operands: docs/formats/op_operands.md.
+// The kernels by file; exec/kernels/table.cc assigns them to op kinds. Operands:
+// docs/formats/op_operands.md.
 
 #include "exec/calls.h"
 

@@ -10,8 +10,8 @@ namespace foreshard {
 /// Once before a run: one thread per matrix product, since ranks are threads themselves.
 void prepare_kernels();
 
-/// Executes one launch on host memory. Throws RunError, naming rank, instruction and op, if the operands do not fit the
-/// op (docs/formats/op_operands.md) or the op has no CPU kernel.
+/// Executes one launch on host memory. Throws RunError, naming rank, instruction and op, if the
+/// operands do not fit the op (docs/formats/op_operands.md) or the op has no CPU kernel.
 void run_kernel(const KernelCall& call);
 /// Executes one copy; fills in a model input where the call names one.
 void run_copy(const CopyCall& call);

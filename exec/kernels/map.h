@@ -26,7 +26,8 @@ void run(const TensorView& y, std::array<TensorView, N> inputs, F apply) {
     for (std::int64_t at = 0; at < n; at += kChunk) {
       const std::int64_t m = std::min(kChunk, n - at);
       for (std::size_t k = 0; k < N; ++k) {
-        load_row(all[k + 1].dtype, data[k + 1] + at * strides[k + 1] * size_of(all[k + 1].dtype), strides[k + 1], m, in[k]);
+        load_row(all[k + 1].dtype, data[k + 1] + at * strides[k + 1] * size_of(all[k + 1].dtype),
+                 strides[k + 1], m, in[k]);
       }
       for (std::int64_t i = 0; i < m; ++i) out[i] = apply(in, i);
       store_row(y.dtype, data[0] + at * strides[0] * size_of(y.dtype), strides[0], m, out);
@@ -47,7 +48,8 @@ void map(const TensorView& y, const TensorView& a, const TensorView& b, F f) {
 }
 template <typename F>
 void map(const TensorView& y, const TensorView& a, const TensorView& b, const TensorView& c, F f) {
-  map_detail::run<3>(y, {a, b, c}, [f](auto& in, std::int64_t i) { return f(in[0][i], in[1][i], in[2][i]); });
+  map_detail::run<3>(y, {a, b, c},
+                     [f](auto& in, std::int64_t i) { return f(in[0][i], in[1][i], in[2][i]); });
 }
 
 }  // namespace foreshard

@@ -43,17 +43,23 @@ struct Packed {
   std::vector<float> copy;
 };
 
-void blas(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-          const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c, std::int64_t ldc) {
-  cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), alpha, a,
-              static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
+void blas(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, std::int64_t m, std::int64_t n, std::int64_t k,
+          float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
+          float beta, float* c, std::int64_t ldc) {
+  cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n),
+              static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
+              static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
 }
 
-/// Merges the leading dimensions of a into its rows where strides allow, if b is one matrix: [.., m, k] x [k, n].
+/// Merges the leading dimensions of a into its rows where strides allow, if b is one matrix: [..,
+/// m, k] x [k, n].
 bool merge_rows(TensorView& a, TensorView& c) {
   while (a.rank > 2) {
-    const auto outer = static_cast<std::size_t>(a.rank - 3), rows = static_cast<std::size_t>(a.rank - 2);
-    if (a.stride[outer] != a.stride[rows] * a.shape[rows] || c.stride[outer] != c.stride[rows] * c.shape[rows]) return false;
+    const auto outer = static_cast<std::size_t>(a.rank - 3),
+               rows = static_cast<std::size_t>(a.rank - 2);
+    if (a.stride[outer] != a.stride[rows] * a.shape[rows] ||
+        c.stride[outer] != c.stride[rows] * c.shape[rows])
+      return false;
     for (TensorView* v : {&a, &c}) {
       v->shape[outer] *= v->shape[rows];
       v->stride[outer] = v->stride[rows];
@@ -95,7 +101,8 @@ void product(TensorView a, TensorView b, TensorView c) {
   a = as_matrix(a, true);
   b = as_matrix(b, false);
   if (c.rank < 2 || a.rank > c.rank || b.rank > c.rank) {
-    kernel_error(fmt::format("{} x {} does not give {}", shape_text(a), shape_text(b), shape_text(c)));
+    kernel_error(
+        fmt::format("{} x {} does not give {}", shape_text(a), shape_text(b), shape_text(c)));
   }
   if (b.rank == 2 && a.rank == c.rank && merge_rows(a, c)) return multiply(a, b, c);
   multiply_batched(with_batch_of(a, c), with_batch_of(b, c), c);
@@ -105,15 +112,16 @@ void product(TensorView a, TensorView b, TensorView c) {
 
 void gemm(const Gemm& g, const float* a, const float* b, float* c) {
   if (g.m == 0 || g.n == 0) return;
-  blas(g.transpose_a ? CblasTrans : CblasNoTrans, g.transpose_b ? CblasTrans : CblasNoTrans, g.m, g.n, g.k, g.alpha, a,
-       std::max<std::int64_t>(g.transpose_a ? g.m : g.k, 1), b, std::max<std::int64_t>(g.transpose_b ? g.k : g.n, 1), g.beta,
-       c, g.n);
+  blas(g.transpose_a ? CblasTrans : CblasNoTrans, g.transpose_b ? CblasTrans : CblasNoTrans, g.m,
+       g.n, g.k, g.alpha, a, std::max<std::int64_t>(g.transpose_a ? g.m : g.k, 1), b,
+       std::max<std::int64_t>(g.transpose_b ? g.k : g.n, 1), g.beta, c, g.n);
 }
 
 void multiply(const TensorView& a, const TensorView& b, const TensorView& c) {
   const std::int64_t m = a.shape[0], k = a.shape[1], n = b.shape[1];
   if (b.shape[0] != k || c.shape[0] != m || c.shape[1] != n) {
-    kernel_error(fmt::format("{} x {} does not give {}", shape_text(a), shape_text(b), shape_text(c)));
+    kernel_error(
+        fmt::format("{} x {} does not give {}", shape_text(a), shape_text(b), shape_text(c)));
   }
   if (m == 0 || n == 0) return;
   if (k == 0) return fill_zero(c);
@@ -122,7 +130,8 @@ void multiply(const TensorView& a, const TensorView& b, const TensorView& c) {
   const bool direct = c.dtype == DType::kFloat32 && c.stride[1] == 1 && c.stride[0] >= n;
   std::vector<float> scratch(direct ? 0 : static_cast<std::size_t>(m * n));
   float* out = direct ? c.as<float>() : scratch.data();
-  blas(flag(pa), flag(pb), m, n, k, 1.0f, pa.data, pa.ld, pb.data, pb.ld, 0.0f, out, direct ? c.stride[0] : n);
+  blas(flag(pa), flag(pb), m, n, k, 1.0f, pa.data, pa.ld, pb.data, pb.ld, 0.0f, out,
+       direct ? c.stride[0] : n);
   if (!direct) from_floats(c, out);
 }
 
@@ -153,7 +162,8 @@ void grouped_matmul(const KernelCall& c) {
   std::int64_t at = 0;
   for (std::size_t g = 0; g < rows.size(); ++g) {
     TensorView part = a, out = output(c, 0);
-    if (rows[g] < 0 || at + rows[g] > a.shape[0]) kernel_error("the groups have more rows than the matrix");
+    if (rows[g] < 0 || at + rows[g] > a.shape[0])
+      kernel_error("the groups have more rows than the matrix");
     part.shape[0] = out.shape[0] = rows[g];
     part.data += at * a.stride[0] * size_of(a.dtype);
     out.data += at * out.stride[0] * size_of(out.dtype);

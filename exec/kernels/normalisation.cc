@@ -6,31 +6,39 @@
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/rows.h"
 
-// Layer norm and RMS norm over the trailing dimensions. Sums of a row are kept in double and rounded to fp32.
+// Layer norm and RMS norm over the trailing dimensions. Sums of a row are kept in double and
+// rounded to fp32.
 
 namespace foreshard::kernels {
 namespace {
 
-/// Length of a normalised row: what is left of x after the rows counted by a statistic, else the weight's size.
+/// Length of a normalised row: what is left of x after the rows counted by a statistic, else the
+/// weight's size.
 std::size_t row_length(const TensorView& x, const TensorView* statistic, const TensorView* weight) {
   if (statistic) {
     const std::int64_t rows = statistic->numel();
-    if (rows == 0 || x.numel() % rows != 0) kernel_error("the statistics do not fit the input " + shape_text(x));
+    if (rows == 0 || x.numel() % rows != 0)
+      kernel_error("the statistics do not fit the input " + shape_text(x));
     return static_cast<std::size_t>(x.numel() / rows);
   }
   if (weight) return static_cast<std::size_t>(weight->numel());
   return static_cast<std::size_t>(x.shape[static_cast<std::size_t>(x.rank - 1)]);
 }
 
-const TensorView* optional_input(const KernelCall& c, std::size_t i) { return c.has_input(i) ? &c.inputs[i] : nullptr; }
-const TensorView* optional_output(const KernelCall& c, std::size_t i) { return c.has_output(i) ? &c.outputs[i] : nullptr; }
+const TensorView* optional_input(const KernelCall& c, std::size_t i) {
+  return c.has_input(i) ? &c.inputs[i] : nullptr;
+}
+const TensorView* optional_output(const KernelCall& c, std::size_t i) {
+  return c.has_output(i) ? &c.outputs[i] : nullptr;
+}
 
 std::vector<float> optional_floats(const KernelCall& c, std::size_t i) {
   return c.has_input(i) ? to_floats(c.inputs[i]) : std::vector<float>();
 }
 
 void check_length(const std::vector<float>& weight, std::size_t n) {
-  if (!weight.empty() && weight.size() != n) kernel_error("the weight does not fit the normalised dimensions");
+  if (!weight.empty() && weight.size() != n)
+    kernel_error("the weight does not fit the normalised dimensions");
 }
 
 }  // namespace
@@ -48,7 +56,8 @@ void layer_norm(const KernelCall& c) {
     double sum = 0, squares = 0;
     for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(v[i]);
     const double mean = sum / static_cast<double>(n);
-    for (std::size_t i = 0; i < n; ++i) squares += (static_cast<double>(v[i]) - mean) * (static_cast<double>(v[i]) - mean);
+    for (std::size_t i = 0; i < n; ++i)
+      squares += (static_cast<double>(v[i]) - mean) * (static_cast<double>(v[i]) - mean);
     const auto m = static_cast<float>(mean);
     const auto rstd = static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(n) + eps));
     for (std::size_t i = 0; i < n; ++i) {
@@ -69,7 +78,8 @@ void layer_norm_backward(const KernelCall& c) {
   const TensorView& x = input(c, 1);
   if (x.numel() == 0) return;
   const std::size_t n = row_length(x, &input(c, 2), nullptr);
-  const std::vector<float> means = to_floats(input(c, 2)), rstds = to_floats(input(c, 3)), weight = optional_floats(c, 4);
+  const std::vector<float> means = to_floats(input(c, 2)), rstds = to_floats(input(c, 3)),
+                           weight = optional_floats(c, 4);
   check_length(weight, n);
   std::vector<float> values = to_floats(x), grad = to_floats(input(c, 0));
   for (std::size_t row = 0, r = 0; row < values.size(); row += n, ++r) {
@@ -82,7 +92,8 @@ void layer_norm_backward(const KernelCall& c) {
       sum += static_cast<double>(g[i]);
       dot += static_cast<double>(g[i]) * static_cast<double>(h[i]);
     }
-    const auto a = static_cast<float>(sum / static_cast<double>(n)), b = static_cast<float>(dot / static_cast<double>(n));
+    const auto a = static_cast<float>(sum / static_cast<double>(n)),
+               b = static_cast<float>(dot / static_cast<double>(n));
     for (std::size_t i = 0; i < n; ++i) g[i] = rstds[r] * (g[i] - a - h[i] * b);
   }
   from_floats(output(c, 0), grad.data());
@@ -102,7 +113,8 @@ void layer_norm_backward_gamma(const KernelCall& c) {
     }
   }
   from_floats(output(c, 0), std::vector<float>(gweight.begin(), gweight.end()).data());
-  if (c.has_output(1)) from_floats(c.outputs[1], std::vector<float>(gbias.begin(), gbias.end()).data());
+  if (c.has_output(1))
+    from_floats(c.outputs[1], std::vector<float>(gbias.begin(), gbias.end()).data());
 }
 
 void rms_norm(const KernelCall& c) {
@@ -116,9 +128,11 @@ void rms_norm(const KernelCall& c) {
   for (std::size_t row = 0; row < values.size(); row += n) {
     float* v = values.data() + row;
     double squares = 0;
-    for (std::size_t i = 0; i < n; ++i) squares += static_cast<double>(v[i]) * static_cast<double>(v[i]);
+    for (std::size_t i = 0; i < n; ++i)
+      squares += static_cast<double>(v[i]) * static_cast<double>(v[i]);
     const auto rstd = static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(n) + eps));
-    for (std::size_t i = 0; i < n; ++i) v[i] = weight.empty() ? v[i] * rstd : v[i] * rstd * weight[i];
+    for (std::size_t i = 0; i < n; ++i)
+      v[i] = weight.empty() ? v[i] * rstd : v[i] * rstd * weight[i];
     rstds.push_back(rstd);
   }
   from_floats(output(c, 0), values.data());
@@ -155,7 +169,8 @@ void rms_norm_backward_gamma(const KernelCall& c) {
   std::vector<double> gweight(n, 0);
   for (std::size_t row = 0, r = 0; row + n <= values.size(); row += n, ++r) {
     for (std::size_t i = 0; i < n; ++i) {
-      gweight[i] += static_cast<double>(grad[row + i]) * static_cast<double>(values[row + i] * rstds[r]);
+      gweight[i] +=
+          static_cast<double>(grad[row + i]) * static_cast<double>(values[row + i] * rstds[r]);
     }
   }
   from_floats(output(c, 0), std::vector<float>(gweight.begin(), gweight.end()).data());

@@ -14,7 +14,8 @@ namespace foreshard::kernels {
 namespace {
 
 /// For each dimension of x whether it is reduced; see op_operands.md, row sum.
-std::vector<bool> reduced_dimensions(const KernelCall& c, const TensorView& x, const TensorView& y) {
+std::vector<bool> reduced_dimensions(const KernelCall& c, const TensorView& x,
+                                     const TensorView& y) {
   std::vector<bool> reduced(static_cast<std::size_t>(x.rank), false);
   if (!c.attributes.empty()) {
     for (std::size_t i = 0; i < c.attributes.size(); ++i) {
@@ -25,7 +26,8 @@ std::vector<bool> reduced_dimensions(const KernelCall& c, const TensorView& x, c
   for (int d = 0; d < x.rank; ++d) {
     const int source = d - (x.rank - y.rank);
     const auto dim = static_cast<std::size_t>(d);
-    reduced[dim] = source < 0 || (y.shape[static_cast<std::size_t>(source)] == 1 && x.shape[dim] != 1);
+    reduced[dim] =
+        source < 0 || (y.shape[static_cast<std::size_t>(source)] == 1 && x.shape[dim] != 1);
   }
   return reduced;
 }
@@ -100,10 +102,12 @@ void sum(const KernelCall& c) {
       at += rest % x.shape[dim] * strides[dim];
       rest /= x.shape[dim];
     }
-    if (at >= y.numel()) kernel_error(fmt::format("{} does not reduce to {}", shape_text(x), shape_text(y)));
+    if (at >= y.numel())
+      kernel_error(fmt::format("{} does not reduce to {}", shape_text(x), shape_text(y)));
     sums[static_cast<std::size_t>(at)] += static_cast<double>(values[i]);
   }
-  const double count = y.numel() > 0 ? static_cast<double>(x.numel()) / static_cast<double>(y.numel()) : 1;
+  const double count =
+      y.numel() > 0 ? static_cast<double>(x.numel()) / static_cast<double>(y.numel()) : 1;
   std::vector<float> out(sums.size());
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = static_cast<float>(c.op == OpKind::kMean ? sums[i] / count : sums[i]);
@@ -132,7 +136,9 @@ void foreach_norm(const KernelCall& c) {
   }
 }
 
-void amax(const KernelCall& c) { store_element(output(c, 0), 0, p_norm(to_floats(input(c, 0)), INFINITY)); }
+void amax(const KernelCall& c) {
+  store_element(output(c, 0), 0, p_norm(to_floats(input(c, 0)), INFINITY));
+}
 
 void check_finite(const KernelCall& c) {
   bool finite = true;

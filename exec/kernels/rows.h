@@ -27,29 +27,35 @@ void store_element(const TensorView& v, std::int64_t index, double value);
 /// The value of a view of one element.
 float scalar_of(const TensorView& v);
 
-/// Copies every element in row-major order of both views, converting the type; the same numel, any shapes and strides.
+/// Copies every element in row-major order of both views, converting the type; the same numel, any
+/// shapes and strides.
 void copy_elements(const TensorView& from, const TensorView& to);
 void fill_zero(const TensorView& v);
 
-/// The view broadcast to a shape of `rank` dimensions, aligned at the last one. Throws RunError if it does not fit.
-TensorView broadcast_to(const TensorView& v, int rank, const std::array<std::int64_t, kMaxRank>& shape);
+/// The view broadcast to a shape of `rank` dimensions, aligned at the last one. Throws RunError if
+/// it does not fit.
+TensorView broadcast_to(const TensorView& v, int rank,
+                        const std::array<std::int64_t, kMaxRank>& shape);
 /// A view with dimensions a and b exchanged.
 TensorView transposed(const TensorView& v, int a, int b);
 std::string shape_text(const TensorView& v);
 
-/// Walks operands of one shape row by row, after merging dimensions that are consecutive in all of them.
+/// Walks operands of one shape row by row, after merging dimensions that are consecutive in all of
+/// them.
 class RowLoop {
  public:
   /// All operands must have the shape of the first.
   explicit RowLoop(std::span<const TensorView> operands);
 
-  /// Calls f(n, data, strides) for each row: n elements per operand k from data[k], strides[k] elements apart.
+  /// Calls f(n, data, strides) for each row: n elements per operand k from data[k], strides[k]
+  /// elements apart.
   template <typename F>
   void run(F f) const {
     const std::size_t count = bases_.size();
     std::vector<std::byte*> data = bases_;
     std::vector<std::int64_t> inner(count);
-    for (std::size_t k = 0; k < count; ++k) inner[k] = strides_[k][static_cast<std::size_t>(rank_ - 1)];
+    for (std::size_t k = 0; k < count; ++k)
+      inner[k] = strides_[k][static_cast<std::size_t>(rank_ - 1)];
     const std::int64_t n = shape_[static_cast<std::size_t>(rank_ - 1)];
     std::int64_t rows = n > 0 ? 1 : 0;
     for (int d = 0; d + 1 < rank_; ++d) rows *= shape_[static_cast<std::size_t>(d)];

@@ -1,6 +1,7 @@
 #pragma once
 
-// The formulas of single elements in fp32, shared by all backends: one body for host and device compilers.
+// The formulas of single elements in fp32, shared by all backends: one body for host and device
+// compilers.
 
 #include <cmath>
 
@@ -17,9 +18,13 @@ FORESHARD_DEVICE float silu_backward(float grad, float x) {
 
 /// log(1 + e^x), and x itself above 20 as PyTorch's softplus does (beta 1, threshold 20).
 FORESHARD_DEVICE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
-FORESHARD_DEVICE float softplus_backward(float grad, float x) { return x > 20.0f ? grad : grad * sigmoid(x); }
+FORESHARD_DEVICE float softplus_backward(float grad, float x) {
+  return x > 20.0f ? grad : grad * sigmoid(x);
+}
 
-FORESHARD_DEVICE float gelu_erf(float x) { return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f)); }
+FORESHARD_DEVICE float gelu_erf(float x) {
+  return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
+}
 FORESHARD_DEVICE float gelu_erf_backward(float grad, float x) {
   const float cdf = 0.5f * (1.0f + std::erf(x * 0.70710678118654752f));
   const float pdf = 0.39894228040143268f * std::exp(-0.5f * x * x);
@@ -36,17 +41,19 @@ FORESHARD_DEVICE float gelu_tanh_backward(float grad, float x) {
   return grad * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner);
 }
 
-/// Scalars of one AdamW step (torch.optim.AdamW), computed in double by the host and then used in fp32.
+/// Scalars of one AdamW step (torch.optim.AdamW), computed in double by the host and then used in
+/// fp32.
 struct AdamWStep {
-  float decay;           ///< 1 - lr * weight_decay
-  float beta1_rest;      ///< 1 - beta1
+  float decay;       ///< 1 - lr * weight_decay
+  float beta1_rest;  ///< 1 - beta1
   float beta2, beta2_rest;
-  float step_size;       ///< lr / (1 - beta1^t)
-  float correction2;     ///< sqrt(1 - beta2^t)
+  float step_size;    ///< lr / (1 - beta1^t)
+  float correction2;  ///< sqrt(1 - beta2^t)
   float eps;
 };
 
-FORESHARD_DEVICE void adamw(const AdamWStep& s, float grad, float* param, float* average, float* square) {
+FORESHARD_DEVICE void adamw(const AdamWStep& s, float grad, float* param, float* average,
+                            float* square) {
   *param *= s.decay;
   *average += s.beta1_rest * (grad - *average);
   *square = *square * s.beta2 + s.beta2_rest * grad * grad;

@@ -27,8 +27,10 @@ enum class Reduction { kNone = 0, kMean = 1, kSum = 2 };
 
 /// Targets and how many of them count.
 struct Targets {
-  Targets(const TensorView& v, std::int64_t ignored_index) : values(to_integers(v)), ignored(ignored_index) {
-    count = static_cast<std::int64_t>(std::count_if(values.begin(), values.end(), [&](auto t) { return t != ignored; }));
+  Targets(const TensorView& v, std::int64_t ignored_index)
+      : values(to_integers(v)), ignored(ignored_index) {
+    count = static_cast<std::int64_t>(
+        std::count_if(values.begin(), values.end(), [&](auto t) { return t != ignored; }));
   }
   std::vector<std::int64_t> values;
   std::int64_t ignored, count = 0;
@@ -48,7 +50,8 @@ void softmax(const KernelCall& c) {
     for (std::size_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(v[i] - top));
     const auto log_sum = static_cast<float>(std::log(sum));
     for (std::size_t i = 0; i < n; ++i) {
-      v[i] = logarithm ? v[i] - top - log_sum : static_cast<float>(std::exp(static_cast<double>(v[i] - top)) / sum);
+      v[i] = logarithm ? v[i] - top - log_sum
+                       : static_cast<float>(std::exp(static_cast<double>(v[i] - top)) / sum);
     }
   }
   from_floats(rows_last(c, output(c, 0)), values.data());
@@ -66,10 +69,12 @@ void softmax_backward(const KernelCall& c) {
     float* g = grad.data() + row;
     double sum = 0;
     for (std::size_t i = 0; i < n; ++i) {
-      sum += logarithm ? static_cast<double>(g[i]) : static_cast<double>(g[i]) * static_cast<double>(v[i]);
+      sum += logarithm ? static_cast<double>(g[i])
+                       : static_cast<double>(g[i]) * static_cast<double>(v[i]);
     }
     const auto s = static_cast<float>(sum);
-    for (std::size_t i = 0; i < n; ++i) g[i] = logarithm ? g[i] - std::exp(v[i]) * s : v[i] * (g[i] - s);
+    for (std::size_t i = 0; i < n; ++i)
+      g[i] = logarithm ? g[i] - std::exp(v[i]) * s : v[i] * (g[i] - s);
   }
   from_floats(rows_last(c, output(c, 0)), grad.data());
 }
@@ -79,21 +84,24 @@ void nll_loss(const KernelCall& c) {
   const std::size_t classes = last_size(log_probabilities);
   const std::vector<float> values = to_floats(log_probabilities);
   const Targets targets(input(c, 1), integer_attribute(c, 1, -100));
-  if (targets.values.size() * classes != values.size()) kernel_error("targets and probabilities do not fit");
+  if (targets.values.size() * classes != values.size())
+    kernel_error("targets and probabilities do not fit");
   const auto reduction = static_cast<Reduction>(integer_attribute(c, 0, 1));
   double sum = 0;
   std::vector<float> each(targets.values.size(), 0.0f);
   for (std::size_t i = 0; i < targets.values.size(); ++i) {
     const std::int64_t t = targets.values[i];
     if (t == targets.ignored) continue;
-    if (t < 0 || t >= static_cast<std::int64_t>(classes)) kernel_error(fmt::format("target {} of {} classes", t, classes));
+    if (t < 0 || t >= static_cast<std::int64_t>(classes))
+      kernel_error(fmt::format("target {} of {} classes", t, classes));
     each[i] = -values[i * classes + static_cast<std::size_t>(t)];
     sum += static_cast<double>(each[i]);
   }
   if (reduction == Reduction::kNone) {
     from_floats(output(c, 0), each.data());
   } else {
-    const double loss = reduction == Reduction::kMean ? sum / static_cast<double>(targets.count) : sum;
+    const double loss =
+        reduction == Reduction::kMean ? sum / static_cast<double>(targets.count) : sum;
     store_element(output(c, 0), 0, loss);
   }
   if (c.has_output(1)) store_element(c.outputs[1], 0, static_cast<double>(targets.count));
@@ -123,7 +131,8 @@ void fused_cross_entropy(const KernelCall& c) {
   const std::size_t classes = last_size(logits);
   std::vector<float> values = to_floats(logits);
   const Targets targets(input(c, 1), integer_attribute(c, 1, -100));
-  if (targets.values.size() * classes != values.size()) kernel_error("targets and logits do not fit");
+  if (targets.values.size() * classes != values.size())
+    kernel_error("targets and logits do not fit");
   const double scale = c.attribute(0, 1);
   std::vector<float> losses(targets.values.size(), 0.0f);
   for (std::size_t i = 0; i < losses.size(); ++i) {
@@ -133,10 +142,12 @@ void fused_cross_entropy(const KernelCall& c) {
       std::fill(row, row + classes, 0.0f);
       continue;
     }
-    if (t < 0 || t >= static_cast<std::int64_t>(classes)) kernel_error(fmt::format("target {} of {} classes", t, classes));
+    if (t < 0 || t >= static_cast<std::int64_t>(classes))
+      kernel_error(fmt::format("target {} of {} classes", t, classes));
     const float largest = *std::max_element(row, row + classes);
     double sum = 0;
-    for (std::size_t k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(row[k] - largest));
+    for (std::size_t k = 0; k < classes; ++k)
+      sum += std::exp(static_cast<double>(row[k] - largest));
     const double log_sum = std::log(sum) + static_cast<double>(largest);
     losses[i] = static_cast<float>(scale * (log_sum - static_cast<double>(row[t])));
     for (std::size_t k = 0; k < classes; ++k) {
@@ -157,7 +168,8 @@ void mse_loss(const KernelCall& c) {
     sum += static_cast<double>(d) * static_cast<double>(d);
   }
   const auto reduction = static_cast<Reduction>(integer_attribute(c, 0, 1));
-  store_element(output(c, 0), 0, reduction == Reduction::kMean ? sum / static_cast<double>(x.size()) : sum);
+  store_element(output(c, 0), 0,
+                reduction == Reduction::kMean ? sum / static_cast<double>(x.size()) : sum);
 }
 
 void mse_loss_backward(const KernelCall& c) {

@@ -23,7 +23,8 @@ TensorView slice(const TensorView& v, int dim, std::int64_t begin, std::int64_t 
 /// `count` elements from `offset` of a flat view.
 TensorView flat_part(const TensorView& flat, std::int64_t offset, std::int64_t count) {
   if (flat.rank != 1) kernel_error("the flat operand has shape " + shape_text(flat));
-  if (offset + count > flat.shape[0]) kernel_error(fmt::format("{} elements do not hold the parts", flat.shape[0]));
+  if (offset + count > flat.shape[0])
+    kernel_error(fmt::format("{} elements do not hold the parts", flat.shape[0]));
   return slice(flat, 0, offset, count);
 }
 
@@ -50,7 +51,8 @@ void cat(const KernelCall& c) {
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const TensorView& x = input(c, i);
     const std::int64_t size = x.shape[static_cast<std::size_t>(dim)];
-    if (at + size > y.shape[static_cast<std::size_t>(dim)]) kernel_error("the parts exceed " + shape_text(y));
+    if (at + size > y.shape[static_cast<std::size_t>(dim)])
+      kernel_error("the parts exceed " + shape_text(y));
     copy_elements(x, slice(y, dim, at, size));
     at += size;
   }
@@ -59,7 +61,8 @@ void cat(const KernelCall& c) {
 void arange(const KernelCall& c) {
   const TensorView& y = output(c, 0);
   const double start = c.attribute(0, 0), step = c.attribute(1, 1);
-  for (std::int64_t i = 0; i < y.numel(); ++i) store_element(y, i, start + step * static_cast<double>(i));
+  for (std::int64_t i = 0; i < y.numel(); ++i)
+    store_element(y, i, start + step * static_cast<double>(i));
 }
 
 void foreach_copy(const KernelCall& c) {
@@ -80,8 +83,8 @@ void split_copy(const KernelCall& c) {
     if (y.numel() == 0) continue;
     const std::int64_t columns = y.numel() / w;
     if (columns * w != y.numel() || at + columns > whole.shape[1]) {
-      kernel_error(fmt::format("output {} of shape {} cannot be cut from {} at column {}", i, shape_text(y),
-                               shape_text(whole), at));
+      kernel_error(fmt::format("output {} of shape {} cannot be cut from {} at column {}", i,
+                               shape_text(y), shape_text(whole), at));
     }
     copy_elements(slice(whole, 1, at, columns), y);
     at += columns;
@@ -101,7 +104,8 @@ void chunk_cat(const KernelCall& c) {
     const int dim = dimension_attribute(c, which, 0, x.rank);
     const std::int64_t size = x.shape[static_cast<std::size_t>(dim)], chunk = (size + w - 1) / w;
     const std::int64_t outer_inner = x.numel() / size, columns = chunk * outer_inner;
-    if (at + columns > y.shape[1]) kernel_error(fmt::format("input {} does not fit into {}", i, shape_text(y)));
+    if (at + columns > y.shape[1])
+      kernel_error(fmt::format("input {} does not fit into {}", i, shape_text(y)));
     for (std::int64_t r = 0; r * chunk < size; ++r) {
       const std::int64_t rows = std::min(chunk, size - r * chunk);
       TensorView part = slice(x, dim, r * chunk, rows);

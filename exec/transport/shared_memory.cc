@@ -20,20 +20,22 @@
 namespace foreshard {
 namespace {
 
-/// One collective in flight: its members meet here, work on each other's buffers and leave together.
+/// One collective in flight: its members meet here, work on each other's buffers and leave
+/// together.
 struct Meeting {
   explicit Meeting(std::int64_t size) : members(static_cast<std::size_t>(size)) {}
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::optional<CollectiveCall>> members;  ///< Copies: a member that failed may be gone. Its buffers are not.
+  std::vector<std::optional<CollectiveCall>>
+      members;  ///< Copies: a member that failed may be gone. Its buffers are not.
   std::size_t arrived = 0;
   std::array<std::size_t, 2> passed{};  ///< Members past the middle and at the end.
   Time ready;                           ///< Latest of the members.
   Time duration;                        ///< Longest of the members.
   bool started = false;
   CollectiveStart start;
-  std::vector<std::byte> scratch;       ///< All-reduce: the result before it is copied out.
+  std::vector<std::byte> scratch;  ///< All-reduce: the result before it is copied out.
 };
 
 /// The collectives of one communicator start one after the other.
@@ -45,20 +47,25 @@ struct Lane {
 };
 
 /// Group, first rank, stride; channel (0, or direction of a send); number of the call.
-using MeetingKey = std::tuple<std::uint32_t, std::int64_t, std::int64_t, std::int64_t, std::uint64_t>;
+using MeetingKey =
+    std::tuple<std::uint32_t, std::int64_t, std::int64_t, std::int64_t, std::uint64_t>;
 using LaneKey = std::tuple<std::uint32_t, std::int64_t, std::int64_t>;
 
 std::string describe(const CollectiveCall& c) {
-  return fmt::format("rank {} instruction {} ({} of {} B {}, group {})", c.origin.rank, c.origin.instruction,
-                     name_of(c.kind), std::max(c.input.bytes(), c.output.bytes()), name_of(c.dtype), c.group.value);
+  return fmt::format("rank {} instruction {} ({} of {} B {}, group {})", c.origin.rank,
+                     c.origin.instruction, name_of(c.kind),
+                     std::max(c.input.bytes(), c.output.bytes()), name_of(c.dtype), c.group.value);
 }
 
 /// Elements of the whole buffer, which every member must agree on.
 std::int64_t whole_elements(const CollectiveCall& c) {
   switch (c.kind) {
-    case CollectiveKind::kAllGather: return c.output.numel();
-    case CollectiveKind::kBroadcast: return c.output.present ? c.output.numel() : c.input.numel();
-    default: return c.input.numel();
+    case CollectiveKind::kAllGather:
+      return c.output.numel();
+    case CollectiveKind::kBroadcast:
+      return c.output.present ? c.output.numel() : c.input.numel();
+    default:
+      return c.input.numel();
   }
 }
 
@@ -69,27 +76,33 @@ void require(bool ok, const CollectiveCall& c, const char* what) {
 void check_shapes(const CollectiveCall& c) {
   require(!c.input.present || c.input.contiguous(), c, "the input is not contiguous");
   require(!c.output.present || c.output.contiguous(), c, "the output is not contiguous");
-  const std::int64_t in = c.input.present ? c.input.numel() : 0, out = c.output.present ? c.output.numel() : 0;
+  const std::int64_t in = c.input.present ? c.input.numel() : 0,
+                     out = c.output.present ? c.output.numel() : 0;
   switch (c.kind) {
-    case CollectiveKind::kAllGather: return require(out == in * c.size, c, "the output is not as long as all inputs");
+    case CollectiveKind::kAllGather:
+      return require(out == in * c.size, c, "the output is not as long as all inputs");
     case CollectiveKind::kReduceScatter:
       return require(in == out * c.size, c, "the input is not as long as all outputs");
-    case CollectiveKind::kAllReduce: return require(in == out, c, "input and output differ in length");
+    case CollectiveKind::kAllReduce:
+      return require(in == out, c, "input and output differ in length");
     case CollectiveKind::kAllToAll:
-      return require(in == out && in % c.size == 0, c, "the buffers cannot be cut into equal parts");
+      return require(in == out && in % c.size == 0, c,
+                     "the buffers cannot be cut into equal parts");
     case CollectiveKind::kBroadcast:
-      return require((c.index != c.root || c.input.present) && c.output.present, c, "a buffer is missing");
+      return require((c.index != c.root || c.input.present) && c.output.present, c,
+                     "a buffer is missing");
     case CollectiveKind::kReduce:
       return require(c.input.present && (c.index != c.root || out == in), c, "a buffer is missing");
-    case CollectiveKind::kSendReceive: return;
+    case CollectiveKind::kSendReceive:
+      return;
   }
 }
 
 void check_agreement(const std::vector<std::optional<CollectiveCall>>& members) {
   const CollectiveCall& a = *members[0];
   for (const std::optional<CollectiveCall>& b : members) {
-    if (b->kind != a.kind || b->op != a.op || b->dtype != a.dtype || b->root != a.root || b->factor != a.factor ||
-        whole_elements(*b) != whole_elements(a)) {
+    if (b->kind != a.kind || b->op != a.op || b->dtype != a.dtype || b->root != a.root ||
+        b->factor != a.factor || whole_elements(*b) != whole_elements(a)) {
       throw RunError(fmt::format("collectives do not match: {} met {}", describe(a), describe(*b)));
     }
   }
@@ -138,7 +151,8 @@ class SharedMemoryTransport final : public Transport {
     return meeting;
   }
 
-  /// Called by the member that arrived last: lets the meeting begin when its communicator's turn comes.
+  /// Called by the member that arrived last: lets the meeting begin when its communicator's turn
+  /// comes.
   void start(Meeting& m, const CollectiveCall& call) {
     CollectiveStart start{m.ready, std::chrono::steady_clock::now()};
     if (call.kind != CollectiveKind::kSendReceive) {
@@ -158,8 +172,10 @@ class SharedMemoryTransport final : public Transport {
 
   CollectiveStart take_turn(Lane& lane, const Meeting& m, const CollectiveCall& call) {
     std::unique_lock lock(lane.mutex);
-    if (!control_.wait(lock, lane.changed, [&] { return lane.next == call.sequence; }, control_.watchdog())) {
-      throw RunError(fmt::format("{} waited {:.3g} s for an earlier collective of its group", describe(call), watchdog_s()));
+    if (!control_.wait(
+            lock, lane.changed, [&] { return lane.next == call.sequence; }, control_.watchdog())) {
+      throw RunError(fmt::format("{} waited {:.3g} s for an earlier collective of its group",
+                                 describe(call), watchdog_s()));
     }
     const CollectiveStart start{std::max(m.ready, lane.free_at), std::chrono::steady_clock::now()};
     lane.free_at = start.nominal + m.duration;
@@ -170,7 +186,8 @@ class SharedMemoryTransport final : public Transport {
 
   void wait_for_all(Meeting& m, const CollectiveCall& call) {
     std::unique_lock lock(m.mutex);
-    while (!control_.wait(lock, m.changed, [&] { return m.started; }, control_.watchdog())) {
+    while (!control_.wait(
+        lock, m.changed, [&] { return m.started; }, control_.watchdog())) {
       if (m.arrived < m.members.size()) throw RunError(stuck(m, call));
     }
   }
@@ -183,10 +200,10 @@ class SharedMemoryTransport final : public Transport {
       if (m.members[i]) continue;
       const std::int64_t member =
           call.kind == CollectiveKind::kSendReceive ? call.root : static_cast<std::int64_t>(i);
-      missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", call.first_rank + member * call.stride);
+      missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ",
+                             call.first_rank + member * call.stride);
     }
-    return fmt::format("{} waited {:.3g} s for {}", describe(call),
-                       watchdog_s(), missing);
+    return fmt::format("{} waited {:.3g} s for {}", describe(call), watchdog_s(), missing);
   }
 
   static void pass(Meeting& m, std::size_t p) {
@@ -209,14 +226,20 @@ class SharedMemoryTransport final : public Transport {
 
   void move_data(Meeting& m, const CollectiveCall& call) {
     switch (call.kind) {
-      case CollectiveKind::kAllGather: return all_gather(m, call);
-      case CollectiveKind::kReduceScatter: return reduce_scatter(m, call);
+      case CollectiveKind::kAllGather:
+        return all_gather(m, call);
+      case CollectiveKind::kReduceScatter:
+        return reduce_scatter(m, call);
       case CollectiveKind::kAllReduce:
-      case CollectiveKind::kReduce: return all_reduce(m, call);
+      case CollectiveKind::kReduce:
+        return all_reduce(m, call);
       case CollectiveKind::kBroadcast:
-        return copy(call.output.data, m.members[static_cast<std::size_t>(call.root)]->input.data, call.output.bytes());
-      case CollectiveKind::kAllToAll: return all_to_all(m, call);
-      case CollectiveKind::kSendReceive: return;
+        return copy(call.output.data, m.members[static_cast<std::size_t>(call.root)]->input.data,
+                    call.output.bytes());
+      case CollectiveKind::kAllToAll:
+        return all_to_all(m, call);
+      case CollectiveKind::kSendReceive:
+        return;
     }
   }
 
@@ -228,25 +251,29 @@ class SharedMemoryTransport final : public Transport {
   static void all_gather(const Meeting& m, const CollectiveCall& call) {
     const std::int64_t shard = call.input.bytes();
     for (std::size_t i = 0; i < m.members.size(); ++i) {
-      copy(call.output.data + static_cast<std::int64_t>(i) * shard, m.members[i]->input.data, shard);
+      copy(call.output.data + static_cast<std::int64_t>(i) * shard, m.members[i]->input.data,
+           shard);
     }
   }
 
-  /// Reduces the own slice of all inputs; nobody else reads that slice, so it may be overwritten in place.
+  /// Reduces the own slice of all inputs; nobody else reads that slice, so it may be overwritten in
+  /// place.
   static void reduce_scatter(const Meeting& m, const CollectiveCall& call) {
     const std::int64_t count = call.output.numel();
     reduce_slice(m, call, call.index * count, count, call.output.data);
   }
 
-  static void reduce_slice(const Meeting& m, const CollectiveCall& call, std::int64_t first, std::int64_t count,
-                           std::byte* out) {
+  static void reduce_slice(const Meeting& m, const CollectiveCall& call, std::int64_t first,
+                           std::int64_t count, std::byte* out) {
     if (count == 0) return;
     std::vector<const std::byte*> sources;
-    for (const auto& member : m.members) sources.push_back(member->input.data + first * size_of(call.dtype));
+    for (const auto& member : m.members)
+      sources.push_back(member->input.data + first * size_of(call.dtype));
     reduce_elements(call.dtype, call.op, call.factor, sources, count, out);
   }
 
-  /// Each member reduces its part of the whole into shared scratch; then those who want it copy the whole.
+  /// Each member reduces its part of the whole into shared scratch; then those who want it copy the
+  /// whole.
   void all_reduce(Meeting& m, const CollectiveCall& call) {
     const std::int64_t n = call.input.numel(), width = size_of(call.dtype);
     {
@@ -262,14 +289,17 @@ class SharedMemoryTransport final : public Transport {
   }
 
   static void all_to_all(const Meeting& m, const CollectiveCall& call) {
-    require(call.input.data != call.output.data || call.size == 1, call, "an all-to-all cannot be in place");
+    require(call.input.data != call.output.data || call.size == 1, call,
+            "an all-to-all cannot be in place");
     const std::int64_t part = call.input.bytes() / call.size;
     for (std::size_t i = 0; i < m.members.size(); ++i) {
-      copy(call.output.data + static_cast<std::int64_t>(i) * part, m.members[i]->input.data + call.index * part, part);
+      copy(call.output.data + static_cast<std::int64_t>(i) * part,
+           m.members[i]->input.data + call.index * part, part);
     }
   }
 
-  /// Sending and receiving halves meet separately, each in its direction: member 0 sends, member 1 receives.
+  /// Sending and receiving halves meet separately, each in its direction: member 0 sends, member 1
+  /// receives.
   CollectiveStart send_receive(const CollectiveCall& call, Time ready) {
     CollectiveStart begun{ready, std::chrono::steady_clock::now()};
     const auto join = [&](const CollectiveStart& s) {
@@ -279,14 +309,16 @@ class SharedMemoryTransport final : public Transport {
     const MeetingKey send_key = key_of(call, 1 + call.index * call.size + call.root, call.sequence);
     if (call.input.present) sending = arrive(send_key, 2, 0, call, ready);
     if (call.output.present) {
-      const MeetingKey key = key_of(call, 1 + call.root * call.size + call.index, call.receive_sequence);
+      const MeetingKey key =
+          key_of(call, 1 + call.root * call.size + call.index, call.receive_sequence);
       const std::shared_ptr<Meeting> receiving = arrive(key, 2, 1, call, ready);
       wait_for_all(*receiving, call);
       const TensorView& source = receiving->members[0]->input;
       require(source.numel() == call.output.numel() && source.dtype == call.output.dtype, call,
               "sender and receiver differ in length or type");
       copy(call.output.data, source.data, source.bytes());
-      pass(*receiving, 1);  // only the sender waits: two ranks that exchange must not wait for each other's sends
+      pass(*receiving, 1);  // only the sender waits: two ranks that exchange must not wait for each
+                            // other's sends
       join(receiving->start);
     }
     if (sending) {

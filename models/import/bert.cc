@@ -22,7 +22,8 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId model, const Bert& c) {
   b.model().at(id).buffers = {{"position_ids", {1, c.positions}, DType::kInt64, false},
                               {"token_type_ids", {1, c.positions}, DType::kInt64, false}};
   Program p(b, id, {"input_ids"});
-  // Positions are the first s entries of a buffer; token types are gathered into a tensor of their own.
+  // Positions are the first s entries of a buffer; token types are gathered into a tensor of their
+  // own.
   p.op_ints(Function::kBuffer, {}, {0}, "all_positions");
   p.op_ints(Function::kSliceLike, {"all_positions", "input_ids"}, {1}, "position_ids");
   p.op_ints(Function::kBuffer, {}, {1}, "buffered_token_type_ids");
@@ -38,7 +39,8 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId model, const Bert& c) {
 }
 
 // dense, dropout, LayerNorm(x + input): the second half of both parts of a block.
-ModuleId add_output(ModelBuilder& b, ModuleId parent, const std::string& class_name, std::int64_t in, const Bert& c) {
+ModuleId add_output(ModelBuilder& b, ModuleId parent, const std::string& class_name,
+                    std::int64_t in, const Bert& c) {
   const ModuleId id = b.add_module(parent, "output", class_name);
   const ModuleId dense = b.linear(id, "dense", in, c.hidden, true);
   const ModuleId norm = b.layer_norm(id, "LayerNorm", c.hidden, true, c.eps);
@@ -134,7 +136,8 @@ Model build(const Bert& c) {
   b.model().architecture = "BertForSequenceClassification";
   b.model().arguments = {token_argument("input_ids", c.vocabulary)};
   b.model().longest_sequence = c.positions;
-  b.model().roles = {blocks, {b.model().find_module("bert.embeddings.word_embeddings")}, {}, {embeddings}};
+  b.model().roles = {
+      blocks, {b.model().find_module("bert.embeddings.word_embeddings")}, {}, {embeddings}};
   return b.take();
 }
 
@@ -152,12 +155,14 @@ Model import_bert_classifier(HfConfig& config) {
   c.activation = read_activation(config, "hidden_act", "gelu");
   c.dropout = config.probability("hidden_dropout_prob", 0.1);
   c.attention_dropout = config.probability("attention_probs_dropout_prob", 0.1);
-  c.classifier_dropout = config.optional_number("classifier_dropout", std::nullopt, 0.0, 0.999999).value_or(c.dropout);
+  c.classifier_dropout =
+      config.optional_number("classifier_dropout", std::nullopt, 0.0, 0.999999).value_or(c.dropout);
   c.eps = config.number("layer_norm_eps", 1e-12, 0, 1);
   c.labels = config.labels();
   config.require_multiple("hidden_size", c.hidden, "num_attention_heads", c.heads);
   for (const char* key : {"is_decoder", "add_cross_attention"}) {
-    if (config.flag(key, false)) config.problem(key, "is true: BERT as a decoder is not modelled", "false");
+    if (config.flag(key, false))
+      config.problem(key, "is true: BERT as a decoder is not modelled", "false");
   }
   read_tied(config, true);
   config.finish();

@@ -1,4 +1,5 @@
-// DBRX: fused Wqkv with clamping, LayerNorm without bias, experts as two-dimensional tensors that a loop visits.
+// DBRX: fused Wqkv with clamping, LayerNorm without bias, experts as two-dimensional tensors that a
+// loop visits.
 
 #include <algorithm>
 #include <cmath>
@@ -26,8 +27,10 @@ ModuleId add_attention(ModelBuilder& b, ModuleId parent, const Dbrx& d) {
     p.op(Function::kClamp, {"qkv_states"}, "qkv_states");
     p.last().floats = {-*d.clip, *d.clip};
   }
-  p.ops(Function::kSplit, {"qkv_states"}, {2, d.hidden, kv, kv}, {"query_states", "key_states", "value_states"});
-  for (const char* x : {"query_states", "key_states", "value_states"}) p.transpose(p.view(x, {0, 0, -1, head}), 1, 2, x);
+  p.ops(Function::kSplit, {"qkv_states"}, {2, d.hidden, kv, kv},
+        {"query_states", "key_states", "value_states"});
+  for (const char* x : {"query_states", "key_states", "value_states"})
+    p.transpose(p.view(x, {0, 0, -1, head}), 1, 2, x);
   apply_rotary(p, "query_states", "key_states", "cos", "sin", head, RotaryCat::kNever);
   AttentionCall call;
   call.scale = 1.0 / std::sqrt(static_cast<double>(head));
@@ -58,7 +61,8 @@ ModuleId add_experts(ModelBuilder& b, ModuleId ffn, const Dbrx& d) {
   const ModuleId id = b.add_module(ffn, "experts", "DbrxExperts");
   const ModuleId mlp = b.add_module(id, "mlp", "DbrxExpertGLU");
   std::vector<ParameterId> weights;
-  for (const char* name : {"w1", "v1", "w2"}) weights.push_back(b.add_parameter(mlp, name, {d.experts * d.ffn, d.hidden}));
+  for (const char* name : {"w1", "v1", "w2"})
+    weights.push_back(b.add_parameter(mlp, name, {d.experts * d.ffn, d.hidden}));
   Program m(b, mlp, {"x", "top_k_index", "top_k_weights"});
   m.op_ints(Function::kLoopedExperts, {"x", "top_k_weights", "top_k_index"},
             {d.experts, d.top_k, static_cast<std::int64_t>(d.activation)}, "next_states");
@@ -76,7 +80,8 @@ ModuleId add_ffn(ModelBuilder& b, ModuleId block, const Dbrx& d) {
   const ModuleId router = b.add_module(id, "router", "DbrxRouter");
   const ModuleId layer = b.linear(router, "layer", d.hidden, d.experts, false);
   Program r(b, router, {"x"});
-  if (d.jitter > 0) r.scalar(Function::kJitter, "x", d.jitter, "x");   // In place: the experts see it too.
+  if (d.jitter > 0)
+    r.scalar(Function::kJitter, "x", d.jitter, "x");  // In place: the experts see it too.
   r.view("x", {-1, d.hidden}, "hidden_states");
   r.call(layer, {"hidden_states"}, "router_logits");
   r.returns({"router_logits", "x"});
@@ -108,7 +113,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const Dbr
 Model build(const Dbrx& d) {
   ModelBuilder b("DbrxForCausalLM");
   const ModuleId model = b.add_module(b.root(), "transformer", "DbrxModel");
-  const ModuleId rotary = rotary_module(b, model, "rotary_emb", "DbrxRotaryEmbedding", d.hidden / d.heads);
+  const ModuleId rotary =
+      rotary_module(b, model, "rotary_emb", "DbrxRotaryEmbedding", d.hidden / d.heads);
   const ModuleId wte = b.embedding(model, "wte", d.vocabulary, d.hidden);
   const ModuleId list = b.add_module(model, "blocks", "ModuleList");
   b.model().at(list).has_forward = false;
@@ -121,7 +127,8 @@ Model build(const Dbrx& d) {
   p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
   p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
   p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
-  for (const ModuleId block : blocks) p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
+  for (const ModuleId block : blocks)
+    p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
   p.returns({p.call(norm, {"hidden_states"}, "hidden_states")});
   b.model().not_modelled.push_back("routing: every expert is given an equal share of the tokens");
   return finish_causal(b, {model, wte, norm, blocks}, head, d.vocabulary, false);
@@ -143,7 +150,7 @@ Model import_dbrx(HfConfig& config) {
   d.layers = config.size_or("n_layers", "num_hidden_layers", 24, kLargestLayers);
   d.vocabulary = config.size("vocab_size", 32000, kLargestVocabulary);
   d.residual_dropout = config.probability("resid_pdrop", 0.0);
-  d.embedding_dropout = config.probability("emb_pdrop", 0.0);   // Declared, never applied.
+  d.embedding_dropout = config.probability("emb_pdrop", 0.0);  // Declared, never applied.
   HfConfig attention = config.nested("attn_config");
   d.attention_dropout = attention.probability("attn_pdrop", 0.0);
   d.clip = attention.optional_number("clip_qkv", std::nullopt, 1e-6, 1e9);
@@ -163,7 +170,8 @@ Model import_dbrx(HfConfig& config) {
   config.require_multiple("d_model", d.hidden, "n_heads", d.heads);
   config.require_multiple("n_heads", d.heads, "attn_config.kv_n_heads", d.kv_heads);
   if (d.top_k > d.experts) ffn.problem("moe_top_k", "is larger than moe_num_experts");
-  if (read_tied(config, false)) config.problem("tie_word_embeddings", "is true, which DBRX does not support", "false");
+  if (read_tied(config, false))
+    config.problem("tie_word_embeddings", "is true, which DBRX does not support", "false");
   config.ignore({"max_seq_len", "max_position_embeddings", "output_router_logits"});
   attention.finish();
   ffn.finish();

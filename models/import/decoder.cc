@@ -10,10 +10,12 @@ std::int64_t window_of(const DecoderSpec& spec, std::int64_t layer) {
 }
 
 bool has_sliding(const DecoderSpec& spec) {
-  return std::any_of(spec.windows.begin(), spec.windows.end(), [](std::int64_t w) { return w > 0; });
+  return std::any_of(spec.windows.begin(), spec.windows.end(),
+                     [](std::int64_t w) { return w > 0; });
 }
 bool has_full(const DecoderSpec& spec) {
-  return spec.windows.empty() || std::find(spec.windows.begin(), spec.windows.end(), 0) != spec.windows.end();
+  return spec.windows.empty() ||
+         std::find(spec.windows.begin(), spec.windows.end(), 0) != spec.windows.end();
 }
 
 // Which masks the model asks the library for; each may turn out to be None.
@@ -56,9 +58,11 @@ BlockParts add_parts(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, s
   if (spec.mixer) parts.mixer = spec.mixer(b, block, layer);
   if (!parts.mixer.module.valid()) parts.mixer = {"self_attn", add_attention(b, block, spec), true};
   parts.mlp = spec.mlp ? spec.mlp(b, block, layer)
-                       : gated_mlp(b, block, "mlp", spec.prefix + "MLP", spec.hidden, spec.ffn, spec.mlp_bias, spec.activation);
+                       : gated_mlp(b, block, "mlp", spec.prefix + "MLP", spec.hidden, spec.ffn,
+                                   spec.mlp_bias, spec.activation);
   const auto norm = [&](const char* name) {
-    return rms_norm_module(b, block, name, spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps, spec.norm_style);
+    return rms_norm_module(b, block, name, spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps,
+                           spec.norm_style);
   };
   parts.input_norm = norm("input_layernorm");
   parts.attention_norm = norm("post_attention_layernorm");
@@ -73,10 +77,13 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
   const ModuleId block = b.add_module(list, std::to_string(layer), spec.prefix + "DecoderLayer");
   const BlockParts parts = add_parts(b, block, spec, layer);
 
-  // The positions are an argument of the block that nothing uses: a checkpoint keeps it. It drops its list last first.
+  // The positions are an argument of the block that nothing uses: a checkpoint keeps it. It drops
+  // its list last first.
   std::vector<std::string> inputs{"hidden_states"}, extra;
-  if (parts.mixer.positional && spec.positions_before_table) extra = {"cos", "sin", "position_ids", "attention_mask"};
-  else if (parts.mixer.positional) extra = {"position_ids", "cos", "sin", "attention_mask"};
+  if (parts.mixer.positional && spec.positions_before_table)
+    extra = {"cos", "sin", "position_ids", "attention_mask"};
+  else if (parts.mixer.positional)
+    extra = {"position_ids", "cos", "sin", "attention_mask"};
   inputs.insert(inputs.end(), extra.begin(), extra.end());
   Program p(b, block, inputs);
   p.op(Function::kAssign, {"hidden_states"}, "residual");
@@ -86,7 +93,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
   if (spec.four_norms) p.call(parts.attention_norm, {"hidden_states"}, "hidden_states");
   p.add("residual", p.dropout("hidden_states", spec.residual_dropout), "hidden_states");
   p.op(Function::kAssign, {"hidden_states"}, "residual");
-  p.call(spec.four_norms ? parts.ffn_norm : parts.attention_norm, {"hidden_states"}, "hidden_states");
+  p.call(spec.four_norms ? parts.ffn_norm : parts.attention_norm, {"hidden_states"},
+         "hidden_states");
   p.call(parts.mlp, {"hidden_states"}, "hidden_states");
   if (spec.four_norms) p.call(parts.post_norm, {"hidden_states"}, "hidden_states");
   p.add("residual", p.dropout("hidden_states", spec.residual_dropout), "hidden_states");
@@ -94,8 +102,10 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
   return block;
 }
 
-void make_mask(Program& p, const DecoderSpec& spec, std::int64_t window, bool sliding, const std::string& name) {
-  p.op_ints(Function::kCausalMask, {"inputs_embeds", "position_ids"}, {window, spec.masks_always ? 1 : 0, sliding ? 1 : 0}, name);
+void make_mask(Program& p, const DecoderSpec& spec, std::int64_t window, bool sliding,
+               const std::string& name) {
+  p.op_ints(Function::kCausalMask, {"inputs_embeds", "position_ids"},
+            {window, spec.masks_always ? 1 : 0, sliding ? 1 : 0}, name);
   p.last().dtype = spec.attention.call.eager ? DType::kFloat32 : DType::kBool;
 }
 
@@ -110,8 +120,8 @@ ModuleId add_embedding(ModelBuilder& b, ModuleId parent, const DecoderSpec& spec
 }
 
 ModuleId add_rotary(ModelBuilder& b, ModuleId model, const DecoderSpec& spec) {
-  const ModuleId id = rotary_module(b, model, "rotary_emb", spec.prefix + "RotaryEmbedding", spec.attention.rotary,
-                                    spec.long_rope);
+  const ModuleId id = rotary_module(b, model, "rotary_emb", spec.prefix + "RotaryEmbedding",
+                                    spec.attention.rotary, spec.long_rope);
   if (spec.second_rotary) {
     auto& buffers = b.model().at(id).buffers;
     buffers.clear();
@@ -119,22 +129,27 @@ ModuleId add_rotary(ModelBuilder& b, ModuleId model, const DecoderSpec& spec) {
       const bool sliding = std::string_view(kind) == "sliding_attention";
       if (!(sliding ? has_sliding(spec) : has_full(spec))) continue;
       for (const char* name : {"_inv_freq", "_original_inv_freq"}) {
-        buffers.push_back({kind + std::string(name), {spec.attention.rotary / 2}, DType::kFloat32, false});
+        buffers.push_back(
+            {kind + std::string(name), {spec.attention.rotary / 2}, DType::kFloat32, false});
       }
     }
   }
   return id;
 }
 
-void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const DecoderSpec& spec, const Masks& masks,
-                   bool from_embeddings) {
+void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const DecoderSpec& spec,
+                   const Masks& masks, bool from_embeddings) {
   Program p(b, d.model, {from_embeddings ? "inputs_embeds" : "input_ids"});
-  // Arguments, then locals in the order of the library's code; the tuple (cos, sin) drops its last item first. Models that
-  // ask for several masks hold the arguments of the calls in a dict behind them.
+  // Arguments, then locals in the order of the library's code; the tuple (cos, sin) drops its last
+  // item first. Models that ask for several masks hold the arguments of the calls in a dict behind
+  // them.
   using Names = std::vector<const char*>;
-  const Names order = spec.mask_calls == DecoderSpec::MaskCalls::kAsUsed
-                          ? Names{"position_ids", "inputs_embeds", "causal_mask", "sliding_mask", "hidden_states", "sin", "cos"}
-                          : Names{"causal_mask", "sliding_mask", "inputs_embeds", "position_ids", "hidden_states", "sin", "cos"};
+  const Names order =
+      spec.mask_calls == DecoderSpec::MaskCalls::kAsUsed
+          ? Names{"position_ids",  "inputs_embeds", "causal_mask", "sliding_mask",
+                  "hidden_states", "sin",           "cos"}
+          : Names{"causal_mask", "sliding_mask", "inputs_embeds", "position_ids", "hidden_states",
+                  "sin",         "cos"};
   for (const char* name : order) b.value(d.model, name);
   if (!from_embeddings) p.call(d.embedding, {"input_ids"}, "inputs_embeds");
   p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
@@ -143,7 +158,8 @@ void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const Dec
   p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
   p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
   const bool two_tables = spec.second_rotary && has_sliding(spec) && has_full(spec);
-  if (two_tables) p.call_all(rotary, {"hidden_states", "position_ids"}, {"sliding_cos", "sliding_sin"});
+  if (two_tables)
+    p.call_all(rotary, {"hidden_states", "position_ids"}, {"sliding_cos", "sliding_sin"});
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     const ModuleId block = d.blocks[static_cast<std::size_t>(i)];
     const bool sliding = window_of(spec, i) > 0;
@@ -182,7 +198,8 @@ ModelArgument pixel_argument(std::vector<std::int64_t> shape) {
   return argument;
 }
 
-Model finish_causal(ModelBuilder& b, const Decoder& decoder, ModuleId head, std::int64_t vocabulary, bool tied) {
+Model finish_causal(ModelBuilder& b, const Decoder& decoder, ModuleId head, std::int64_t vocabulary,
+                    bool tied) {
   Model& model = b.model();
   if (tied) b.tie_parameter(head, "weight", model.at(decoder.embedding).parameters[0].id);
   Program p(b, b.root(), {"input_ids"});
@@ -194,7 +211,8 @@ Model finish_causal(ModelBuilder& b, const Decoder& decoder, ModuleId head, std:
   return b.take();
 }
 
-Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name, const DecoderSpec& spec, bool from_embeddings) {
+Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name,
+                    const DecoderSpec& spec, bool from_embeddings) {
   Decoder d;
   const Masks masks = masks_of(spec);
   const std::string model_class = spec.prefix + (from_embeddings ? "TextModel" : "Model");
@@ -203,13 +221,15 @@ Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name, c
   const ModuleId list = b.add_module(d.model, "layers", "ModuleList");
   b.model().at(list).has_forward = false;
   for (std::int64_t i = 0; i < spec.layers; ++i) d.blocks.push_back(add_block(b, list, spec, i));
-  d.norm = rms_norm_module(b, d.model, "norm", spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps, spec.norm_style);
+  d.norm = rms_norm_module(b, d.model, "norm", spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps,
+                           spec.norm_style);
   const ModuleId rotary = add_rotary(b, d.model, spec);
   write_forward(b, d, rotary, spec, masks, from_embeddings);
   return d;
 }
 
-Model causal_model(const std::string& class_name, const std::string& base, const DecoderSpec& spec, const CausalHead& head) {
+Model causal_model(const std::string& class_name, const std::string& base, const DecoderSpec& spec,
+                   const CausalHead& head) {
   ModelBuilder b(class_name);
   const Decoder d = add_decoder(b, b.root(), base, spec);
   const ModuleId lm_head = b.linear(b.root(), "lm_head", spec.hidden, spec.vocabulary, false);

@@ -6,8 +6,9 @@
 
 namespace foreshard {
 
-DecoderSpec read_decoder(HfConfig& config, const std::string& prefix, const DecoderDefaults& defaults,
-                         const char* activation_key, const char* activation) {
+DecoderSpec read_decoder(HfConfig& config, const std::string& prefix,
+                         const DecoderDefaults& defaults, const char* activation_key,
+                         const char* activation) {
   DecoderSpec spec;
   spec.prefix = prefix;
   spec.vocabulary = config.size("vocab_size", defaults.vocabulary, kLargestVocabulary);
@@ -33,19 +34,23 @@ DecoderSpec read_decoder(HfConfig& config, const std::string& prefix, const Deco
     config.require_multiple("hidden_size", spec.hidden, "num_attention_heads", a.heads);
   }
   a.head_dim = head_dim.value_or(std::max<std::int64_t>(1, spec.hidden / a.heads));
-  if (a.head_dim % 2 != 0) config.problem("head_dim", fmt::format("is {}: rotary embeddings need an even size", a.head_dim));
+  if (a.head_dim % 2 != 0)
+    config.problem("head_dim",
+                   fmt::format("is {}: rotary embeddings need an even size", a.head_dim));
   a.rotary = a.head_dim;
   a.call.scale = 1.0 / std::sqrt(static_cast<double>(a.head_dim));
   a.call.dropout = config.probability("attention_dropout", 0.0);
   return spec;
 }
 
-std::vector<std::int64_t> read_windows(HfConfig& config, std::int64_t layers, std::int64_t window,
-                                       const std::function<bool(std::int64_t)>& sliding_by_default) {
+std::vector<std::int64_t> read_windows(
+    HfConfig& config, std::int64_t layers, std::int64_t window,
+    const std::function<bool(std::int64_t)>& sliding_by_default) {
   std::vector<std::int64_t> windows;
   const auto types = config.texts("layer_types");
   if (types && static_cast<std::int64_t>(types->size()) != layers) {
-    config.problem("layer_types", fmt::format("has {} entries for {} layers", types->size(), layers));
+    config.problem("layer_types",
+                   fmt::format("has {} entries for {} layers", types->size(), layers));
     return {};
   }
   bool any = false;
@@ -55,7 +60,8 @@ std::vector<std::int64_t> read_windows(HfConfig& config, std::int64_t layers, st
       const std::string& type = (*types)[static_cast<std::size_t>(i)];
       sliding = type == "sliding_attention";
       if (!sliding && type != "full_attention") {
-        config.problem("layer_types", fmt::format("entry {} is \"{}\"", i, type), "sliding_attention or full_attention");
+        config.problem("layer_types", fmt::format("entry {} is \"{}\"", i, type),
+                       "sliding_attention or full_attention");
         return {};
       }
     }
@@ -65,6 +71,8 @@ std::vector<std::int64_t> read_windows(HfConfig& config, std::int64_t layers, st
   return any ? windows : std::vector<std::int64_t>{};
 }
 
-bool read_tied(HfConfig& config, bool fallback) { return config.flag("tie_word_embeddings", fallback); }
+bool read_tied(HfConfig& config, bool fallback) {
+  return config.flag("tie_word_embeddings", fallback);
+}
 
 }  // namespace foreshard

@@ -1,7 +1,8 @@
 #pragma once
 
-// One builder per Hugging Face model type. Each reads its keys from the config (problems and warnings go where the
-// config's do) and builds the module tree; it returns an empty model if the config has problems.
+// One builder per Hugging Face model type. Each reads its keys from the config (problems and
+// warnings go where the config's do) and builds the module tree; it returns an empty model if the
+// config has problems.
 
 #include "models/import/decoder.h"
 #include "models/import/hf_config.h"
@@ -29,7 +30,8 @@ Model import_llava(HfConfig& config);
 Model import_gemma3(HfConfig& config);
 Model import_qwen2_5_vl(HfConfig& config);
 Model import_mllama(HfConfig& config);
-/// MosaicML's MPT as llm-foundry trains it; not a transformers class of ours to import, but the catalogue's MPT models.
+/// MosaicML's MPT as llm-foundry trains it; not a transformers class of ours to import, but the
+/// catalogue's MPT models.
 Model import_mpt(HfConfig& config);
 
 /// Text decoders that multimodal models embed: the keys of one nested config.
@@ -43,19 +45,22 @@ DecoderSpec read_gemma3_text_spec(HfConfig& config, bool images);
 
 struct DecoderDefaults {
   std::int64_t vocabulary, hidden, ffn, layers, heads;
-  std::optional<std::int64_t> kv_heads;    ///< Value of an absent key; none: the number of heads.
-  bool kv_nullable = true;                 ///< null is allowed and means the number of heads.
-  std::optional<std::int64_t> head_dim;    ///< Value of an absent key; none: hidden / heads.
+  std::optional<std::int64_t> kv_heads;  ///< Value of an absent key; none: the number of heads.
+  bool kv_nullable = true;               ///< null is allowed and means the number of heads.
+  std::optional<std::int64_t> head_dim;  ///< Value of an absent key; none: hidden / heads.
   double eps = 1e-6;
-  bool hidden_multiple_of_heads = false;   ///< Even with head_dim given (the library's own check).
+  bool hidden_multiple_of_heads = false;  ///< Even with head_dim given (the library's own check).
 };
 /// Fills sizes, heads, norm, dropout, activation and rotary width; checks divisibility.
-DecoderSpec read_decoder(HfConfig& config, const std::string& prefix, const DecoderDefaults& defaults,
-                         const char* activation_key = "hidden_act", const char* activation = "silu");
-/// "layer_types" of the file or `fallback`, as windows: `window` where a layer is "sliding_attention".
+DecoderSpec read_decoder(HfConfig& config, const std::string& prefix,
+                         const DecoderDefaults& defaults, const char* activation_key = "hidden_act",
+                         const char* activation = "silu");
+/// "layer_types" of the file or `fallback`, as windows: `window` where a layer is
+/// "sliding_attention".
 std::vector<std::int64_t> read_windows(HfConfig& config, std::int64_t layers, std::int64_t window,
                                        const std::function<bool(std::int64_t)>& sliding_by_default);
-/// Qwen 2, 2.5 and 3: the window counts only with use_sliding_window, from layer max_window_layers on.
+/// Qwen 2, 2.5 and 3: the window counts only with use_sliding_window, from layer max_window_layers
+/// on.
 void read_qwen_windows(HfConfig& config, DecoderSpec& spec, std::int64_t max_window_layers);
 bool read_tied(HfConfig& config, bool fallback);
 

@@ -1,4 +1,5 @@
-// Gemma 2 and Gemma 3: four norms a block, scaled embedding, alternating sliding and full attention.
+// Gemma 2 and Gemma 3: four norms a block, scaled embedding, alternating sliding and full
+// attention.
 
 #include <cmath>
 
@@ -16,8 +17,10 @@ void gemma_common(HfConfig& config, DecoderSpec& spec) {
   spec.embedding_class = spec.prefix + "TextScaledWordEmbedding";
   spec.attention.qkv_bias = spec.attention.out_bias = config.flag("attention_bias", false);
   spec.mask_calls = DecoderSpec::MaskCalls::kBoth;
-  spec.attention.call.scale = 1.0 / std::sqrt(config.number("query_pre_attn_scalar", 256, 1e-6, 1e9));
-  if (const Json* both = config.get("use_bidirectional_attention"); both && both->is_boolean() && both->get<bool>()) {
+  spec.attention.call.scale =
+      1.0 / std::sqrt(config.number("query_pre_attn_scalar", 256, 1e-6, 1e9));
+  if (const Json* both = config.get("use_bidirectional_attention");
+      both && both->is_boolean() && both->get<bool>()) {
     config.problem("use_bidirectional_attention", "is true, which is not modelled", "false");
   }
 }
@@ -26,14 +29,17 @@ void gemma_common(HfConfig& config, DecoderSpec& spec) {
 
 Model import_gemma2(HfConfig& config) {
   DecoderDefaults defaults{256000, 2304, 9216, 26, 8, 4, false, 256, 1e-6, true};
-  DecoderSpec spec = read_decoder(config, "Gemma2", defaults, "hidden_activation", "gelu_pytorch_tanh");
+  DecoderSpec spec =
+      read_decoder(config, "Gemma2", defaults, "hidden_activation", "gelu_pytorch_tanh");
   gemma_common(config, spec);
   const auto window = config.optional_size("sliding_window", 4096, INT32_MAX);
-  spec.windows = read_windows(config, spec.layers, window.value_or(0), [](std::int64_t i) { return i % 2 == 0; });
+  spec.windows = read_windows(config, spec.layers, window.value_or(0),
+                              [](std::int64_t i) { return i % 2 == 0; });
   // Soft-capping rules SDPA out: the library has no sdpa path for this family, whatever the cap is.
   spec.attention.call.eager = true;
   spec.attention.call.softcap = config.optional_number("attn_logit_softcapping", 50.0, 1e-6, 1e9);
-  CausalHead head{read_tied(config, true), config.optional_number("final_logit_softcapping", 30.0, 1e-6, 1e9)};
+  CausalHead head{read_tied(config, true),
+                  config.optional_number("final_logit_softcapping", 30.0, 1e-6, 1e9)};
   config.finish();
   if (!config.usable()) return {};
   return causal_model("Gemma2ForCausalLM", "model", spec, head);
@@ -41,7 +47,8 @@ Model import_gemma2(HfConfig& config) {
 
 DecoderSpec read_gemma3_text_spec(HfConfig& config, bool images) {
   DecoderDefaults defaults{262208, 2304, 9216, 26, 8, 4, false, 256, 1e-6, true};
-  DecoderSpec spec = read_decoder(config, "Gemma3", defaults, "hidden_activation", "gelu_pytorch_tanh");
+  DecoderSpec spec =
+      read_decoder(config, "Gemma3", defaults, "hidden_activation", "gelu_pytorch_tanh");
   gemma_common(config, spec);
   spec.attention.qk_norm = AttentionSpec::QkNorm::kAfterTranspose;
   spec.second_rotary = true;
@@ -52,7 +59,8 @@ DecoderSpec read_gemma3_text_spec(HfConfig& config, bool images) {
   spec.masks_always = spec.masks_always || images;
   // Declared, and without effect under sdpa.
   if (config.optional_number("attn_logit_softcapping", std::nullopt, 1e-6, 1e9)) {
-    config.problem("attn_logit_softcapping", "is set; SDPA has no soft cap and this path is not modelled", "null");
+    config.problem("attn_logit_softcapping",
+                   "is set; SDPA has no soft cap and this path is not modelled", "null");
   }
   config.ignore({"rope_local_base_freq"});
   return spec;
@@ -61,15 +69,18 @@ DecoderSpec read_gemma3_text_spec(HfConfig& config, bool images) {
 namespace {
 
 /// AvgPool2d over the square of patches, a norm, a product with a plain weight matrix.
-ModuleId add_gemma3_projector(ModelBuilder& b, ModuleId model, const VisionTowerSpec& v, std::int64_t tokens_per_side, std::int64_t hidden) {
+ModuleId add_gemma3_projector(ModelBuilder& b, ModuleId model, const VisionTowerSpec& v,
+                              std::int64_t tokens_per_side, std::int64_t hidden) {
   const ModuleId id = b.add_module(model, "multi_modal_projector", "Gemma3MultiModalProjector");
   const ParameterId weight = b.add_parameter(id, "mm_input_projection_weight", {v.hidden, hidden});
-  const ModuleId norm = rms_norm_module(b, id, "mm_soft_emb_norm", "Gemma3RMSNorm", v.hidden, v.eps, NormStyle::kGemma);
+  const ModuleId norm = rms_norm_module(b, id, "mm_soft_emb_norm", "Gemma3RMSNorm", v.hidden, v.eps,
+                                        NormStyle::kGemma);
   const ModuleId pool = b.add_module(id, "avg_pool", "AvgPool2d");
   Program f(b, pool, {"input"});
   f.returns({f.op_ints(Function::kAvgPool2d, {"input"}, {v.side() / tokens_per_side})});
   Program p(b, id, {"vision_outputs"});
-  p.reshape(p.transpose("vision_outputs", 1, 2), {0, 0, v.side(), v.side()}, "reshaped_vision_outputs");
+  p.reshape(p.transpose("vision_outputs", 1, 2), {0, 0, v.side(), v.side()},
+            "reshaped_vision_outputs");
   p.call(pool, {"reshaped_vision_outputs"}, "pooled_vision_outputs");
   p.view("pooled_vision_outputs", {0, 0, -1}, "pooled_vision_outputs");
   p.transpose("pooled_vision_outputs", 1, 2, "pooled_vision_outputs");
@@ -85,13 +96,18 @@ Model import_gemma3(HfConfig& config) {
   HfConfig text_config = config.nested("text_config");
   text_config.choice("model_type", "gemma3_text", {"gemma3_text"});
   const DecoderSpec text = read_gemma3_text_spec(text_config, true);
-  text_config.ignore({"tie_word_embeddings", "final_logit_softcapping"});   // The outer model looks at neither.
+  text_config.ignore(
+      {"tie_word_embeddings", "final_logit_softcapping"});  // The outer model looks at neither.
   text_config.finish();
-  if (vision.clip) config.problem("vision_config.model_type", "is a CLIP tower, which Gemma 3 cannot have", "siglip_vision_model");
+  if (vision.clip)
+    config.problem("vision_config.model_type", "is a CLIP tower, which Gemma 3 cannot have",
+                   "siglip_vision_model");
   const std::int64_t tokens = config.size("mm_tokens_per_image", 256);
   const auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
-  if (side > vision.side()) config.problem("mm_tokens_per_image", "is more than the image has patches");
-  const std::int64_t token = config.size_or("image_token_index", "image_token_id", 262144, kLargestVocabulary);
+  if (side > vision.side())
+    config.problem("mm_tokens_per_image", "is more than the image has patches");
+  const std::int64_t token =
+      config.size_or("image_token_index", "image_token_id", 262144, kLargestVocabulary);
   config.ignore({"boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"});
   const bool tied = read_tied(config, true);
   config.finish();
@@ -107,12 +123,14 @@ Model import_gemma3(HfConfig& config) {
   p.call(projector, {p.call(tower.module, {"pixel_values"})}, "image_features");
   merge_images(p, token, "image_features");
   p.returns({p.call(m.decoder.model, {"inputs_embeds"}, "hidden_states")});
-  return m.finish(text.vocabulary, tied, {pixel_argument({-1, vision.channels, vision.image, vision.image})});
+  return m.finish(text.vocabulary, tied,
+                  {pixel_argument({-1, vision.channels, vision.image, vision.image})});
 }
 
 Model import_gemma3_text(HfConfig& config) {
   const DecoderSpec spec = read_gemma3_text_spec(config, false);
-  CausalHead head{read_tied(config, true), config.optional_number("final_logit_softcapping", std::nullopt, 1e-6, 1e9)};
+  CausalHead head{read_tied(config, true),
+                  config.optional_number("final_logit_softcapping", std::nullopt, 1e-6, 1e9)};
   config.finish();
   if (!config.usable()) return {};
   Model model = causal_model("Gemma3ForCausalLM", "model", spec, head);

@@ -14,7 +14,8 @@ struct Gpt2 {
   bool scaled, scaled_by_layer;
 };
 
-ModuleId conv1d(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t in, std::int64_t out) {
+ModuleId conv1d(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t in,
+                std::int64_t out) {
   const ModuleId id = b.add_module(parent, name, "Conv1D");
   const ParameterId weight = b.add_parameter(id, "weight", {in, out});
   const ParameterId bias = b.add_parameter(id, "bias", {out});
@@ -33,7 +34,8 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Gpt2& g, std::int6
   Program p(b, id, {"hidden_states", "attention_mask"});
   p.ops(Function::kSplit, {p.call(qkv, {"hidden_states"})}, {2, g.hidden, g.hidden, g.hidden},
         {"query_states", "key_states", "value_states"});
-  for (const char* x : {"key_states", "value_states", "query_states"}) p.transpose(p.view(x, {0, 0, -1, head_dim}), 1, 2, x);
+  for (const char* x : {"key_states", "value_states", "query_states"})
+    p.transpose(p.view(x, {0, 0, -1, head_dim}), 1, 2, x);
   AttentionCall call;
   call.scale = (g.scaled ? 1.0 / std::sqrt(static_cast<double>(head_dim)) : 1.0) /
                (g.scaled_by_layer ? static_cast<double>(layer + 1) : 1.0);
@@ -66,7 +68,9 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const Gpt2& g, std::int64_t l
   const ModuleId attention = add_attention(b, id, g, layer);
   const ModuleId ln_2 = b.layer_norm(id, "ln_2", g.hidden, true, g.eps);
   const ModuleId mlp = add_mlp(b, id, g);
-  Program p(b, id, {"hidden_states", "attention_mask", "position_ids"});   // Positions unused: a checkpoint keeps them.
+  Program p(b, id,
+            {"hidden_states", "attention_mask",
+             "position_ids"});  // Positions unused: a checkpoint keeps them.
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(ln_1, {"hidden_states"}, "hidden_states");
   p.call(attention, {"hidden_states", "attention_mask"}, "attn_output");
@@ -92,8 +96,9 @@ Model build(const Gpt2& g, bool tied) {
   const ModuleId head = b.linear(b.root(), "lm_head", g.hidden, g.vocabulary, false);
 
   Program p(b, model, {"input_ids"});
-  for (const char* name : {"position_ids", "inputs_embeds", "position_embeds", "hidden_states", "causal_mask"}) {
-    b.value(model, name);                  // Arguments, then locals in the order of the library's code.
+  for (const char* name :
+       {"position_ids", "inputs_embeds", "position_embeds", "hidden_states", "causal_mask"}) {
+    b.value(model, name);  // Arguments, then locals in the order of the library's code.
   }
   p.call(wte, {"input_ids"}, "inputs_embeds");
   p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
@@ -102,7 +107,8 @@ Model build(const Gpt2& g, bool tied) {
   p.op_ints(Function::kCausalMask, {"inputs_embeds", "position_ids"}, {0, 0}, "causal_mask");
   p.last().dtype = DType::kBool;
   if (g.embedding_dropout > 0) p.dropout("hidden_states", g.embedding_dropout, "hidden_states");
-  for (const ModuleId block : blocks) p.call(block, {"hidden_states", "causal_mask", "position_ids"}, "hidden_states");
+  for (const ModuleId block : blocks)
+    p.call(block, {"hidden_states", "causal_mask", "position_ids"}, "hidden_states");
   p.call(ln_f, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
   b.model().longest_sequence = g.positions;
@@ -128,12 +134,14 @@ Model import_gpt2(HfConfig& config) {
   g.eps = config.number("layer_norm_epsilon", 1e-5, 0, 1);
   g.scaled = config.flag("scale_attn_weights", true);
   g.scaled_by_layer = config.flag("scale_attn_by_inverse_layer_idx", false);
-  config.flag("reorder_and_upcast_attn", false);   // Only the eager path looks at it.
+  config.flag("reorder_and_upcast_attn", false);  // Only the eager path looks at it.
   config.require_multiple("n_embd", g.hidden, "n_head", g.heads);
   if (config.flag("add_cross_attention", false)) {
-    config.problem("add_cross_attention", "is true: a decoder of an encoder-decoder pair is not modelled", "false");
+    config.problem("add_cross_attention",
+                   "is true: a decoder of an encoder-decoder pair is not modelled", "false");
   }
-  config.ignore({"summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"});
+  config.ignore({"summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+                 "summary_first_dropout"});
   const bool tied = read_tied(config, true);
   config.finish();
   if (!config.usable()) return {};

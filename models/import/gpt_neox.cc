@@ -38,7 +38,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const Neox& n, std::int64_t l
   const ModuleId first = b.layer_norm(id, "input_layernorm", n.hidden, true, n.eps);
   const ModuleId second = b.layer_norm(id, "post_attention_layernorm", n.hidden, true, n.eps);
   const ModuleId attention = add_attention(b, id, n);
-  const ModuleId mlp = plain_mlp(b, id, "mlp", "GPTNeoXMLP", "dense_h_to_4h", "dense_4h_to_h", n.hidden, n.ffn, n.activation);
+  const ModuleId mlp = plain_mlp(b, id, "mlp", "GPTNeoXMLP", "dense_h_to_4h", "dense_4h_to_h",
+                                 n.hidden, n.ffn, n.activation);
   Program p(b, id, {"hidden_states", "cos", "sin"});
   p.call(attention, {p.call(first, {"hidden_states"}), "cos", "sin"}, "attn_output");
   if (n.hidden_dropout > 0) p.dropout("attn_output", n.hidden_dropout, "attn_output");
@@ -75,7 +76,8 @@ Model build(const Neox& n, bool tied) {
   }
   p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
   p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
-  for (const ModuleId block : blocks) p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
+  for (const ModuleId block : blocks)
+    p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
   p.call(norm, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
   return finish_causal(b, {model, embed, norm, blocks}, head, n.vocabulary, tied);
@@ -99,7 +101,8 @@ Model import_gpt_neox(HfConfig& config) {
   config.require_multiple("hidden_size", n.hidden, "num_attention_heads", n.heads);
   const double part = config.number("rotary_pct", 0.25, 0.0, 1.0);
   n.rotary = static_cast<std::int64_t>(static_cast<double>(n.hidden / n.heads) * part);
-  if (n.rotary < 2 || n.rotary % 2 != 0) config.problem("rotary_pct", "leaves no even rotary width of the head size");
+  if (n.rotary < 2 || n.rotary % 2 != 0)
+    config.problem("rotary_pct", "leaves no even rotary width of the head size");
   config.ignore({"max_position_embeddings", "rotary_emb_base", "classifier_dropout", "is_decoder"});
   const bool tied = read_tied(config, false);
   config.finish();

@@ -12,29 +12,87 @@ const Json& empty_object() {
   return empty;
 }
 
-// Keys of every config that have no effect on parameters, FLOPs or saved tensors: PretrainedConfig, GenerationConfig and
-// older generation keys, rotary settings (golden rule: rotary keys change neither parameters nor FLOPs).
+// Keys of every config that have no effect on parameters, FLOPs or saved tensors: PretrainedConfig,
+// GenerationConfig and older generation keys, rotary settings (golden rule: rotary keys change
+// neither parameters nor FLOPs).
 const std::set<std::string_view>& generic_keys() {
-  static const std::set<std::string_view> keys = {
-      "_name_or_path", "_commit_hash", "_attn_implementation", "_attn_implementation_autoset", "architectures", "auto_map",
-      "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation",
-      "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
-      "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id", "exponential_decay_length_penalty",
-      "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing",
-      "id2label", "initializer_range", "is_encoder_decoder", "label2id", "length_penalty",
-      "max_length", "max_new_tokens", "min_length", "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
-      "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id",
-      "prefix", "problem_type", "pruned_heads", "quantization_config", "remove_invalid_values", "repetition_penalty",
-      "return_dict", "return_dict_in_generate", "rope_parameters", "rope_scaling", "rope_theta", "sep_token_id",
-      "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
-      "tie_word_embeddings", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version",
-      "typical_p", "use_bfloat16", "use_cache"};
+  static const std::set<std::string_view> keys = {"_name_or_path",
+                                                  "_commit_hash",
+                                                  "_attn_implementation",
+                                                  "_attn_implementation_autoset",
+                                                  "architectures",
+                                                  "auto_map",
+                                                  "attn_implementation",
+                                                  "bad_words_ids",
+                                                  "begin_suppress_tokens",
+                                                  "bos_token_id",
+                                                  "cache_implementation",
+                                                  "chunk_size_feed_forward",
+                                                  "cross_attention_hidden_size",
+                                                  "decoder_start_token_id",
+                                                  "diversity_penalty",
+                                                  "do_sample",
+                                                  "dtype",
+                                                  "early_stopping",
+                                                  "encoder_no_repeat_ngram_size",
+                                                  "eos_token_id",
+                                                  "exponential_decay_length_penalty",
+                                                  "finetuning_task",
+                                                  "forced_bos_token_id",
+                                                  "forced_eos_token_id",
+                                                  "gradient_checkpointing",
+                                                  "id2label",
+                                                  "initializer_range",
+                                                  "is_encoder_decoder",
+                                                  "label2id",
+                                                  "length_penalty",
+                                                  "max_length",
+                                                  "max_new_tokens",
+                                                  "min_length",
+                                                  "model_type",
+                                                  "no_repeat_ngram_size",
+                                                  "num_beam_groups",
+                                                  "num_beams",
+                                                  "num_labels",
+                                                  "num_return_sequences",
+                                                  "output_attentions",
+                                                  "output_hidden_states",
+                                                  "output_scores",
+                                                  "pad_token_id",
+                                                  "prefix",
+                                                  "problem_type",
+                                                  "pruned_heads",
+                                                  "quantization_config",
+                                                  "remove_invalid_values",
+                                                  "repetition_penalty",
+                                                  "return_dict",
+                                                  "return_dict_in_generate",
+                                                  "rope_parameters",
+                                                  "rope_scaling",
+                                                  "rope_theta",
+                                                  "sep_token_id",
+                                                  "suppress_tokens",
+                                                  "task_specific_params",
+                                                  "temperature",
+                                                  "tf_legacy_loss",
+                                                  "tie_encoder_decoder",
+                                                  "tie_word_embeddings",
+                                                  "tokenizer_class",
+                                                  "top_k",
+                                                  "top_p",
+                                                  "torch_dtype",
+                                                  "torchscript",
+                                                  "transformers_version",
+                                                  "typical_p",
+                                                  "use_bfloat16",
+                                                  "use_cache"};
   return keys;
 }
 
 }  // namespace
 
-HfConfig::HfConfig(const Json& object, std::string path, IssueList& issues, std::vector<std::string>& warnings)
+HfConfig::HfConfig(const Json& object, std::string path, IssueList& issues,
+                   std::vector<std::string>& warnings)
     : object_(object.is_object() ? &object : &empty_object()),
       path_(path),
       issues_(issues),
@@ -43,17 +101,20 @@ HfConfig::HfConfig(const Json& object, std::string path, IssueList& issues, std:
 
 void HfConfig::refuse_null(std::string_view key) {
   if (reader_.is_null(key)) {
-    reader_.report(key, "is null, which this model type does not allow", "leave the key out for the default");
+    reader_.report(key, "is null, which this model type does not allow",
+                   "leave the key out for the default");
   }
 }
 
-std::int64_t HfConfig::size(std::string_view key, std::int64_t fallback, std::int64_t max, std::int64_t min) {
+std::int64_t HfConfig::size(std::string_view key, std::int64_t fallback, std::int64_t max,
+                            std::int64_t min) {
   know(key);
   refuse_null(key);
   return reader_.integer(key, fallback, min, max);
 }
 
-std::int64_t HfConfig::size_or(std::string_view key, std::string_view alias, std::int64_t fallback, std::int64_t max) {
+std::int64_t HfConfig::size_or(std::string_view key, std::string_view alias, std::int64_t fallback,
+                               std::int64_t max) {
   know(key);
   know(alias);
   if (!reader_.has(alias)) return size(key, fallback, max);
@@ -61,12 +122,14 @@ std::int64_t HfConfig::size_or(std::string_view key, std::string_view alias, std
   if (!reader_.has(key)) return second;
   const std::int64_t first = reader_.integer(key, fallback, 1, max);
   if (first != second) {
-    reader_.report(key, fmt::format("is {} but its other name {} is {}", first, alias, second), "give one of the two");
+    reader_.report(key, fmt::format("is {} but its other name {} is {}", first, alias, second),
+                   "give one of the two");
   }
   return first;
 }
 
-std::optional<std::int64_t> HfConfig::optional_size(std::string_view key, std::optional<std::int64_t> fallback,
+std::optional<std::int64_t> HfConfig::optional_size(std::string_view key,
+                                                    std::optional<std::int64_t> fallback,
                                                     std::int64_t max, std::int64_t min) {
   know(key);
   if (reader_.is_null(key)) return std::nullopt;
@@ -80,7 +143,8 @@ double HfConfig::number(std::string_view key, double fallback, double min, doubl
   return reader_.number(key, fallback, min, max);
 }
 
-std::optional<double> HfConfig::optional_number(std::string_view key, std::optional<double> fallback, double min,
+std::optional<double> HfConfig::optional_number(std::string_view key,
+                                                std::optional<double> fallback, double min,
                                                 double max) {
   know(key);
   if (reader_.is_null(key)) return std::nullopt;
@@ -105,12 +169,14 @@ std::string HfConfig::text(std::string_view key, std::string fallback) {
   return reader_.string(key, std::move(fallback));
 }
 
-std::string HfConfig::choice(std::string_view key, std::string fallback, const std::vector<std::string>& allowed) {
+std::string HfConfig::choice(std::string_view key, std::string fallback,
+                             const std::vector<std::string>& allowed) {
   know(key);
   return reader_.choice(key, std::move(fallback), allowed);
 }
 
-std::optional<std::vector<std::int64_t>> HfConfig::integers(std::string_view key, std::int64_t min, std::int64_t max) {
+std::optional<std::vector<std::int64_t>> HfConfig::integers(std::string_view key, std::int64_t min,
+                                                            std::int64_t max) {
   know(key);
   return reader_.integer_list(key, min, max);
 }
@@ -144,7 +210,8 @@ std::int64_t HfConfig::labels() {
   if (const Json* labels = get("id2label"); labels && labels->is_object()) {
     const auto count = static_cast<std::int64_t>(labels->size());
     if (has("num_labels") && size("num_labels", count) != count) {
-      problem("num_labels", fmt::format("does not agree with the {} entries of id2label", count), "leave one of the two out");
+      problem("num_labels", fmt::format("does not agree with the {} entries of id2label", count),
+              "leave one of the two out");
     }
     return count;
   }
@@ -157,7 +224,8 @@ std::int64_t HfConfig::side(std::string_view key, std::int64_t fallback) {
   const auto sides = reader_.integer_list(key, 1, 1 << 16);
   if (!sides) return fallback;
   if (sides->size() != 2 || (*sides)[0] != (*sides)[1]) {
-    problem(key, "is not one side or a square", "an integer, or two equal ones; images that are not square are not modelled");
+    problem(key, "is not one side or a square",
+            "an integer, or two equal ones; images that are not square are not modelled");
     return fallback;
   }
   return (*sides)[0];
@@ -167,11 +235,13 @@ void HfConfig::problem(std::string_view key, std::string message, std::string hi
   reader_.report(key, std::move(message), std::move(hint));
 }
 
-void HfConfig::require_multiple(std::string_view key, std::int64_t whole, std::string_view part_key, std::int64_t part) {
+void HfConfig::require_multiple(std::string_view key, std::int64_t whole, std::string_view part_key,
+                                std::int64_t part) {
   if (part > 0 && whole % part == 0) return;
   const std::int64_t below = whole / part * part;
   problem(key, fmt::format("is {}, not a multiple of {} = {}", whole, part_key, part),
-          below > 0 ? fmt::format("{} or {} would be", below, below + part) : fmt::format("{} would be", part));
+          below > 0 ? fmt::format("{} or {} would be", below, below + part)
+                    : fmt::format("{} would be", part));
 }
 
 void HfConfig::finish() {
@@ -180,7 +250,8 @@ void HfConfig::finish() {
     const std::vector<std::string> candidates(known_.begin(), known_.end());
     const std::string nearest = nearest_name(key, candidates);
     const std::string place = path_.empty() ? key : path_ + "." + key;
-    warnings_.push_back(place + ": this model type has no such key; ignored, as the library ignores it" +
+    warnings_.push_back(place +
+                        ": this model type has no such key; ignored, as the library ignores it" +
                         (nearest.empty() ? std::string() : "; did you mean " + nearest + "?"));
   }
 }

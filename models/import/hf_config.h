@@ -1,7 +1,8 @@
 #pragma once
 
-// A Hugging Face config.json read the way the library reads it: each key with the default of its own model type, absent
-// different from null, keys the model type does not declare ignored (and reported as warnings). Include only in .cc files.
+// A Hugging Face config.json read the way the library reads it: each key with the default of its
+// own model type, absent different from null, keys the model type does not declare ignored (and
+// reported as warnings). Include only in .cc files.
 
 #include <cstdint>
 #include <optional>
@@ -14,34 +15,43 @@
 
 namespace foreshard {
 
-/// Largest accepted sizes: wide enough for any model, small enough that products of three fit int64 where they are formed.
+/// Largest accepted sizes: wide enough for any model, small enough that products of three fit int64
+/// where they are formed.
 inline constexpr std::int64_t kLargestWidth = 1 << 22;
 inline constexpr std::int64_t kLargestVocabulary = 1 << 27;
 inline constexpr std::int64_t kLargestLayers = 4096;
 inline constexpr std::int64_t kLargestExperts = 1 << 14;
 
-/// One JSON object of a config. Problems go to the IssueList (they make the config unusable), keys that have no effect to
-/// the warnings. Not thread-safe; the referenced objects must outlive it.
+/// One JSON object of a config. Problems go to the IssueList (they make the config unusable), keys
+/// that have no effect to the warnings. Not thread-safe; the referenced objects must outlive it.
 class HfConfig {
  public:
-  HfConfig(const Json& object, std::string path, IssueList& issues, std::vector<std::string>& warnings);
+  HfConfig(const Json& object, std::string path, IssueList& issues,
+           std::vector<std::string>& warnings);
 
-  /// A size or count. Absent: `fallback`; null: an issue (the library's types do not allow None there).
-  std::int64_t size(std::string_view key, std::int64_t fallback, std::int64_t max = kLargestWidth, std::int64_t min = 1);
-  /// As above, under a second name as well (the library's attribute_map). Both present and different: an issue.
+  /// A size or count. Absent: `fallback`; null: an issue (the library's types do not allow None
+  /// there).
+  std::int64_t size(std::string_view key, std::int64_t fallback, std::int64_t max = kLargestWidth,
+                    std::int64_t min = 1);
+  /// As above, under a second name as well (the library's attribute_map). Both present and
+  /// different: an issue.
   std::int64_t size_or(std::string_view key, std::string_view alias, std::int64_t fallback,
                        std::int64_t max = kLargestWidth);
   /// Absent: `fallback`; null: no value.
-  std::optional<std::int64_t> optional_size(std::string_view key, std::optional<std::int64_t> fallback,
+  std::optional<std::int64_t> optional_size(std::string_view key,
+                                            std::optional<std::int64_t> fallback,
                                             std::int64_t max = kLargestWidth, std::int64_t min = 1);
   double number(std::string_view key, double fallback, double min, double max);
-  std::optional<double> optional_number(std::string_view key, std::optional<double> fallback, double min, double max);
+  std::optional<double> optional_number(std::string_view key, std::optional<double> fallback,
+                                        double min, double max);
   /// A dropout probability in [0, 1). Null is read as 0 where the type allows None.
   double probability(std::string_view key, double fallback);
   bool flag(std::string_view key, bool fallback);
   std::string text(std::string_view key, std::string fallback);
-  std::string choice(std::string_view key, std::string fallback, const std::vector<std::string>& allowed);
-  std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t min, std::int64_t max);
+  std::string choice(std::string_view key, std::string fallback,
+                     const std::vector<std::string>& allowed);
+  std::optional<std::vector<std::int64_t>> integers(std::string_view key, std::int64_t min,
+                                                    std::int64_t max);
   std::optional<std::vector<std::string>> texts(std::string_view key);
   /// A nested object; absent or null: an empty one.
   HfConfig nested(std::string_view key);
@@ -58,7 +68,8 @@ class HfConfig {
 
   void problem(std::string_view key, std::string message, std::string hint = {});
   /// An issue unless `whole` is a multiple of `part`; the hint lists the nearest allowed values.
-  void require_multiple(std::string_view key, std::int64_t whole, std::string_view part_key, std::int64_t part);
+  void require_multiple(std::string_view key, std::int64_t whole, std::string_view part_key,
+                        std::int64_t part);
   /// Warns about every key that was never asked for, with the nearest known one.
   void finish();
   bool usable() const { return issues_.empty(); }

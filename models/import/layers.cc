@@ -13,16 +13,17 @@ struct NamedActivation {
   const char* name;
   Activation activation;
 };
-constexpr std::array<NamedActivation, 10> kActivations = {{{"silu", Activation::kSilu},
-                                                           {"swish", Activation::kSilu},
-                                                           {"gelu", Activation::kGelu},
-                                                           {"gelu_pytorch_tanh", Activation::kGeluTanh},
-                                                           {"gelu_new", Activation::kGeluNew},
-                                                           {"relu", Activation::kRelu},
-                                                           {"quick_gelu", Activation::kQuickGelu},
-                                                           {"tanh", Activation::kTanh},
-                                                           {"sigmoid", Activation::kSigmoid},
-                                                           {"gelu_tanh", Activation::kGeluTanh}}};
+constexpr std::array<NamedActivation, 10> kActivations = {
+    {{"silu", Activation::kSilu},
+     {"swish", Activation::kSilu},
+     {"gelu", Activation::kGelu},
+     {"gelu_pytorch_tanh", Activation::kGeluTanh},
+     {"gelu_new", Activation::kGeluNew},
+     {"relu", Activation::kRelu},
+     {"quick_gelu", Activation::kQuickGelu},
+     {"tanh", Activation::kTanh},
+     {"sigmoid", Activation::kSigmoid},
+     {"gelu_tanh", Activation::kGeluTanh}}};
 
 // NewGELUActivation: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), six kernels.
 Program::Value gelu_new(Program& p, const Program::Value& x, const Program::Value& out) {
@@ -38,8 +39,8 @@ Program::Value rotate_half(Program& p, const Program::Value& x, std::int64_t wid
   return p.cat({p.op(Function::kNeg, {second}), first}, -1);
 }
 
-Program::Value rotate(Program& p, const Program::Value& x, const Program::Value& cos, const Program::Value& sin,
-                      std::int64_t rotated) {
+Program::Value rotate(Program& p, const Program::Value& x, const Program::Value& cos,
+                      const Program::Value& sin, std::int64_t rotated) {
   const Program::Value straight = p.mul(x, cos);
   return p.add(straight, p.mul(rotate_half(p, x, rotated), sin));
 }
@@ -78,26 +79,38 @@ Activation read_activation(HfConfig& config, std::string_view key, const std::st
   return parse_activation(config.choice(key, fallback, names)).value_or(Activation::kSilu);
 }
 
-Program::Value activate(Program& p, Activation activation, const Program::Value& x, const Program::Value& out) {
+Program::Value activate(Program& p, Activation activation, const Program::Value& x,
+                        const Program::Value& out) {
   switch (activation) {
-    case Activation::kSilu: return p.op(Function::kSilu, {x}, out);
-    case Activation::kGelu: return p.op_ints(Function::kGelu, {x}, {0}, out);
-    case Activation::kGeluTanh: return p.op_ints(Function::kGelu, {x}, {1}, out);
-    case Activation::kRelu: return p.op(Function::kRelu, {x}, out);
-    case Activation::kTanh: return p.op(Function::kTanh, {x}, out);
-    case Activation::kSigmoid: return p.op(Function::kSigmoid, {x}, out);
-    case Activation::kQuickGelu: return p.mul(x, p.op(Function::kSigmoid, {p.mul_scalar(x, 1.702)}), out);
-    case Activation::kGeluNew: return gelu_new(p, x, out);
+    case Activation::kSilu:
+      return p.op(Function::kSilu, {x}, out);
+    case Activation::kGelu:
+      return p.op_ints(Function::kGelu, {x}, {0}, out);
+    case Activation::kGeluTanh:
+      return p.op_ints(Function::kGelu, {x}, {1}, out);
+    case Activation::kRelu:
+      return p.op(Function::kRelu, {x}, out);
+    case Activation::kTanh:
+      return p.op(Function::kTanh, {x}, out);
+    case Activation::kSigmoid:
+      return p.op(Function::kSigmoid, {x}, out);
+    case Activation::kQuickGelu:
+      return p.mul(x, p.op(Function::kSigmoid, {p.mul_scalar(x, 1.702)}), out);
+    case Activation::kGeluNew:
+      return gelu_new(p, x, out);
   }
   return x;
 }
 
-ModuleId rms_norm_module(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
-                         std::int64_t dim, double eps, NormStyle style) {
+ModuleId rms_norm_module(ModelBuilder& b, ModuleId parent, const std::string& name,
+                         const std::string& class_name, std::int64_t dim, double eps,
+                         NormStyle style) {
   const ModuleId id = b.add_module(parent, name, class_name);
   const ParameterId weight = b.add_parameter(id, "weight", {dim});
   Program p(b, id, {"x"});
-  const Program::Value wide = style == NormStyle::kT5 ? p.cast("x", DType::kFloat32) : p.cast("x", DType::kFloat32, "hidden_states");
+  const Program::Value wide = style == NormStyle::kT5
+                                  ? p.cast("x", DType::kFloat32)
+                                  : p.cast("x", DType::kFloat32, "hidden_states");
   const Program::Value variance = p.op(Function::kMeanLast, {p.pow(wide, 2.0)}, "variance");
   const Program::Value inverse = p.op(Function::kRsqrt, {p.add_scalar(variance, eps)});
   switch (style) {
@@ -121,8 +134,9 @@ ModuleId rms_norm_module(ModelBuilder& b, ModuleId parent, const std::string& na
   return id;
 }
 
-ModuleId gated_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
-                   std::int64_t hidden, std::int64_t ffn, bool bias, Activation activation) {
+ModuleId gated_mlp(ModelBuilder& b, ModuleId parent, const std::string& name,
+                   const std::string& class_name, std::int64_t hidden, std::int64_t ffn, bool bias,
+                   Activation activation) {
   const ModuleId id = b.add_module(parent, name, class_name);
   const ModuleId gate = b.linear(id, "gate_proj", hidden, ffn, bias);
   const ModuleId up = b.linear(id, "up_proj", hidden, ffn, bias);
@@ -133,8 +147,9 @@ ModuleId gated_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, co
   return id;
 }
 
-ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
-                   const std::string& first, const std::string& second, std::int64_t hidden, std::int64_t ffn,
+ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name,
+                   const std::string& class_name, const std::string& first,
+                   const std::string& second, std::int64_t hidden, std::int64_t ffn,
                    Activation activation) {
   const ModuleId id = b.add_module(parent, name, class_name);
   const ModuleId in = b.linear(id, first, hidden, ffn, true);
@@ -147,22 +162,24 @@ ModuleId plain_mlp(ModelBuilder& b, ModuleId parent, const std::string& name, co
   return id;
 }
 
-ModuleId patch_convolution(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t channels, std::int64_t filters,
-                           std::int64_t patch, bool bias, std::int64_t time) {
+ModuleId patch_convolution(ModelBuilder& b, ModuleId parent, const std::string& name,
+                           std::int64_t channels, std::int64_t filters, std::int64_t patch,
+                           bool bias, std::int64_t time) {
   const ModuleId id = b.add_module(parent, name, time > 0 ? "Conv3d" : "Conv2d");
   std::vector<std::int64_t> shape{filters, channels, patch, patch};
   if (time > 0) shape.insert(shape.begin() + 2, time);
   std::vector<ParameterId> parameters{b.add_parameter(id, "weight", shape)};
   if (bias) parameters.push_back(b.add_parameter(id, "bias", {filters}));
   Program p(b, id, {"input"});
-  p.op_ints(Function::kConv2d, {p.cast_like("input", p.parameter(parameters[0]), "input")}, {patch, 0}, "output");
+  p.op_ints(Function::kConv2d, {p.cast_like("input", p.parameter(parameters[0]), "input")},
+            {patch, 0}, "output");
   p.last().parameters = parameters;
   p.returns({"output"});
   return id;
 }
 
-ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name, const std::string& class_name,
-                       std::int64_t width, bool long_rope) {
+ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name,
+                       const std::string& class_name, std::int64_t width, bool long_rope) {
   const ModuleId id = b.add_module(parent, name, class_name);
   for (const char* buffer : {"inv_freq", "original_inv_freq"}) {
     b.model().at(id).buffers.push_back({buffer, {width / 2}, DType::kFloat32, false});
@@ -173,8 +190,9 @@ ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name
   return id;
 }
 
-void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k, const Program::Value& cos,
-                  const Program::Value& sin, std::int64_t rotated, RotaryCat cat) {
+void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k,
+                  const Program::Value& cos, const Program::Value& sin, std::int64_t rotated,
+                  RotaryCat cat) {
   const Program::Value c = p.op_ints(Function::kUnsqueeze, {cos}, {1}, "unsqueezed_cos");
   const Program::Value s = p.op_ints(Function::kUnsqueeze, {sin}, {1}, "unsqueezed_sin");
   if (cat == RotaryCat::kNever) {
@@ -183,8 +201,10 @@ void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k, 
     p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
     return;
   }
-  const Program::Value q_rot = p.slice(q, -1, 0, rotated, "q_rot"), q_pass = p.slice(q, -1, rotated, -1, "q_pass");
-  const Program::Value k_rot = p.slice(k, -1, 0, rotated, "k_rot"), k_pass = p.slice(k, -1, rotated, -1, "k_pass");
+  const Program::Value q_rot = p.slice(q, -1, 0, rotated, "q_rot"),
+                       q_pass = p.slice(q, -1, rotated, -1, "q_pass");
+  const Program::Value k_rot = p.slice(k, -1, 0, rotated, "k_rot"),
+                       k_pass = p.slice(k, -1, rotated, -1, "k_pass");
   const Program::Value q_embed = p.cat({rotate(p, q_rot, c, s, rotated), q_pass}, -1);
   const Program::Value k_embed = p.cat({rotate(p, k_rot, c, s, rotated), k_pass}, -1);
   p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
@@ -202,7 +222,8 @@ void attend(Program& p, const AttentionCall& call) {
   p.op(Function::kContiguous, {p.transpose("attn_output", 1, 2)}, "attn_output");
 }
 
-ModuleId attention_module(ModelBuilder& b, ModuleId parent, const std::string& name, const AttentionSpec& spec) {
+ModuleId attention_module(ModelBuilder& b, ModuleId parent, const std::string& name,
+                          const AttentionSpec& spec) {
   const ModuleId id = b.add_module(parent, name, spec.class_name);
   const std::int64_t q_width = spec.heads * spec.head_dim, kv_width = spec.kv_heads * spec.head_dim;
   ModuleId q, k, v, o, q_norm, k_norm;
@@ -215,8 +236,10 @@ ModuleId attention_module(ModelBuilder& b, ModuleId parent, const std::string& n
   const bool early = spec.qk_norm == AttentionSpec::QkNorm::kBeforeTranspose;
   const bool late = spec.qk_norm == AttentionSpec::QkNorm::kAfterTranspose;
   if (early || late) {
-    q_norm = rms_norm_module(b, id, "q_norm", spec.norm_class, spec.head_dim, spec.norm_eps, spec.norm_style);
-    k_norm = rms_norm_module(b, id, "k_norm", spec.norm_class, spec.head_dim, spec.norm_eps, spec.norm_style);
+    q_norm = rms_norm_module(b, id, "q_norm", spec.norm_class, spec.head_dim, spec.norm_eps,
+                             spec.norm_style);
+    k_norm = rms_norm_module(b, id, "k_norm", spec.norm_class, spec.head_dim, spec.norm_eps,
+                             spec.norm_style);
   }
 
   std::vector<std::string> inputs{"hidden_states"};
@@ -235,7 +258,8 @@ ModuleId attention_module(ModelBuilder& b, ModuleId parent, const std::string& n
     p.call(q_norm, {"query_states"}, "query_states");
     p.call(k_norm, {"key_states"}, "key_states");
   }
-  if (spec.rotary > 0) apply_rotary(p, "query_states", "key_states", "cos", "sin", spec.rotary, RotaryCat::kNever);
+  if (spec.rotary > 0)
+    apply_rotary(p, "query_states", "key_states", "cos", "sin", spec.rotary, RotaryCat::kNever);
   AttentionCall call = spec.call;
   if (spec.takes_mask) call.mask = "attention_mask";
   attend(p, call);

@@ -1,4 +1,5 @@
-// LLaVA: a CLIP or SigLIP tower, hidden states of some of its layers through a two-layer projector, a text decoder.
+// LLaVA: a CLIP or SigLIP tower, hidden states of some of its layers through a two-layer projector,
+// a text decoder.
 
 #include <fmt/core.h>
 
@@ -12,7 +13,7 @@ namespace {
 struct Llava {
   VisionTowerSpec vision;
   DecoderSpec text;
-  std::vector<std::int64_t> features;      ///< Hidden states taken, as numbers of blocks done.
+  std::vector<std::int64_t> features;  ///< Hidden states taken, as numbers of blocks done.
   std::int64_t image_token = 32000;
   bool drop_first = true, projector_bias = true, tied = false;
   Activation activation = Activation::kGelu;
@@ -39,7 +40,8 @@ void write_model(Multimodal& m, const Llava& l, const VisionTower& tower, Module
   if (l.drop_first) {
     for (const std::string& state : states) p.slice(state, 1, 1, -1, state);
   }
-  const Program::Value selected = states.size() == 1 ? states.front() : p.cat(states, -1, "selected");
+  const Program::Value selected =
+      states.size() == 1 ? states.front() : p.cat(states, -1, "selected");
   p.call(projector, {selected}, "image_features");
   // One tensor an image, put together again.
   p.cat({p.view("image_features", {-1, l.text.hidden})}, 0, "image_features");
@@ -52,14 +54,16 @@ void read_feature_layers(HfConfig& config, Llava& l) {
   std::vector<std::int64_t> layers{-2};
   const Json* value = config.get("vision_feature_layer");
   if (value && value->is_array()) {
-    layers = config.integers("vision_feature_layer", -kLargestLayers, kLargestLayers).value_or(layers);
+    layers =
+        config.integers("vision_feature_layer", -kLargestLayers, kLargestLayers).value_or(layers);
   } else if (value) {
     layers = {config.size("vision_feature_layer", -2, kLargestLayers, -kLargestLayers)};
   }
   for (const std::int64_t k : layers) {
     const std::int64_t done = k < 0 ? k + l.vision.layers + 1 : k;
     if (done < 0 || done > l.vision.layers) {
-      config.problem("vision_feature_layer", fmt::format("{} of a tower of {} layers", k, l.vision.layers));
+      config.problem("vision_feature_layer",
+                     fmt::format("{} of a tower of {} layers", k, l.vision.layers));
       return;
     }
     l.features.push_back(done);
@@ -76,7 +80,8 @@ Model import_llava(HfConfig& config) {
   l.text = text.spec;
   l.image_token = config.size_or("image_token_index", "image_token_id", 32000, kLargestVocabulary);
   l.activation = read_activation(config, "projector_hidden_act", "gelu");
-  l.drop_first = config.choice("vision_feature_select_strategy", "default", {"default", "full"}) == "default";
+  l.drop_first =
+      config.choice("vision_feature_select_strategy", "default", {"default", "full"}) == "default";
   l.projector_bias = config.flag("multimodal_projector_bias", true);
   read_feature_layers(config, l);
   config.ignore({"image_seq_length", "ignore_index", "vocab_size", "image_grid_pinpoints"});
@@ -90,7 +95,8 @@ Model import_llava(HfConfig& config) {
   m.vision_blocks = tower.blocks;
   m.extra_units = tower.extra_units;
   write_model(m, l, tower, projector);
-  return m.finish(l.text.vocabulary, l.tied, {pixel_argument({-1, l.vision.channels, l.vision.image, l.vision.image})});
+  return m.finish(l.text.vocabulary, l.tied,
+                  {pixel_argument({-1, l.vision.channels, l.vision.image, l.vision.image})});
 }
 
 }  // namespace foreshard

@@ -1,5 +1,6 @@
-// MPT as llm-foundry trains it: learned positions of the configured length, fused Wqkv, biases, GELU, tied head.
-// Parameters: 12 L d^2 + 13 L d + 2 d + (vocabulary + length) d, which llm-foundry's own benchmark table states.
+// MPT as llm-foundry trains it: learned positions of the configured length, fused Wqkv, biases,
+// GELU, tied head. Parameters: 12 L d^2 + 13 L d + 2 d + (vocabulary + length) d, which
+// llm-foundry's own benchmark table states.
 
 #include <cmath>
 
@@ -28,7 +29,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const Mpt
   Program a(b, attention, {"x"});
   a.call(qkv, {"x"}, "qkv");
   a.ops(Function::kChunk, {"qkv"}, {2, 3}, {"query_states", "key_states", "value_states"});
-  for (const char* x : {"query_states", "key_states", "value_states"}) a.transpose(a.view(x, {0, 0, -1, head}), 1, 2, x);
+  for (const char* x : {"query_states", "key_states", "value_states"})
+    a.transpose(a.view(x, {0, 0, -1, head}), 1, 2, x);
   AttentionCall call;
   call.scale = 1.0 / std::sqrt(static_cast<double>(head));
   attend(a, call);
@@ -56,7 +58,8 @@ Model build(const Mpt& m) {
   std::vector<ModuleId> blocks;
   for (std::int64_t i = 0; i < m.layers; ++i) blocks.push_back(add_block(b, list, i, m));
   const ModuleId norm = b.layer_norm(model, "norm_f", m.hidden, m.bias, 1e-5);
-  // llm-foundry calls the embedding itself to unembed; a head of its own that shares the weight does the same work.
+  // llm-foundry calls the embedding itself to unembed; a head of its own that shares the weight
+  // does the same work.
   const ModuleId head = b.linear(b.root(), "lm_head", m.hidden, m.vocabulary, false);
   b.tie_parameter(head, "weight", b.model().at(wte).parameters[0].id);
 
@@ -92,11 +95,13 @@ Model import_mpt(HfConfig& config) {
   config.require_multiple("d_model", m.hidden, "n_heads", m.heads);
   HfConfig attention = config.nested("attn_config");
   for (const char* key : {"alibi", "rope"}) {
-    if (attention.flag(key, false)) attention.problem(key, "is true: only learned positions are modelled for MPT", "false");
+    if (attention.flag(key, false))
+      attention.problem(key, "is true: only learned positions are modelled for MPT", "false");
   }
-  attention.ignore({"attn_impl", "attn_type", "attn_pdrop", "clip_qkv", "qk_ln", "softmax_scale", "prefix_lm",
-                    "attn_uses_sequence_id", "alibi_bias_max"});
-  config.ignore({"name", "init_device", "resid_pdrop", "emb_pdrop", "learned_pos_emb", "norm_type", "tokenizer_name"});
+  attention.ignore({"attn_impl", "attn_type", "attn_pdrop", "clip_qkv", "qk_ln", "softmax_scale",
+                    "prefix_lm", "attn_uses_sequence_id", "alibi_bias_max"});
+  config.ignore({"name", "init_device", "resid_pdrop", "emb_pdrop", "learned_pos_emb", "norm_type",
+                 "tokenizer_name"});
   attention.finish();
   config.finish();
   if (!config.usable()) return {};

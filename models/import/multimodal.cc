@@ -8,7 +8,8 @@ void Multimodal::add_language_model(const DecoderSpec& spec) {
   decoder = add_decoder(b, model, "language_model", spec, true);
 }
 
-Model Multimodal::finish(std::int64_t vocabulary, bool tied, const std::vector<ModelArgument>& further_arguments) {
+Model Multimodal::finish(std::int64_t vocabulary, bool tied,
+                         const std::vector<ModelArgument>& further_arguments) {
   Model& m = b.model();
   const std::int64_t hidden = m.at(m.at(decoder.embedding).parameters[0].id).shape[1];
   const ModuleId head = b.linear(b.root(), "lm_head", hidden, vocabulary, false);
@@ -28,17 +29,23 @@ Model Multimodal::finish(std::int64_t vocabulary, bool tied, const std::vector<M
 }
 
 void merge_images(Program& p, std::int64_t token, const Program::Value& features) {
-  p.op_ints(Function::kMaskedScatter, {"inputs_embeds", "input_ids", features}, {token}, "inputs_embeds");
+  p.op_ints(Function::kMaskedScatter, {"inputs_embeds", "input_ids", features}, {token},
+            "inputs_embeds");
 }
 
 TextDecoder read_text_decoder(HfConfig& parent, const std::string& fallback) {
   HfConfig config = parent.nested("text_config");
-  const std::string type = config.choice("model_type", fallback, {"llama", "mistral", "qwen2", "qwen3"});
+  const std::string type =
+      config.choice("model_type", fallback, {"llama", "mistral", "qwen2", "qwen3"});
   TextDecoder text;
-  if (type == "mistral") text.spec = read_mistral_spec(config);
-  else if (type == "qwen2") text.spec = read_qwen2_spec(config);
-  else if (type == "qwen3") text.spec = read_qwen3_spec(config);
-  else text.spec = read_llama_spec(config);
+  if (type == "mistral")
+    text.spec = read_mistral_spec(config);
+  else if (type == "qwen2")
+    text.spec = read_qwen2_spec(config);
+  else if (type == "qwen3")
+    text.spec = read_qwen3_spec(config);
+  else
+    text.spec = read_llama_spec(config);
   text.spec.model_class = text.spec.prefix + "Model";
   text.tied = read_tied(config, false);
   config.finish();

@@ -1,6 +1,7 @@
 #pragma once
 
-// What models with images and a text decoder have in common: model.{vision tower, projector, language_model} and lm_head.
+// What models with images and a text decoder have in common: model.{vision tower, projector,
+// language_model} and lm_head.
 
 #include <string>
 
@@ -20,15 +21,18 @@ struct Multimodal {
 
   /// language_model, and lm_head beside "model".
   void add_language_model(const DecoderSpec& spec);
-  /// Writes the root, which hands all its arguments on to "model", ties the head and hands the model over.
-  Model finish(std::int64_t vocabulary, bool tied, const std::vector<ModelArgument>& further_arguments);
+  /// Writes the root, which hands all its arguments on to "model", ties the head and hands the
+  /// model over.
+  Model finish(std::int64_t vocabulary, bool tied,
+               const std::vector<ModelArgument>& further_arguments);
 };
 
-/// inputs_embeds from input_ids, with `features` (rows of the hidden size) at the places of `token`.
+/// inputs_embeds from input_ids, with `features` (rows of the hidden size) at the places of
+/// `token`.
 void merge_images(Program& p, std::int64_t token, const Program::Value& features);
 
-/// The text decoder of "text_config" by its own model type (llama, mistral, qwen2, qwen3; others are refused), and whether
-/// it says that its embeddings are tied.
+/// The text decoder of "text_config" by its own model type (llama, mistral, qwen2, qwen3; others
+/// are refused), and whether it says that its embeddings are tied.
 struct TextDecoder {
   DecoderSpec spec;
   bool tied = false;

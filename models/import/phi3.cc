@@ -1,4 +1,5 @@
-// Phi-3: fused qkv_proj (registered after o_proj) and gate_up_proj, partial rotary that concatenates.
+// Phi-3: fused qkv_proj (registered after o_proj) and gate_up_proj, partial rotary that
+// concatenates.
 
 #include "models/import/families.h"
 
@@ -21,7 +22,8 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Phi3& phi) {
   p.slice("qkv", -1, 0, q_width, "query_states");
   p.slice("qkv", -1, q_width, q_width + kv_width, "key_states");
   p.slice("qkv", -1, q_width + kv_width, -1, "value_states");
-  for (const char* x : {"query_states", "key_states", "value_states"}) p.transpose(p.view(x, {0, 0, -1, a.head_dim}), 1, 2, x);
+  for (const char* x : {"query_states", "key_states", "value_states"})
+    p.transpose(p.view(x, {0, 0, -1, a.head_dim}), 1, 2, x);
   apply_rotary(p, "query_states", "key_states", "cos", "sin", a.rotary, RotaryCat::kSumThenCat);
   AttentionCall call = a.call;
   call.mask = "attention_mask";
@@ -51,16 +53,18 @@ Model import_phi3(HfConfig& config) {
   Phi3 phi;
   phi.spec = read_decoder(config, "Phi3", defaults);
   phi.residual_dropout = config.probability("resid_pdrop", 0.0);
-  config.probability("embd_pdrop", 0.0);   // Declared, never applied.
+  config.probability("embd_pdrop", 0.0);  // Declared, never applied.
   config.ignore({"original_max_position_embeddings"});
   HfConfig rope = config.nested(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   const std::string kind = rope.text(rope.has("rope_type") ? "rope_type" : "type", "default");
   phi.spec.positions_before_table = true;
   phi.spec.long_rope = kind == "longrope" || kind == "su" || kind == "yarn";
   const double factor = config.number("partial_rotary_factor", 1.0, 0.0, 1.0);
-  phi.spec.attention.rotary = static_cast<std::int64_t>(static_cast<double>(phi.spec.attention.head_dim) * factor);
+  phi.spec.attention.rotary =
+      static_cast<std::int64_t>(static_cast<double>(phi.spec.attention.head_dim) * factor);
   if (phi.spec.attention.rotary < 2 || phi.spec.attention.rotary % 2 != 0) {
-    config.problem("partial_rotary_factor", "leaves no even rotary width", "head_dim times it must be even and positive");
+    config.problem("partial_rotary_factor", "leaves no even rotary width",
+                   "head_dim times it must be even and positive");
   }
   if (const auto window = config.optional_size("sliding_window", std::nullopt, INT32_MAX)) {
     phi.spec.windows.assign(static_cast<std::size_t>(phi.spec.layers), *window);
@@ -71,7 +75,9 @@ Model import_phi3(HfConfig& config) {
   phi.spec.mixer = [&](ModelBuilder& b, ModuleId block, std::int64_t) {
     return DecoderSpec::Mixer{"self_attn", add_attention(b, block, phi), true};
   };
-  phi.spec.mlp = [&](ModelBuilder& b, ModuleId block, std::int64_t) { return add_mlp(b, block, phi.spec); };
+  phi.spec.mlp = [&](ModelBuilder& b, ModuleId block, std::int64_t) {
+    return add_mlp(b, block, phi.spec);
+  };
   phi.spec.residual_dropout = phi.residual_dropout;
   return causal_model("Phi3ForCausalLM", "model", phi.spec, {tied, std::nullopt});
 }

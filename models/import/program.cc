@@ -17,13 +17,15 @@ Program::Value Program::op(Function f, const std::vector<Value>& inputs, const V
   return name;
 }
 
-Program::Value Program::op_ints(Function f, const std::vector<Value>& inputs, std::vector<std::int64_t> ints, const Value& out) {
+Program::Value Program::op_ints(Function f, const std::vector<Value>& inputs,
+                                std::vector<std::int64_t> ints, const Value& out) {
   const Value name = name_or_temporary(out);
   builder_.add_statement(module_, f, inputs, {name}).ints = std::move(ints);
   return name;
 }
 
-std::vector<Program::Value> Program::ops(Function f, const std::vector<Value>& inputs, std::vector<std::int64_t> ints,
+std::vector<Program::Value> Program::ops(Function f, const std::vector<Value>& inputs,
+                                         std::vector<std::int64_t> ints,
                                          const std::vector<Value>& outs) {
   std::vector<Value> names;
   for (const Value& out : outs) names.push_back(name_or_temporary(out));
@@ -37,7 +39,8 @@ Program::Value Program::call(ModuleId child, const std::vector<Value>& inputs, c
   return name;
 }
 
-void Program::call_all(ModuleId child, const std::vector<Value>& inputs, const std::vector<Value>& outs) {
+void Program::call_all(ModuleId child, const std::vector<Value>& inputs,
+                       const std::vector<Value>& outs) {
   builder_.call(module_, child, inputs, outs);
 }
 
@@ -70,6 +73,8 @@ Program::Value Program::parameter(ParameterId id, const Value& out) {
   return name;
 }
 
-void Program::returns(const std::vector<Value>& outputs) { builder_.set_signature(module_, inputs_, outputs); }
+void Program::returns(const std::vector<Value>& outputs) {
+  builder_.set_signature(module_, inputs_, outputs);
+}
 
 }  // namespace foreshard

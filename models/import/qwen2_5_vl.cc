@@ -1,4 +1,5 @@
-// Qwen2.5-VL: a vision tower with attention in windows and positions along two axes, a Qwen2 decoder.
+// Qwen2.5-VL: a vision tower with attention in windows and positions along two axes, a Qwen2
+// decoder.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +12,8 @@
 namespace foreshard {
 namespace {
 
-/// The family has no default image; one of 448 x 448 is 32 x 32 patches of 14 (the size the recordings use).
+/// The family has no default image; one of 448 x 448 is 32 x 32 patches of 14 (the size the
+/// recordings use).
 constexpr std::int64_t kGridSide = 32;
 
 struct Vision {
@@ -24,7 +26,8 @@ struct Vision {
   std::int64_t patches() const { return kGridSide * kGridSide; }
 };
 
-/// get_vision_window_index of the library for one image: patches in each window, row by row, edge windows smaller.
+/// get_vision_window_index of the library for one image: patches in each window, row by row, edge
+/// windows smaller.
 std::vector<std::int64_t> window_lengths(const Vision& v) {
   const std::int64_t side = kGridSide / v.merge, step = v.window / v.merge / v.patch;
   std::vector<std::int64_t> lengths;
@@ -42,7 +45,8 @@ ModuleId norm(ModelBuilder& b, ModuleId parent, const std::string& name, std::in
 
 ModuleId add_patch_embed(ModelBuilder& b, ModuleId tower, const Vision& v) {
   const ModuleId id = b.add_module(tower, "patch_embed", "Qwen2_5_VisionPatchEmbed");
-  const ModuleId proj = patch_convolution(b, id, "proj", v.channels, v.hidden, v.patch, false, v.time);
+  const ModuleId proj =
+      patch_convolution(b, id, "proj", v.channels, v.hidden, v.patch, false, v.time);
   Program p(b, id, {"hidden_states"});
   p.view("hidden_states", {-1, v.channels, v.time, v.patch, v.patch}, "hidden_states");
   p.returns({p.view(p.call(proj, {"hidden_states"}), {-1, v.hidden})});
@@ -63,22 +67,28 @@ ModuleId add_rotary(ModelBuilder& b, ModuleId tower, const Vision& v) {
 /// q and k turned in fp32, [n, heads, d].
 void rotate(Program& p, const std::string& x, std::int64_t width) {
   const Program::Value wide = p.cast(x, DType::kFloat32, x + "_wide");
-  const Program::Value half = p.cat({p.op(Function::kNeg, {p.slice(wide, -1, width / 2, width)}), p.slice(wide, -1, 0, width / 2)}, -1);
+  const Program::Value half = p.cat({p.op(Function::kNeg, {p.slice(wide, -1, width / 2, width)}),
+                                     p.slice(wide, -1, 0, width / 2)},
+                                    -1);
   const Program::Value turned = p.add(p.mul(wide, "unsqueezed_cos"), p.mul(half, "unsqueezed_sin"));
   p.cast_like(turned, x, x);
 }
 
-ModuleId add_attention(ModelBuilder& b, ModuleId block, const Vision& v, const std::vector<std::int64_t>& lengths) {
+ModuleId add_attention(ModelBuilder& b, ModuleId block, const Vision& v,
+                       const std::vector<std::int64_t>& lengths) {
   const ModuleId id = b.add_module(block, "attn", "Qwen2_5_VLVisionAttention");
   const ModuleId qkv = b.linear(id, "qkv", v.hidden, 3 * v.hidden, true);
   const ModuleId proj = b.linear(id, "proj", v.hidden, v.hidden, true);
   Program p(b, id, {"hidden_states", "cos", "sin"});
-  const Program::Value all = p.transpose(p.view(p.call(qkv, {"hidden_states"}), {0, 3, v.heads, -1}), 0, 1);
+  const Program::Value all =
+      p.transpose(p.view(p.call(qkv, {"hidden_states"}), {0, 3, v.heads, -1}), 0, 1);
   const std::vector<std::string> names{"query_states", "key_states", "value_states"};
   for (std::int64_t i = 0; i < 3; ++i) p.select(all, 0, i, names[static_cast<std::size_t>(i)]);
-  for (const char* x : {"cos", "sin"}) p.op_ints(Function::kUnsqueeze, {x}, {1}, std::string("unsqueezed_") + x);
+  for (const char* x : {"cos", "sin"})
+    p.op_ints(Function::kUnsqueeze, {x}, {1}, std::string("unsqueezed_") + x);
   for (std::size_t i = 0; i < 2; ++i) rotate(p, names[i], v.head_dim());
-  for (const std::string& x : names) p.op_ints(Function::kUnsqueeze, {p.transpose(x, 0, 1)}, {0}, x);
+  for (const std::string& x : names)
+    p.op_ints(Function::kUnsqueeze, {p.transpose(x, 0, 1)}, {0}, x);
   p.op_ints(Function::kWindowedAttention, names, lengths, "attn_output");
   p.last().floats = {0.0, 1.0 / std::sqrt(static_cast<double>(v.head_dim()))};
   p.returns({p.call(proj, {p.view("attn_output", {-1, v.hidden})})});
@@ -86,13 +96,17 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Vision& v, const s
 }
 
 ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const Vision& v) {
-  const bool full = std::find(v.full_blocks.begin(), v.full_blocks.end(), layer) != v.full_blocks.end();
+  const bool full =
+      std::find(v.full_blocks.begin(), v.full_blocks.end(), layer) != v.full_blocks.end();
   const ModuleId id = b.add_module(list, std::to_string(layer), "Qwen2_5_VLVisionBlock");
   const ModuleId norm1 = norm(b, id, "norm1", v.hidden), norm2 = norm(b, id, "norm2", v.hidden);
-  const ModuleId attention = add_attention(b, id, v, full ? std::vector<std::int64_t>{v.patches()} : window_lengths(v));
-  const ModuleId mlp = gated_mlp(b, id, "mlp", "Qwen2_5_VLMLP", v.hidden, v.ffn, true, v.activation);
+  const ModuleId attention =
+      add_attention(b, id, v, full ? std::vector<std::int64_t>{v.patches()} : window_lengths(v));
+  const ModuleId mlp =
+      gated_mlp(b, id, "mlp", "Qwen2_5_VLMLP", v.hidden, v.ffn, true, v.activation);
   Program p(b, id, {"hidden_states", "cos", "sin"});
-  p.add("hidden_states", p.call(attention, {p.call(norm1, {"hidden_states"}), "cos", "sin"}), "hidden_states");
+  p.add("hidden_states", p.call(attention, {p.call(norm1, {"hidden_states"}), "cos", "sin"}),
+        "hidden_states");
   p.returns({p.add("hidden_states", p.call(mlp, {p.call(norm2, {"hidden_states"})}))});
   return id;
 }
@@ -124,7 +138,8 @@ ModuleId add_tower(Multimodal& m, const Vision& v) {
   p.op_ints(Function::kWindowOrder, {"hidden_states"}, {v.unit()}, "hidden_states");
   p.call_all(rotary, {"hidden_states"}, {"cos", "sin"});
   for (const char* x : {"cos", "sin"}) p.op_ints(Function::kWindowOrder, {x}, {v.unit()}, x);
-  for (const ModuleId block : m.vision_blocks) p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
+  for (const ModuleId block : m.vision_blocks)
+    p.call(block, {"hidden_states", "cos", "sin"}, "hidden_states");
   p.returns({p.op_ints(Function::kWindowOrder, {p.call(merger, {"hidden_states"})}, {1})});
   return id;
 }
@@ -143,11 +158,16 @@ Vision read_vision(HfConfig& parent) {
   v.window = c.size("window_size", 112);
   v.out = c.size("out_hidden_size", 3584);
   v.activation = read_activation(c, "hidden_act", "silu");
-  v.full_blocks = c.integers("fullatt_block_indexes", 0, kLargestLayers).value_or(std::vector<std::int64_t>{7, 15, 23, 31});
+  v.full_blocks = c.integers("fullatt_block_indexes", 0, kLargestLayers)
+                      .value_or(std::vector<std::int64_t>{7, 15, 23, 31});
   c.require_multiple("hidden_size", v.hidden, "num_heads", v.heads);
-  if (v.hidden / v.heads % 4 != 0) c.problem("num_heads", "leaves a head size that two axes cannot share", "head sizes divisible by 4");
-  if (kGridSide % v.merge != 0) c.problem("spatial_merge_size", fmt::format("does not divide a grid of {}", kGridSide));
-  if (v.window / v.merge / v.patch < 1) c.problem("window_size", "is smaller than one merged patch");
+  if (v.hidden / v.heads % 4 != 0)
+    c.problem("num_heads", "leaves a head size that two axes cannot share",
+              "head sizes divisible by 4");
+  if (kGridSide % v.merge != 0)
+    c.problem("spatial_merge_size", fmt::format("does not divide a grid of {}", kGridSide));
+  if (v.window / v.merge / v.patch < 1)
+    c.problem("window_size", "is smaller than one merged patch");
   c.ignore({"model_type", "tokens_per_second", "in_chans", "spatial_patch_size"});
   c.finish();
   return v;
@@ -158,7 +178,8 @@ DecoderSpec read_text(HfConfig& config) {
   DecoderSpec spec = read_decoder(config, "Qwen2_5_VL", defaults);
   spec.attention.qkv_bias = true;
   if (spec.attention.head_dim * spec.attention.heads != spec.hidden) {
-    config.problem("head_dim", "is not hidden_size / num_attention_heads, which this model always uses");
+    config.problem("head_dim",
+                   "is not hidden_size / num_attention_heads, which this model always uses");
   }
   read_qwen_windows(config, spec, 80);
   return spec;
@@ -177,12 +198,15 @@ Model import_qwen2_5_vl(HfConfig& config) {
     tied = read_tied(nested, false) || tied;
     nested.finish();
   } else {
-    text = read_text(config);   // Older files: text keys at the top level.
+    text = read_text(config);  // Older files: text keys at the top level.
   }
   const std::int64_t token = config.size("image_token_id", 151655, kLargestVocabulary);
-  config.ignore({"video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id"});
+  config.ignore(
+      {"video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id"});
   if (vision.out != text.hidden) {
-    config.problem("vision_config.out_hidden_size", fmt::format("is {} and the text's hidden_size {}", vision.out, text.hidden), "equal sizes");
+    config.problem("vision_config.out_hidden_size",
+                   fmt::format("is {} and the text's hidden_size {}", vision.out, text.hidden),
+                   "equal sizes");
   }
   config.finish();
   if (!config.usable()) return {};

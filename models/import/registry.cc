@@ -49,17 +49,45 @@ constexpr std::array kRows = {
 
 // Well-known types we do not build, and the supported one that is most like them.
 const std::map<std::string, std::string>& relatives() {
-  static const std::map<std::string, std::string> m = {
-      {"baichuan", "llama"},   {"bloom", "gpt2"},          {"chatglm", "llama"},      {"cohere", "llama"},
-      {"deepseek_v2", "deepseek_v3"}, {"distilbert", "bert"}, {"electra", "bert"},    {"falcon", "gpt_neox"},
-      {"gemma", "gemma2"},     {"glm", "llama"},           {"gpt_bigcode", "gpt2"},   {"gpt_neo", "gpt2"},
-      {"gpt_oss", "mixtral"},  {"gptj", "gpt_neox"},       {"granite", "llama"},      {"internlm", "llama"},
-      {"internlm2", "llama"},  {"jamba", "mixtral"},       {"llama4", "mixtral"},     {"minicpm", "llama"},
-      {"minicpm_moe", "mixtral"}, {"olmo", "llama"},       {"olmo2", "llama"},        {"olmoe", "qwen2_moe"},
-      {"opt", "gpt2"},         {"phi", "phi3"},            {"phimoe", "mixtral"},     {"qwen", "qwen2"},
-      {"qwen2_vl", "qwen2_5_vl"}, {"qwen3_moe", "qwen2_moe"}, {"roberta", "bert"},    {"stablelm", "llama"},
-      {"starcoder2", "llama"}, {"xlm-roberta", "bert"},    {"mt5", "t5"},             {"deit", "vit"},
-      {"siglip", "vit"},       {"clip", "vit"},            {"whisper", "t5"}};
+  static const std::map<std::string, std::string> m = {{"baichuan", "llama"},
+                                                       {"bloom", "gpt2"},
+                                                       {"chatglm", "llama"},
+                                                       {"cohere", "llama"},
+                                                       {"deepseek_v2", "deepseek_v3"},
+                                                       {"distilbert", "bert"},
+                                                       {"electra", "bert"},
+                                                       {"falcon", "gpt_neox"},
+                                                       {"gemma", "gemma2"},
+                                                       {"glm", "llama"},
+                                                       {"gpt_bigcode", "gpt2"},
+                                                       {"gpt_neo", "gpt2"},
+                                                       {"gpt_oss", "mixtral"},
+                                                       {"gptj", "gpt_neox"},
+                                                       {"granite", "llama"},
+                                                       {"internlm", "llama"},
+                                                       {"internlm2", "llama"},
+                                                       {"jamba", "mixtral"},
+                                                       {"llama4", "mixtral"},
+                                                       {"minicpm", "llama"},
+                                                       {"minicpm_moe", "mixtral"},
+                                                       {"olmo", "llama"},
+                                                       {"olmo2", "llama"},
+                                                       {"olmoe", "qwen2_moe"},
+                                                       {"opt", "gpt2"},
+                                                       {"phi", "phi3"},
+                                                       {"phimoe", "mixtral"},
+                                                       {"qwen", "qwen2"},
+                                                       {"qwen2_vl", "qwen2_5_vl"},
+                                                       {"qwen3_moe", "qwen2_moe"},
+                                                       {"roberta", "bert"},
+                                                       {"stablelm", "llama"},
+                                                       {"starcoder2", "llama"},
+                                                       {"xlm-roberta", "bert"},
+                                                       {"mt5", "t5"},
+                                                       {"deit", "vit"},
+                                                       {"siglip", "vit"},
+                                                       {"clip", "vit"},
+                                                       {"whisper", "t5"}};
   return m;
 }
 
@@ -77,7 +105,8 @@ std::string nearest_type(const std::string& type) {
   std::string found = "llama";
   for (const std::string& candidate : types) {
     const auto common = static_cast<std::size_t>(
-        std::mismatch(type.begin(), type.end(), candidate.begin(), candidate.end()).first - type.begin());
+        std::mismatch(type.begin(), type.end(), candidate.begin(), candidate.end()).first -
+        type.begin());
     if (common > best) {
       best = common;
       found = candidate;
@@ -97,15 +126,19 @@ std::string all_types() {
 const Row* find_row(ObjectReader& top) {
   const std::string type = top.string("model_type", "");
   if (type.empty()) {
-    top.report("model_type", "is missing: nothing says which architecture this is", "one of " + all_types());
+    top.report("model_type", "is missing: nothing says which architecture this is",
+               "one of " + all_types());
     return nullptr;
   }
-  const auto first = std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return type == r.model_type; });
+  const auto first =
+      std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return type == r.model_type; });
   const auto classes = top.has("architectures") ? top.string_list("architectures") : std::nullopt;
   if (first == kRows.end()) {
-    const std::string named = classes && !classes->empty() ? fmt::format(" ({})", classes->front()) : "";
-    top.report("model_type", fmt::format("\"{}\"{} is not supported", type, named),
-               fmt::format("the nearest supported one is {}; all: {}", nearest_type(type), all_types()));
+    const std::string named =
+        classes && !classes->empty() ? fmt::format(" ({})", classes->front()) : "";
+    top.report(
+        "model_type", fmt::format("\"{}\"{} is not supported", type, named),
+        fmt::format("the nearest supported one is {}; all: {}", nearest_type(type), all_types()));
     return nullptr;
   }
   if (!classes || classes->empty()) return &*first;
@@ -113,7 +146,8 @@ const Row* find_row(ObjectReader& top) {
     return type == r.model_type && classes->front() == r.class_name;
   });
   if (row != kRows.end()) return &*row;
-  top.report("architectures", fmt::format("\"{}\" is not supported for model type {}", classes->front(), type),
+  top.report("architectures",
+             fmt::format("\"{}\" is not supported for model type {}", classes->front(), type),
              fmt::format("the nearest supported one is {}", first->class_name));
   return nullptr;
 }
@@ -127,7 +161,8 @@ void read_stated_dtype(ObjectReader& top, Model& model) {
   }
 }
 
-/// Keys of ours, which ask for adapters on whatever model the file describes (docs/formats/model.md).
+/// Keys of ours, which ask for adapters on whatever model the file describes
+/// (docs/formats/model.md).
 std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
   ObjectReader top(json, "", issues);
   if (!top.has("lora_rank")) {
@@ -147,10 +182,14 @@ std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
     at = comma + 1;
   }
   const std::string base = top.string("lora_base", "16bit");
-  if (base == "4bit") o.base = LoraOptions::Base::k4Bit;
-  else if (base == "4bit-double") o.base = LoraOptions::Base::k4BitDouble;
-  else if (base != "16bit") top.report("lora_base", "is \"" + base + "\"", "16bit, 4bit or 4bit-double");
-  for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_base"}) json.erase(key);
+  if (base == "4bit")
+    o.base = LoraOptions::Base::k4Bit;
+  else if (base == "4bit-double")
+    o.base = LoraOptions::Base::k4BitDouble;
+  else if (base != "16bit")
+    top.report("lora_base", "is \"" + base + "\"", "16bit, 4bit or 4bit-double");
+  for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_base"})
+    json.erase(key);
   return o;
 }
 
@@ -162,10 +201,12 @@ std::vector<SupportedArchitecture> supported_architectures() {
   return all;
 }
 
-Model import_hf_config(const Json& given, const std::string& file, std::vector<std::string>& warnings) {
+Model import_hf_config(const Json& given, const std::string& file,
+                       std::vector<std::string>& warnings) {
   IssueList issues(file);
   Json json = given;
-  const std::optional<LoraOptions> adapters = json.is_object() ? take_adapters(json, issues) : std::nullopt;
+  const std::optional<LoraOptions> adapters =
+      json.is_object() ? take_adapters(json, issues) : std::nullopt;
   ObjectReader top(json, "", issues);
   issues.throw_if_any();
   const Row* row = find_row(top);

@@ -13,7 +13,8 @@ std::string prefix_of(const VisionTowerSpec& v) { return v.clip ? "CLIP" : "Sigl
 
 std::string state_after(std::int64_t blocks) { return "hidden_states_" + std::to_string(blocks); }
 
-ModuleId add_embeddings(ModelBuilder& b, ModuleId tower, const VisionTowerSpec& v, ModuleId& patches) {
+ModuleId add_embeddings(ModelBuilder& b, ModuleId tower, const VisionTowerSpec& v,
+                        ModuleId& patches) {
   const ModuleId id = b.add_module(tower, "embeddings", prefix_of(v) + "VisionEmbeddings");
   ParameterId token;
   if (v.clip) token = b.add_parameter(id, "class_embedding", {v.hidden});
@@ -25,7 +26,9 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId tower, const VisionTowerSpec& 
   p.transpose(p.view("patch_embeds", {0, 0, -1}), 1, 2, "patch_embeds");
   if (v.clip) {
     const Program::Value one = p.view(p.parameter(token), {1, 1, -1});
-    p.cat({p.op_ints(Function::kExpandLike, {one, "patch_embeds"}, {0}, "class_embeds"), "patch_embeds"}, 1, "embeddings");
+    p.cat({p.op_ints(Function::kExpandLike, {one, "patch_embeds"}, {0}, "class_embeds"),
+           "patch_embeds"},
+          1, "embeddings");
   } else {
     p.op(Function::kAssign, {"patch_embeds"}, "embeddings");
   }
@@ -56,7 +59,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const Vis
   first = b.layer_norm(id, "layer_norm1", v.hidden, true, v.eps);
   if (!v.clip) attention = add_attention(b, id, v);
   const auto mlp = [&] {
-    return plain_mlp(b, id, "mlp", prefix_of(v) + "MLP", "fc1", "fc2", v.hidden, v.ffn, v.activation);
+    return plain_mlp(b, id, "mlp", prefix_of(v) + "MLP", "fc1", "fc2", v.hidden, v.ffn,
+                     v.activation);
   };
   ModuleId feed_forward, second;
   if (v.clip) feed_forward = mlp();
@@ -83,14 +87,17 @@ ModuleId add_pooling_attention(ModelBuilder& b, ModuleId head, const VisionTower
   const std::int64_t size = v.hidden / v.heads;
   Program p(b, id, {"query", "key"});
   const auto project = [&](const char* x, std::int64_t from, std::int64_t to, const char* name) {
-    p.op(Function::kLinear, {x, p.slice(p.parameter(weight), 0, from, to), p.slice(p.parameter(bias), 0, from, to)}, name);
+    p.op(Function::kLinear,
+         {x, p.slice(p.parameter(weight), 0, from, to), p.slice(p.parameter(bias), 0, from, to)},
+         name);
   };
   project("query", 0, v.hidden, "q");
   project("key", v.hidden, 3 * v.hidden, "kv");
   p.ops(Function::kSplit, {"kv"}, {-1, v.hidden, v.hidden}, {"k", "v"});
   for (const char* x : {"q", "k", "v"}) p.transpose(p.view(x, {0, 0, -1, size}), 1, 2, x);
   p.mul_scalar("q", 1.0 / std::sqrt(static_cast<double>(size)), "q");
-  p.op_ints(Function::kSoftmax, {p.op(Function::kMatmul, {"q", p.transpose("k", 2, 3)})}, {1}, "weights");
+  p.op_ints(Function::kSoftmax, {p.op(Function::kMatmul, {"q", p.transpose("k", 2, 3)})}, {1},
+            "weights");
   p.reshape(p.transpose(p.op(Function::kMatmul, {"weights", "v"}), 1, 2), {0, 0, -1}, "output");
   p.returns({p.call(out, {"output"})});
   return id;
@@ -101,9 +108,11 @@ ModuleId add_head(ModelBuilder& b, ModuleId tower, const VisionTowerSpec& v) {
   const ParameterId probe = b.add_parameter(id, "probe", {1, 1, v.hidden});
   const ModuleId attention = add_pooling_attention(b, id, v);
   const ModuleId norm = b.layer_norm(id, "layernorm", v.hidden, true, v.eps);
-  const ModuleId mlp = plain_mlp(b, id, "mlp", "SiglipMLP", "fc1", "fc2", v.hidden, v.ffn, v.activation);
+  const ModuleId mlp =
+      plain_mlp(b, id, "mlp", "SiglipMLP", "fc1", "fc2", v.hidden, v.ffn, v.activation);
   Program p(b, id, {"hidden_state"});
-  const Program::Value wide = p.op_ints(Function::kExpandLike, {p.parameter(probe), "hidden_state"}, {0});
+  const Program::Value wide =
+      p.op_ints(Function::kExpandLike, {p.parameter(probe), "hidden_state"}, {0});
   p.call(attention, {p.op(Function::kContiguous, {wide}), "hidden_state"}, "residual");
   p.call(norm, {"residual"}, "hidden_state");
   p.add("residual", p.call(mlp, {"hidden_state"}), "hidden_state");
@@ -117,7 +126,8 @@ std::vector<std::string> feature_names(const std::vector<std::int64_t>& features
   return names;
 }
 
-void write_encoder(ModelBuilder& b, ModuleId encoder, const std::vector<ModuleId>& blocks, const std::vector<std::int64_t>& features) {
+void write_encoder(ModelBuilder& b, ModuleId encoder, const std::vector<ModuleId>& blocks,
+                   const std::vector<std::int64_t>& features) {
   Program p(b, encoder, {"inputs_embeds"});
   p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
   const auto keep = [&](std::int64_t done) {
@@ -143,9 +153,11 @@ VisionTowerSpec read_vision_tower(HfConfig& parent, const std::string& fallback)
   const bool given = parent.has("vision_config");
   HfConfig config = parent.nested("vision_config");
   VisionTowerSpec v;
-  const std::string type = config.choice("model_type", fallback, {"clip_vision_model", "siglip_vision_model"});
+  const std::string type =
+      config.choice("model_type", fallback, {"clip_vision_model", "siglip_vision_model"});
   v.clip = type == "clip_vision_model";
-  // A file without any vision_config means the tower of LLaVA 1.5; one with some keys, the defaults of the tower's type.
+  // A file without any vision_config means the tower of LLaVA 1.5; one with some keys, the defaults
+  // of the tower's type.
   const bool llava = !given && v.clip;
   v.hidden = config.size("hidden_size", llava ? 1024 : 768);
   v.ffn = config.size("intermediate_size", llava ? 4096 : 3072);
@@ -159,14 +171,15 @@ VisionTowerSpec read_vision_tower(HfConfig& parent, const std::string& fallback)
   v.dropout = config.probability("attention_dropout", 0.0);
   if (!v.clip) v.head = config.flag("vision_use_head", true);
   config.require_multiple("hidden_size", v.hidden, "num_attention_heads", v.heads);
-  if (v.patch > v.image) config.problem("patch_size", fmt::format("{} is larger than image_size {}", v.patch, v.image));
+  if (v.patch > v.image)
+    config.problem("patch_size", fmt::format("{} is larger than image_size {}", v.patch, v.image));
   config.ignore({"projection_dim", "vocab_size", "initializer_factor"});
   config.finish();
   return v;
 }
 
-VisionTower add_vision_tower(ModelBuilder& b, ModuleId parent, const std::string& name, const VisionTowerSpec& v,
-                             const std::vector<std::int64_t>& features) {
+VisionTower add_vision_tower(ModelBuilder& b, ModuleId parent, const std::string& name,
+                             const VisionTowerSpec& v, const std::vector<std::int64_t>& features) {
   VisionTower t;
   t.module = b.add_module(parent, name, prefix_of(v) + "VisionModel");
   const ModuleId embeddings = add_embeddings(b, t.module, v, t.patches);

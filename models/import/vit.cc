@@ -20,9 +20,11 @@ ModuleId add_embeddings(ModelBuilder& b, ModuleId model, const Vit& v) {
   const std::int64_t side = v.image / v.patch;
   const ModuleId id = b.add_module(model, "embeddings", "ViTEmbeddings");
   const ParameterId token = b.add_parameter(id, "cls_token", {1, 1, v.hidden});
-  const ParameterId positions = b.add_parameter(id, "position_embeddings", {1, side * side + 1, v.hidden});
+  const ParameterId positions =
+      b.add_parameter(id, "position_embeddings", {1, side * side + 1, v.hidden});
   const ModuleId patches = b.add_module(id, "patch_embeddings", "ViTPatchEmbeddings");
-  const ModuleId projection = patch_convolution(b, patches, "projection", v.channels, v.hidden, v.patch, true);
+  const ModuleId projection =
+      patch_convolution(b, patches, "projection", v.channels, v.hidden, v.patch, true);
   Program f(b, patches, {"pixel_values"});
   f.returns({f.transpose(f.view(f.call(projection, {"pixel_values"}), {0, 0, -1}), 1, 2)});
 
@@ -51,7 +53,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const Vit
   const ModuleId attention = attention_module(b, id, "attention", a);
   const ModuleId before = b.layer_norm(id, "layernorm_before", v.hidden, true, v.eps);
   const ModuleId after = b.layer_norm(id, "layernorm_after", v.hidden, true, v.eps);
-  const ModuleId mlp = plain_mlp(b, id, "mlp", "ViTMLP", "fc1", "fc2", v.hidden, v.ffn, v.activation);
+  const ModuleId mlp =
+      plain_mlp(b, id, "mlp", "ViTMLP", "fc1", "fc2", v.hidden, v.ffn, v.activation);
   Program p(b, id, {"hidden_states"});
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(before, {"hidden_states"}, "hidden_states");
@@ -86,7 +89,8 @@ Model build(const Vit& v) {
 
   b.model().architecture = "ViTForImageClassification";
   b.model().arguments = {pixel_argument({-1, v.channels, v.image, v.image})};
-  b.model().roles = {blocks, {b.model().find_module("vit.embeddings.patch_embeddings")}, {norm}, {embeddings}};
+  b.model().roles = {
+      blocks, {b.model().find_module("vit.embeddings.patch_embeddings")}, {norm}, {embeddings}};
   return b.take();
 }
 
@@ -108,7 +112,8 @@ Model import_vit_classifier(HfConfig& config) {
   v.qkv_bias = config.flag("qkv_bias", true);
   v.labels = config.labels();
   config.require_multiple("hidden_size", v.hidden, "num_attention_heads", v.heads);
-  if (v.patch > v.image) config.problem("patch_size", fmt::format("{} is larger than image_size {}", v.patch, v.image));
+  if (v.patch > v.image)
+    config.problem("patch_size", fmt::format("{} is larger than image_size {}", v.patch, v.image));
   config.ignore({"encoder_stride", "pooler_output_size", "pooler_act"});
   config.finish();
   if (!config.usable()) return {};

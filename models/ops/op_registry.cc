@@ -8,7 +8,9 @@ using Dims = std::array<std::int64_t, 6>;
 Flops none(const Dims&, std::int64_t) { return {}; }
 
 /// A multiply-add counts two.
-Flops product(const Dims& d, std::int64_t) { return Flops(2 * d[0] * d[1] * d[2] * (d[3] > 0 ? d[3] : 1)); }
+Flops product(const Dims& d, std::int64_t) {
+  return Flops(2 * d[0] * d[1] * d[2] * (d[3] > 0 ? d[3] : 1));
+}
 
 /// Two products of queries x keys x head dim; a causal mask halves the work.
 Flops attention(const Dims& d, std::int64_t) {
@@ -22,37 +24,84 @@ Flops attention_backward(const Dims& d, std::int64_t n) {
   return Flops(forward / 2 * 5);
 }
 
-constexpr OpRow row(OpKind k, OpClass c, Flops (*f)(const Dims&, std::int64_t) = none) { return {k, c, f}; }
+constexpr OpRow row(OpKind k, OpClass c, Flops (*f)(const Dims&, std::int64_t) = none) {
+  return {k, c, f};
+}
 
 constexpr OpRow describe(OpKind k) {
   switch (k) {
-    case OpKind::kMatmul: case OpKind::kMatmulBias: case OpKind::kGroupedMatmul: case OpKind::kConv2d:
-    case OpKind::kConv2dBackward: case OpKind::kConv1dDepthwise: case OpKind::kConv1dDepthwiseBackward:
+    case OpKind::kMatmul:
+    case OpKind::kMatmulBias:
+    case OpKind::kGroupedMatmul:
+    case OpKind::kConv2d:
+    case OpKind::kConv2dBackward:
+    case OpKind::kConv1dDepthwise:
+    case OpKind::kConv1dDepthwiseBackward:
       return row(k, OpClass::kMatmul, product);
-    case OpKind::kFlashAttention: case OpKind::kEfficientAttention:
+    case OpKind::kFlashAttention:
+    case OpKind::kEfficientAttention:
       return row(k, OpClass::kAttention, attention);
-    case OpKind::kFlashAttentionBackward: case OpKind::kEfficientAttentionBackward:
+    case OpKind::kFlashAttentionBackward:
+    case OpKind::kEfficientAttentionBackward:
       return row(k, OpClass::kAttention, attention_backward);
-    case OpKind::kSum: case OpKind::kMean: case OpKind::kNorm: case OpKind::kAmax: case OpKind::kCumsum:
-    case OpKind::kCheckFinite: case OpKind::kHistogram:
+    case OpKind::kSum:
+    case OpKind::kMean:
+    case OpKind::kNorm:
+    case OpKind::kAmax:
+    case OpKind::kCumsum:
+    case OpKind::kCheckFinite:
+    case OpKind::kHistogram:
       return row(k, OpClass::kReduction);
-    case OpKind::kLayerNorm: case OpKind::kLayerNormBackward: case OpKind::kLayerNormBackwardGamma:
-    case OpKind::kRmsNorm: case OpKind::kRmsNormBackward: case OpKind::kRmsNormBackwardGamma:
-    case OpKind::kSoftmax: case OpKind::kSoftmaxBackward:
+    case OpKind::kLayerNorm:
+    case OpKind::kLayerNormBackward:
+    case OpKind::kLayerNormBackwardGamma:
+    case OpKind::kRmsNorm:
+    case OpKind::kRmsNormBackward:
+    case OpKind::kRmsNormBackwardGamma:
+    case OpKind::kSoftmax:
+    case OpKind::kSoftmaxBackward:
       return row(k, OpClass::kNormalisation);
-    case OpKind::kEmbedding: case OpKind::kEmbeddingBackward: case OpKind::kGather: case OpKind::kScatter:
-    case OpKind::kIndexSelect: case OpKind::kIndexAdd: case OpKind::kTopK: case OpKind::kSort:
-    case OpKind::kNonzero: case OpKind::kMaskedScatter: case OpKind::kMaskedSelect:
+    case OpKind::kEmbedding:
+    case OpKind::kEmbeddingBackward:
+    case OpKind::kGather:
+    case OpKind::kScatter:
+    case OpKind::kIndexSelect:
+    case OpKind::kIndexAdd:
+    case OpKind::kTopK:
+    case OpKind::kSort:
+    case OpKind::kNonzero:
+    case OpKind::kMaskedScatter:
+    case OpKind::kMaskedSelect:
       return row(k, OpClass::kIndexing);
-    case OpKind::kLogSoftmax: case OpKind::kLogSoftmaxBackward: case OpKind::kNllLoss: case OpKind::kNllLossBackward:
-    case OpKind::kMseLoss: case OpKind::kMseLossBackward: case OpKind::kFusedCrossEntropy:
+    case OpKind::kLogSoftmax:
+    case OpKind::kLogSoftmaxBackward:
+    case OpKind::kNllLoss:
+    case OpKind::kNllLossBackward:
+    case OpKind::kMseLoss:
+    case OpKind::kMseLossBackward:
+    case OpKind::kFusedCrossEntropy:
       return row(k, OpClass::kLoss);
-    case OpKind::kForeachCopy: case OpKind::kSplitCopy: case OpKind::kChunkCat: case OpKind::kForeachAdd:
-    case OpKind::kForeachMul: case OpKind::kForeachDiv: case OpKind::kForeachSqrt: case OpKind::kForeachLerp:
-    case OpKind::kForeachAddcmul: case OpKind::kForeachAddcdiv: case OpKind::kForeachNorm: case OpKind::kFusedAdamW:
-    case OpKind::kAdamWUpdate: case OpKind::kSgdUpdate: case OpKind::kFlatten: case OpKind::kUnflatten:
+    case OpKind::kForeachCopy:
+    case OpKind::kSplitCopy:
+    case OpKind::kChunkCat:
+    case OpKind::kForeachAdd:
+    case OpKind::kForeachMul:
+    case OpKind::kForeachDiv:
+    case OpKind::kForeachSqrt:
+    case OpKind::kForeachLerp:
+    case OpKind::kForeachAddcmul:
+    case OpKind::kForeachAddcdiv:
+    case OpKind::kForeachNorm:
+    case OpKind::kFusedAdamW:
+    case OpKind::kAdamWUpdate:
+    case OpKind::kSgdUpdate:
+    case OpKind::kFlatten:
+    case OpKind::kUnflatten:
       return row(k, OpClass::kList);
-    case OpKind::kInitialize: case OpKind::kObserve: case OpKind::kClipCoefficient: case OpKind::kFusedBlock:
+    case OpKind::kInitialize:
+    case OpKind::kObserve:
+    case OpKind::kClipCoefficient:
+    case OpKind::kFusedBlock:
       return row(k, OpClass::kOther);
     default:
       return row(k, OpClass::kElementwise);
@@ -61,7 +110,8 @@ constexpr OpRow describe(OpKind k) {
 
 constexpr std::array<OpRow, kOpKindCount> make_rows() {
   std::array<OpRow, kOpKindCount> rows{};
-  for (int i = 0; i < kOpKindCount; ++i) rows[static_cast<std::size_t>(i)] = describe(static_cast<OpKind>(i));
+  for (int i = 0; i < kOpKindCount; ++i)
+    rows[static_cast<std::size_t>(i)] = describe(static_cast<OpKind>(i));
   return rows;
 }
 constexpr std::array<OpRow, kOpKindCount> kRows = make_rows();

@@ -6,13 +6,16 @@
 namespace foreshard {
 namespace {
 
-ModuleId block(ModelBuilder& b, ModuleId parent, const std::string& name, const PlainModelOptions& o) {
+ModuleId block(ModelBuilder& b, ModuleId parent, const std::string& name,
+               const PlainModelOptions& o) {
   const std::int64_t n = o.hidden, ffn = o.ffn > 0 ? o.ffn : 4 * n;
   const ModuleId m = b.add_module(parent, name, "GPT2Block");
   const ModuleId ln_1 = b.layer_norm(m, "ln_1", n, true, 1e-5);
-  const ModuleId c_attn = b.linear(m, "c_attn", n, 3 * n, true), c_proj = b.linear(m, "c_proj", n, n, true);
+  const ModuleId c_attn = b.linear(m, "c_attn", n, 3 * n, true),
+                 c_proj = b.linear(m, "c_proj", n, n, true);
   const ModuleId ln_2 = b.layer_norm(m, "ln_2", n, true, 1e-5);
-  const ModuleId c_fc = b.linear(m, "c_fc", n, ffn, true), c_out = b.linear(m, "c_out", ffn, n, true);
+  const ModuleId c_fc = b.linear(m, "c_fc", n, ffn, true),
+                 c_out = b.linear(m, "c_out", ffn, n, true);
   Program p(b, m, {"x"});
   const std::string packed = p.call(c_attn, {p.call(ln_1, {"x"})});
   p.ops(Function::kSplit, {packed}, {2, n, n, n}, {"q", "k", "v"});
@@ -22,7 +25,8 @@ ModuleId block(ModelBuilder& b, ModuleId parent, const std::string& name, const 
   }
   const std::string attended = p.op_ints(Function::kAttention, {"q", "k", "v"}, {1}, "a");
   if (o.dropout > 0) b.model().at(m).program.back().floats = {o.dropout, 0.0};
-  const std::string rows = p.op_ints(Function::kReshape, {p.op_ints(Function::kTranspose, {attended}, {1, 2})}, {0, 0, n});
+  const std::string rows = p.op_ints(
+      Function::kReshape, {p.op_ints(Function::kTranspose, {attended}, {1, 2})}, {0, 0, n});
   p.call(c_proj, {rows}, "a");
   p.add("x", o.dropout > 0 ? p.dropout("a", o.dropout) : "a", "x");
   const std::string wide = p.call(c_fc, {p.call(ln_2, {"x"})});
@@ -41,7 +45,8 @@ Model plain_gpt2(const PlainModelOptions& o) {
   const ModuleId positions = b.embedding(root, "pos_embeddings", o.max_sequence, o.hidden);
   const ModuleId layers = b.add_module(root, "layers", "ModuleList");
   b.model().at(layers).has_forward = false;
-  for (std::int64_t i = 0; i < o.layers; ++i) b.model().roles.blocks.push_back(block(b, layers, std::to_string(i), o));
+  for (std::int64_t i = 0; i < o.layers; ++i)
+    b.model().roles.blocks.push_back(block(b, layers, std::to_string(i), o));
   const ModuleId norm = b.layer_norm(root, "norm", o.hidden, true, 1e-5);
   const ModuleId head = b.linear(root, "output", o.hidden, o.vocabulary, false);
   Program p(b, root, {"tokens"});

@@ -8,7 +8,8 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// rotate(x): the halves of the last dimension, turned; the inner values are temporaries of a function of its own.
+/// rotate(x): the halves of the last dimension, turned; the inner values are temporaries of a
+/// function of its own.
 std::string rotate(Program& p, const std::string& x) {
   const Names halves = p.ops(Function::kChunk, {x}, {-1, 2}, {"", ""});
   const std::string &a = halves[0], &b = halves[1];
@@ -21,8 +22,10 @@ ModuleId attention(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o)
   const std::int64_t kv = o.kv_heads > 0 ? o.kv_heads : o.heads;
   const std::int64_t d = o.head_dim > 0 ? o.head_dim : o.hidden / o.heads;
   const ModuleId m = b.add_module(parent, "attention", "LlamaAttention");
-  const ModuleId wq = b.linear(m, "wq", o.hidden, o.heads * d, false), wk = b.linear(m, "wk", o.hidden, kv * d, false);
-  const ModuleId wv = b.linear(m, "wv", o.hidden, kv * d, false), wo = b.linear(m, "wo", o.heads * d, o.hidden, false);
+  const ModuleId wq = b.linear(m, "wq", o.hidden, o.heads * d, false),
+                 wk = b.linear(m, "wk", o.hidden, kv * d, false);
+  const ModuleId wv = b.linear(m, "wv", o.hidden, kv * d, false),
+                 wo = b.linear(m, "wo", o.heads * d, o.hidden, false);
   ModuleId q_norm, k_norm;
   if (o.qk_norm) {
     q_norm = b.rms_norm(m, "q_norm", d, 1e-5);
@@ -44,8 +47,8 @@ ModuleId attention(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o)
   const std::string v = p.op_ints(Function::kView, {p.call(wv, {"x"})}, {0, 0, kv, d});
   p.op_ints(Function::kTranspose, {v}, {1, 2}, "v");
   p.op_ints(Function::kAttention, {"q", "k", "v"}, {1}, "o");
-  const std::string rows = p.op_ints(Function::kReshape, {p.op_ints(Function::kTranspose, {"o"}, {1, 2})},
-                                {0, 0, o.heads * d});
+  const std::string rows = p.op_ints(
+      Function::kReshape, {p.op_ints(Function::kTranspose, {"o"}, {1, 2})}, {0, 0, o.heads * d});
   p.call(wo, {rows}, "%out");
   p.returns({"%out"});
   return m;
@@ -54,7 +57,8 @@ ModuleId attention(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o)
 ModuleId feed_forward(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o) {
   const std::int64_t ffn = o.ffn > 0 ? o.ffn : 4 * o.hidden;
   const ModuleId m = b.add_module(parent, "feed_forward", "SwiGLU");
-  const ModuleId w1 = b.linear(m, "w1", o.hidden, ffn, false), w2 = b.linear(m, "w2", ffn, o.hidden, false);
+  const ModuleId w1 = b.linear(m, "w1", o.hidden, ffn, false),
+                 w2 = b.linear(m, "w2", ffn, o.hidden, false);
   const ModuleId w3 = b.linear(m, "w3", o.hidden, ffn, false);
   Program p(b, m, {"x"});
   const std::string gate = p.op(Function::kSilu, {p.call(w1, {"x"})});
@@ -63,10 +67,12 @@ ModuleId feed_forward(ModelBuilder& b, ModuleId parent, const PlainModelOptions&
   return m;
 }
 
-ModuleId block(ModelBuilder& b, ModuleId parent, const std::string& name, const PlainModelOptions& o) {
+ModuleId block(ModelBuilder& b, ModuleId parent, const std::string& name,
+               const PlainModelOptions& o) {
   const ModuleId m = b.add_module(parent, name, "LlamaBlock");
   const ModuleId mixer = attention(b, m, o), ffn = feed_forward(b, m, o);
-  const ModuleId first = b.rms_norm(m, "attention_norm", o.hidden, 1e-5), second = b.rms_norm(m, "ffn_norm", o.hidden, 1e-5);
+  const ModuleId first = b.rms_norm(m, "attention_norm", o.hidden, 1e-5),
+                 second = b.rms_norm(m, "ffn_norm", o.hidden, 1e-5);
   Program p(b, m, {"x", "cos", "sin"});
   p.add("x", p.call(mixer, {p.call(first, {"x"}), "cos", "sin"}), "h");
   p.add("h", p.call(ffn, {p.call(second, {"h"})}), "%out");
@@ -82,7 +88,8 @@ Model plain_llama(const PlainModelOptions& o) {
   const ModuleId embedding = b.embedding(root, "tok_embeddings", o.vocabulary, o.hidden);
   const ModuleId layers = b.add_module(root, "layers", "ModuleList");
   b.model().at(layers).has_forward = false;
-  for (std::int64_t i = 0; i < o.layers; ++i) b.model().roles.blocks.push_back(block(b, layers, std::to_string(i), o));
+  for (std::int64_t i = 0; i < o.layers; ++i)
+    b.model().roles.blocks.push_back(block(b, layers, std::to_string(i), o));
   const ModuleId norm = b.rms_norm(root, "norm", o.hidden, 1e-5);
   const ModuleId head = b.linear(root, "output", o.hidden, o.vocabulary, false);
   const std::int64_t half = (o.head_dim > 0 ? o.head_dim : o.hidden / o.heads) / 2;

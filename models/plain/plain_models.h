@@ -1,7 +1,7 @@
 #pragma once
 
-// The plain Llama and GPT-2 of the memory recordings: ordinary PyTorch modules with fused norms and scaled dot product
-// attention (the yardstick models; importers build the library's own forms).
+// The plain Llama and GPT-2 of the memory recordings: ordinary PyTorch modules with fused norms and
+// scaled dot product attention (the yardstick models; importers build the library's own forms).
 
 #include <cstdint>
 
@@ -9,12 +9,14 @@
 
 namespace foreshard {
 
-/// Sizes of a plain model. kv_heads 0: heads; ffn 0: 4 * hidden; head_dim 0: hidden / heads (Llama only).
+/// Sizes of a plain model. kv_heads 0: heads; ffn 0: 4 * hidden; head_dim 0: hidden / heads (Llama
+/// only).
 struct PlainModelOptions {
-  std::int64_t layers = 2, hidden = 256, heads = 4, kv_heads = 0, ffn = 0, head_dim = 0, vocabulary = 1000, max_sequence = 8192;
-  bool tied = false;                       ///< The head's weight is the embedding's.
-  bool qk_norm = false;                    ///< Llama: RMS norm over each head of q and k.
-  double dropout = 0;                      ///< GPT-2: after attention, its projection and the MLP.
+  std::int64_t layers = 2, hidden = 256, heads = 4, kv_heads = 0, ffn = 0, head_dim = 0,
+               vocabulary = 1000, max_sequence = 8192;
+  bool tied = false;     ///< The head's weight is the embedding's.
+  bool qk_norm = false;  ///< Llama: RMS norm over each head of q and k.
+  double dropout = 0;    ///< GPT-2: after attention, its projection and the MLP.
   DType dtype = DType::kFloat32;
 };
 

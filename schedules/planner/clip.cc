@@ -13,7 +13,9 @@ SymTensor temporary(Host& host, const Shape& shape, DType dtype, const SymTensor
   if (space == MemorySpace::kDevice) return host.empty(shape, dtype, kClip);
   return host.empty_on_host(shape, dtype, MemorySpace::kHostPageable, kClip);
 }
-SymTensor scalar(Host& host, DType dtype, const SymTensor& like) { return temporary(host, Shape(), dtype, like); }
+SymTensor scalar(Host& host, DType dtype, const SymTensor& like) {
+  return temporary(host, Shape(), dtype, like);
+}
 
 bool on_device(const SymTensor& t) { return t->storage->space == MemorySpace::kDevice; }
 
@@ -25,7 +27,8 @@ TensorList foreach_norms(Host& host, const TensorList& gradients) {
   for (const SymTensor& g : gradients) chunks += (g->numel + chunk - 1) / chunk;
   SymTensor offsets, partial;
   if (on_device(gradients[0])) {
-    offsets = host.empty({8 * (static_cast<std::int64_t>(gradients.size()) + 1)}, DType::kUInt8, kClip);
+    offsets =
+        host.empty({8 * (static_cast<std::int64_t>(gradients.size()) + 1)}, DType::kUInt8, kClip);
     partial = host.empty({chunks}, DType::kFloat32, kClip);
     host.launch(OpKind::kFill, {}, {partial}, {0.0});
   }
@@ -38,7 +41,8 @@ TensorList foreach_norms(Host& host, const TensorList& gradients) {
 }
 
 SymTensor stack_scalars(Host& host, const TensorList& scalars) {
-  SymTensor y = temporary(host, {static_cast<std::int64_t>(scalars.size())}, scalars[0]->dtype, scalars[0]);
+  SymTensor y =
+      temporary(host, {static_cast<std::int64_t>(scalars.size())}, scalars[0]->dtype, scalars[0]);
   TensorList rows;
   for (const SymTensor& s : scalars) rows.push_back(host.view_as(s, {1}));
   const TensorList out{y};
@@ -48,8 +52,9 @@ SymTensor stack_scalars(Host& host, const TensorList& scalars) {
 
 SymTensor vector_norm(Host& host, const SymTensor& x, std::optional<DType> dtype) {
   SymTensor y = scalar(host, dtype.value_or(x->dtype), x);
-  SymTensor partial, semaphores;            // In this order they are dropped last first.
-  if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel); blocks > 1 && on_device(x)) {
+  SymTensor partial, semaphores;  // In this order they are dropped last first.
+  if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel);
+      blocks > 1 && on_device(x)) {
     partial = host.empty({blocks}, DType::kFloat32, kClip);
     semaphores = host.empty({1}, DType::kInt32, kClip);
   }
@@ -57,7 +62,8 @@ SymTensor vector_norm(Host& host, const SymTensor& x, std::optional<DType> dtype
   return y;
 }
 
-void scale_gradients(Host& host, const TensorList& gradients, const SymTensor& norm, double max_norm) {
+void scale_gradients(Host& host, const TensorList& gradients, const SymTensor& norm,
+                     double max_norm) {
   SymTensor shifted = scalar(host, norm->dtype, norm);
   host.launch(OpKind::kAddScalar, {norm}, {shifted}, {1e-6});
   SymTensor inverse = scalar(host, norm->dtype, norm);
@@ -79,7 +85,8 @@ void observe_norm(Host& host, const SymTensor& norm) {
 
 void Framework::clip_gradients(Host& host, double max_norm) {
   TensorList gradients;
-  for (const LocalParameter& p : local_parameters()) if (p.local && p.local->grad) gradients.push_back(p.local->grad);
+  for (const LocalParameter& p : local_parameters())
+    if (p.local && p.local->grad) gradients.push_back(p.local->grad);
   if (gradients.empty()) return;
   SymTensor norm;
   {
@@ -92,7 +99,8 @@ void Framework::clip_gradients(Host& host, double max_norm) {
 }
 
 void Framework::zero_gradients(Host&) {
-  for (const LocalParameter& p : local_parameters()) if (p.local) p.local->grad.reset();
+  for (const LocalParameter& p : local_parameters())
+    if (p.local) p.local->grad.reset();
 }
 
 }  // namespace foreshard

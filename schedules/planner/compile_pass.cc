@@ -10,28 +10,64 @@ namespace {
 /// Kernels that the compiler generates itself and therefore fuses with their neighbours.
 bool fusible(OpKind op) {
   switch (op) {
-    case OpKind::kAdd: case OpKind::kSub: case OpKind::kMul: case OpKind::kDiv: case OpKind::kNeg: case OpKind::kAddScalar:
-    case OpKind::kMulScalar: case OpKind::kAddInPlace: case OpKind::kMulInPlace: case OpKind::kFill: case OpKind::kCopy:
-    case OpKind::kCat: case OpKind::kSilu: case OpKind::kSiluBackward: case OpKind::kGelu: case OpKind::kGeluBackward:
-    case OpKind::kRelu: case OpKind::kReluBackward: case OpKind::kSigmoid: case OpKind::kSigmoidBackward: case OpKind::kTanh:
-    case OpKind::kTanhBackward: case OpKind::kExp: case OpKind::kClamp: case OpKind::kSoftplus:
-    case OpKind::kSoftplusBackward: case OpKind::kPow: case OpKind::kSqrt: case OpKind::kRsqrt: case OpKind::kCos:
-    case OpKind::kSin: case OpKind::kWhere: case OpKind::kCompare: case OpKind::kDropout: case OpKind::kDropoutBackward:
-    case OpKind::kSum: case OpKind::kMean: case OpKind::kLayerNorm: case OpKind::kLayerNormBackward:
-    case OpKind::kLayerNormBackwardGamma: case OpKind::kRmsNorm: case OpKind::kRmsNormBackward:
+    case OpKind::kAdd:
+    case OpKind::kSub:
+    case OpKind::kMul:
+    case OpKind::kDiv:
+    case OpKind::kNeg:
+    case OpKind::kAddScalar:
+    case OpKind::kMulScalar:
+    case OpKind::kAddInPlace:
+    case OpKind::kMulInPlace:
+    case OpKind::kFill:
+    case OpKind::kCopy:
+    case OpKind::kCat:
+    case OpKind::kSilu:
+    case OpKind::kSiluBackward:
+    case OpKind::kGelu:
+    case OpKind::kGeluBackward:
+    case OpKind::kRelu:
+    case OpKind::kReluBackward:
+    case OpKind::kSigmoid:
+    case OpKind::kSigmoidBackward:
+    case OpKind::kTanh:
+    case OpKind::kTanhBackward:
+    case OpKind::kExp:
+    case OpKind::kClamp:
+    case OpKind::kSoftplus:
+    case OpKind::kSoftplusBackward:
+    case OpKind::kPow:
+    case OpKind::kSqrt:
+    case OpKind::kRsqrt:
+    case OpKind::kCos:
+    case OpKind::kSin:
+    case OpKind::kWhere:
+    case OpKind::kCompare:
+    case OpKind::kDropout:
+    case OpKind::kDropoutBackward:
+    case OpKind::kSum:
+    case OpKind::kMean:
+    case OpKind::kLayerNorm:
+    case OpKind::kLayerNormBackward:
+    case OpKind::kLayerNormBackwardGamma:
+    case OpKind::kRmsNorm:
+    case OpKind::kRmsNormBackward:
     case OpKind::kRmsNormBackwardGamma:
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
 class Fuser {
  public:
-  Fuser(RankProgram& p, const std::vector<std::string>& blocks) : p_(p), block_of_scope_(p.scopes.size(), -1) {
+  Fuser(RankProgram& p, const std::vector<std::string>& blocks)
+      : p_(p), block_of_scope_(p.scopes.size(), -1) {
     for (std::size_t s = 0; s < p.scopes.size(); ++s) {
       for (std::size_t b = 0; b < blocks.size(); ++b) {
         const std::string& name = p.scopes[s];
-        if (name == blocks[b] || name.starts_with(blocks[b] + ".")) block_of_scope_[s] = static_cast<std::int32_t>(b);
+        if (name == blocks[b] || name.starts_with(blocks[b] + "."))
+          block_of_scope_[s] = static_cast<std::int32_t>(b);
       }
     }
   }
@@ -42,8 +78,10 @@ class Fuser {
     new_index_.resize(old_.size() + 1);
     for (std::uint32_t at = 0; at < old_.size();) {
       const std::uint32_t end = run_end(at);
-      if (launches_in(at, end) >= 2) fuse(at, end);
-      else keep(at, end);
+      if (launches_in(at, end) >= 2)
+        fuse(at, end);
+      else
+        keep(at, end);
       at = end;
     }
     new_index_[old_.size()] = static_cast<std::uint32_t>(p_.instructions.size());
@@ -55,16 +93,20 @@ class Fuser {
   const Launch* launch_at(std::uint32_t i) const {
     return old_[i].kind == InstructionKind::kLaunch ? &p_.launches[old_[i].id] : nullptr;
   }
-  std::int32_t block_of(const Launch& l) const { return l.scope.valid() ? block_of_scope_[l.scope.value] : -1; }
+  std::int32_t block_of(const Launch& l) const {
+    return l.scope.valid() ? block_of_scope_[l.scope.value] : -1;
+  }
   bool starts_run(std::uint32_t i) const {
     const Launch* l = launch_at(i);
     return l != nullptr && l->stream == 0 && fusible(l->op) && block_of(*l) >= 0;
   }
   static bool passes(InstructionKind k) {
-    return k == InstructionKind::kAlloc || k == InstructionKind::kFree || k == InstructionKind::kHost || k == InstructionKind::kMark;
+    return k == InstructionKind::kAlloc || k == InstructionKind::kFree ||
+           k == InstructionKind::kHost || k == InstructionKind::kMark;
   }
 
-  /// One past the last instruction that belongs with `at`: a run of fusible launches with what lies between, or `at` alone.
+  /// One past the last instruction that belongs with `at`: a run of fusible launches with what lies
+  /// between, or `at` alone.
   std::uint32_t run_end(std::uint32_t at) const {
     if (!starts_run(at)) return at + 1;
     const Launch& first = *launch_at(at);
@@ -95,7 +137,7 @@ class Fuser {
   /// Buffers that a run touches.
   struct Use {
     bool allocated = false, freed = false, written = false, read_first = false;
-    std::int64_t read = 0, wrote = 0;      ///< Bytes of distinct views.
+    std::int64_t read = 0, wrote = 0;  ///< Bytes of distinct views.
     std::vector<std::uint32_t> views;
     bool internal() const { return allocated && freed; }
   };
@@ -132,7 +174,8 @@ class Fuser {
     return uses;
   }
 
-  /// Lists the views that the fused kernel reads from memory, or those it leaves there; gives their number.
+  /// Lists the views that the fused kernel reads from memory, or those it leaves there; gives their
+  /// number.
   std::uint16_t add_operands(const Uses& uses, bool outputs) {
     std::uint16_t count = 0;
     for (const auto& [buffer, use] : uses) {
@@ -152,8 +195,10 @@ class Fuser {
     for (std::uint32_t i = begin; i < end; ++i) {
       const Launch* l = launch_at(i);
       if (l == nullptr) continue;
-      if (first) fused = *l;
-      else fused.flops += l->flops;
+      if (first)
+        fused = *l;
+      else
+        fused.flops += l->flops;
       first = false;
     }
     fused.op = OpKind::kFusedBlock;
@@ -183,13 +228,16 @@ class Fuser {
       const InstructionKind kind = old_[i].kind;
       if (i == last) {
         const StreamIndex stream = old_[i].stream;
-        p_.instructions.push_back({InstructionKind::kLaunch, stream, 0, add_launch(begin, end, uses)});
+        p_.instructions.push_back(
+            {InstructionKind::kLaunch, stream, 0, add_launch(begin, end, uses)});
         for (const std::uint32_t f : late_frees) emit(f);
       } else if (kind == InstructionKind::kAlloc || kind == InstructionKind::kFree) {
         const auto use = uses.find(old_[i].id);
         if (use != uses.end() && use->second.internal()) continue;
-        if (kind == InstructionKind::kFree && i < last) late_frees.push_back(i);
-        else emit(i);
+        if (kind == InstructionKind::kFree && i < last)
+          late_frees.push_back(i);
+        else
+          emit(i);
       } else if (kind != InstructionKind::kLaunch) {
         emit(i);
       }
@@ -209,6 +257,8 @@ class Fuser {
 
 }  // namespace
 
-void fuse_compiled_blocks(RankProgram& program, const std::vector<std::string>& blocks) { Fuser(program, blocks).run(); }
+void fuse_compiled_blocks(RankProgram& program, const std::vector<std::string>& blocks) {
+  Fuser(program, blocks).run();
+}
 
 }  // namespace foreshard

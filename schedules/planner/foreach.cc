@@ -11,14 +11,17 @@ std::uint16_t multi_tensor_kernels(const TensorList& list, int depth) {
   constexpr std::int64_t chunk = 65536, chunks_per_kernel = 320;
   std::int64_t chunks = 0;
   for (const SymTensor& t : list) chunks += (t->numel + chunk - 1) / chunk;
-  const std::int64_t per = tensors_per_kernel[static_cast<std::size_t>(std::clamp(depth, 1, 5) - 1)];
+  const std::int64_t per =
+      tensors_per_kernel[static_cast<std::size_t>(std::clamp(depth, 1, 5) - 1)];
   const std::int64_t by_tensors = (static_cast<std::int64_t>(list.size()) + per - 1) / per;
   const std::int64_t by_chunks = (chunks + chunks_per_kernel - 1) / chunks_per_kernel;
-  return static_cast<std::uint16_t>(std::clamp<std::int64_t>(std::max(by_tensors, by_chunks), 1, UINT16_MAX));
+  return static_cast<std::uint16_t>(
+      std::clamp<std::int64_t>(std::max(by_tensors, by_chunks), 1, UINT16_MAX));
 }
 
 void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*> inputs,
-                  std::initializer_list<const TensorList*> outputs, std::initializer_list<double> attributes) {
+                  std::initializer_list<const TensorList*> outputs,
+                  std::initializer_list<double> attributes) {
   TensorList in, out;
   for (const TensorList* l : inputs) in.insert(in.end(), l->begin(), l->end());
   for (const TensorList* l : outputs) out.insert(out.end(), l->begin(), l->end());
@@ -29,7 +32,8 @@ void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*
   q.outputs = out;
   q.attributes = {attributes.begin(), attributes.size()};
   const TensorList& first = inputs.size() > 0 ? **inputs.begin() : **outputs.begin();
-  q.kernels = multi_tensor_kernels(first, static_cast<int>(std::max(inputs.size(), outputs.size())));
+  q.kernels =
+      multi_tensor_kernels(first, static_cast<int>(std::max(inputs.size(), outputs.size())));
   host.launch(q);
 }
 
@@ -47,16 +51,19 @@ std::int64_t blocks_of(std::span<const std::int64_t> part_bytes, std::int64_t bl
 
 std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes, std::int64_t chunks) {
   constexpr std::int64_t most_blocks = 132 * (2048 / 128) * 2;
-  const std::int64_t work = (blocks_of(part_bytes, kBlockBytes) * chunks + most_blocks - 1) / most_blocks;
+  const std::int64_t work =
+      (blocks_of(part_bytes, kBlockBytes) * chunks + most_blocks - 1) / most_blocks;
   const auto root = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(work))));
   const std::int64_t chunks_per_block = std::max<std::int64_t>(std::min(root, chunks), 1);
-  const std::int64_t rounds = std::max<std::int64_t>((work + chunks_per_block - 1) / chunks_per_block, 1);
+  const std::int64_t rounds =
+      std::max<std::int64_t>((work + chunks_per_block - 1) / chunks_per_block, 1);
   const auto n = static_cast<std::int64_t>(part_bytes.size());
   return 8 * (blocks_of(part_bytes, kBlockBytes * rounds) + 4 * n + 1);
 }
 
 std::int64_t chunk_cat_table_bytes(std::span<const std::int64_t> part_bytes) {
-  return 8 * (blocks_of(part_bytes, kBlockBytes) + 6 * static_cast<std::int64_t>(part_bytes.size()) + 2);
+  return 8 * (blocks_of(part_bytes, kBlockBytes) +
+              6 * static_cast<std::int64_t>(part_bytes.size()) + 2);
 }
 
 }  // namespace foreshard

@@ -14,7 +14,8 @@ namespace {
 
 /// Index of the root's statement that calls the head.
 std::size_t head_call(const Model& model) {
-  if (model.roles.tail.empty() || model.arguments.empty() || !model.arguments[0].tokens) refuse("a language model");
+  if (model.roles.tail.empty() || model.arguments.empty() || !model.arguments[0].tokens)
+    refuse("a language model");
   const Module& root = model.root();
   const ModuleId head = model.roles.tail.back();
   for (std::size_t i = 0; i < root.program.size(); ++i) {
@@ -45,7 +46,8 @@ void make_chunked(Module& head, Module& root, std::size_t call, std::int64_t chu
   chunk.function = Function::kChunk;
   chunk.inputs = linear.inputs;
   chunk.ints = {1, chunks};
-  for (std::int64_t i = 0; i < chunks; ++i) chunk.outputs.push_back(add_value(head, "%chunk" + std::to_string(i)));
+  for (std::int64_t i = 0; i < chunks; ++i)
+    chunk.outputs.push_back(add_value(head, "%chunk" + std::to_string(i)));
   head.program = {chunk};
   head.outputs.clear();
   root.outputs.clear();

@@ -12,11 +12,13 @@ namespace {
 
 bool kept_for_backward(const Buffer& b) {
   // Rotary tables and indices are made without gradient and saved all the same.
-  return b.category == BufferCategory::kActivation || b.category == BufferCategory::kLogitsAndLoss ||
+  return b.category == BufferCategory::kActivation ||
+         b.category == BufferCategory::kLogitsAndLoss ||
          b.category == BufferCategory::kForwardTemporary;
 }
 
-/// Activations that are live when the loss begins, without the model's output (made last), which is kept for the loss.
+/// Activations that are live when the loss begins, without the model's output (made last), which is
+/// kept for the loss.
 Bytes saved_bytes(const RankProgram& p, const Segment& step) {
   std::set<std::uint32_t> live;
   for (std::uint32_t at = step.begin; at < step.end; ++at) {
@@ -25,7 +27,9 @@ Bytes saved_bytes(const RankProgram& p, const Segment& step) {
     if (i.kind == InstructionKind::kFree) live.erase(i.id);
     if (i.kind != InstructionKind::kMark) continue;
     const Mark& m = p.marks[i.id];
-    if (m.kind == MarkKind::kPhase && m.begin && (m.phase == Phase::kLoss || m.phase == Phase::kBackward)) break;
+    if (m.kind == MarkKind::kPhase && m.begin &&
+        (m.phase == Phase::kLoss || m.phase == Phase::kBackward))
+      break;
   }
   if (!live.empty()) live.erase(std::prev(live.end()));
   Bytes sum;
@@ -40,11 +44,13 @@ Bytes argument_bytes(const RankProgram& p, const Segment& step, std::size_t argu
     const Instruction& i = p.instructions[at];
     if (i.kind == InstructionKind::kCopy) {
       const Copy& c = p.copies[i.id];
-      if (c.input >= 0 && static_cast<std::size_t>(c.input) < arguments) given.insert(p.tensors[c.destination.value].buffer.value);
+      if (c.input >= 0 && static_cast<std::size_t>(c.input) < arguments)
+        given.insert(p.tensors[c.destination.value].buffer.value);
     } else if (i.kind == InstructionKind::kLaunch && p.launches[i.id].phase == Phase::kBackward) {
       const Launch& l = p.launches[i.id];
       for (const TensorId t : std::span(p.operands).subspan(l.first_operand, l.inputs)) {
-        if (t.valid() && given.count(p.tensors[t.value].buffer.value)) read.insert(p.tensors[t.value].buffer.value);
+        if (t.valid() && given.count(p.tensors[t.value].buffer.value))
+          read.insert(p.tensors[t.value].buffer.value);
       }
     }
   }
@@ -65,9 +71,12 @@ ModelCosts model_costs(const Model& model, std::int64_t micro_batch, std::int64_
     if (i.kind != InstructionKind::kLaunch) continue;
     const Launch& l = p.launches[i.id];
     if (l.flops.value == 0) continue;
-    if (l.phase == Phase::kForward) out.forward += counted_flops(l);
-    else if (l.phase == Phase::kBackward || l.phase == Phase::kRecompute) out.backward += counted_flops(l);
-    else continue;
+    if (l.phase == Phase::kForward)
+      out.forward += counted_flops(l);
+    else if (l.phase == Phase::kBackward || l.phase == Phase::kRecompute)
+      out.backward += counted_flops(l);
+    else
+      continue;
     out.by_class[std::string(name_of(l.op))] += counted_flops(l);
   }
   out.saved_for_backward = saved_bytes(p, step) + argument_bytes(p, step, model.arguments.size());

@@ -13,10 +13,14 @@ namespace {
 
 std::optional<OpPass> pass_of(Phase phase) {
   switch (phase) {
-    case Phase::kForward: return OpPass::kForward;
-    case Phase::kLoss: return OpPass::kLoss;
-    case Phase::kBackward: return OpPass::kBackward;
-    default: return std::nullopt;
+    case Phase::kForward:
+      return OpPass::kForward;
+    case Phase::kLoss:
+      return OpPass::kLoss;
+    case Phase::kBackward:
+      return OpPass::kBackward;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -48,12 +52,13 @@ class Builder {
     n.written = l.written;
     if (l.outputs > 0) describe(n, operands[l.inputs]);
     const std::uint32_t id = graph_.add_node(std::move(n));
-    std::map<std::uint32_t, std::uint32_t> sources;        // Storage -> node; each once.
+    std::map<std::uint32_t, std::uint32_t> sources;  // Storage -> node; each once.
     for (const TensorId t : operands) {
       const auto made = t.valid() ? writer_.find(storage(t)) : writer_.end();
       if (made != writer_.end()) sources[made->first] = made->second;
     }
-    for (const auto& [buffer, from] : sources) graph_.add_edge({from, id, buffer, p_.buffers[buffer].bytes});
+    for (const auto& [buffer, from] : sources)
+      graph_.add_edge({from, id, buffer, p_.buffers[buffer].bytes});
     for (const TensorId t : operands.subspan(l.inputs)) {
       if (t.valid()) wrote(id, t);
     }
@@ -73,7 +78,7 @@ class Builder {
 
   const RankProgram& p_;
   OpGraph graph_;
-  std::map<std::uint32_t, std::uint32_t> writer_;          ///< Storage -> the node that wrote it last.
+  std::map<std::uint32_t, std::uint32_t> writer_;  ///< Storage -> the node that wrote it last.
 };
 
 }  // namespace

@@ -17,8 +17,9 @@ struct Lists {
 /// torch.empty_like, on the host for offloaded parameters.
 SymTensor empty_like(Host& host, const SymTensor& p, BufferCategory category) {
   const MemorySpace space = p->storage->space;
-  return space == MemorySpace::kDevice ? host.empty(p->shape, p->dtype, category, p->storage->unit)
-                                       : host.empty_on_host(p->shape, p->dtype, space, category, p->storage->unit);
+  return space == MemorySpace::kDevice
+             ? host.empty(p->shape, p->dtype, category, p->storage->unit)
+             : host.empty_on_host(p->shape, p->dtype, space, category, p->storage->unit);
 }
 
 SymTensor zeros_like(Host& host, const SymTensor& p, BufferCategory category) {
@@ -27,7 +28,8 @@ SymTensor zeros_like(Host& host, const SymTensor& p, BufferCategory category) {
   return t;
 }
 
-// ---------------------------------------------------------------------------------------------- AdamW
+// ----------------------------------------------------------------------------------------------
+// AdamW
 
 class AdamW final : public Optimizer {
  public:
@@ -52,9 +54,16 @@ class AdamW final : public Optimizer {
       spend_host(host, dtensor_adamw_us(all.params.size(), c_.optimizer), "optimizer on DTensors");
     }
     switch (c_.optimizer) {
-      case OptimizerKind::kAdamWFused: fused(host, all); return;
-      case OptimizerKind::kAdamWForLoop: for_loop(host, all); return;
-      default: foreach(host, all); return;
+      case OptimizerKind::kAdamWFused:
+        fused(host, all);
+        return;
+      case OptimizerKind::kAdamWForLoop:
+        for_loop(host, all);
+        return;
+      default:
+        foreach (host, all)
+          ;
+        return;
     }
   }
 
@@ -63,10 +72,12 @@ class AdamW final : public Optimizer {
     SymTensor step, first, second;
   };
 
-  /// Step counters are on the CPU unless fused; the moments have the parameter's dtype and unpadded shape (F2-P-4).
+  /// Step counters are on the CPU unless fused; the moments have the parameter's dtype and unpadded
+  /// shape (F2-P-4).
   void make_state(Host& host, const SymTensor& p, State& s) {
     if (c_.optimizer == OptimizerKind::kAdamWFused && p->storage->space == MemorySpace::kDevice) {
-      s.step = host.empty(Shape(), DType::kFloat32, BufferCategory::kOptimizerState, p->storage->unit);
+      s.step =
+          host.empty(Shape(), DType::kFloat32, BufferCategory::kOptimizerState, p->storage->unit);
       host.launch(OpKind::kFill, {}, {s.step}, {0.0});
     }
     s.first = zeros_like(host, p, BufferCategory::kOptimizerState);
@@ -81,13 +92,15 @@ class AdamW final : public Optimizer {
   }
 
   /// _multi_tensor_adam: one list of temporaries as large as all parameters (F2-O-2).
-  void foreach(Host& host, Lists& a) {
+  void foreach (Host& host, Lists & a) {
     if (c_.weight_decay != 0) {
-      launch_lists(host, OpKind::kForeachMul, {&a.params}, {&a.params}, {1 - c_.learning_rate * c_.weight_decay});
+      launch_lists(host, OpKind::kForeachMul, {&a.params}, {&a.params},
+                   {1 - c_.learning_rate * c_.weight_decay});
     }
     launch_lists(host, OpKind::kForeachLerp, {&a.first, &a.grads}, {&a.first}, {1 - c_.beta1});
     launch_lists(host, OpKind::kForeachMul, {&a.second}, {&a.second}, {c_.beta2});
-    launch_lists(host, OpKind::kForeachAddcmul, {&a.second, &a.grads, &a.grads}, {&a.second}, {1 - c_.beta2});
+    launch_lists(host, OpKind::kForeachAddcmul, {&a.second, &a.grads, &a.grads}, {&a.second},
+                 {1 - c_.beta2});
     a.grads.clear();
     TensorList root;
     for (const SymTensor& s : a.second) {
@@ -96,8 +109,9 @@ class AdamW final : public Optimizer {
     launch_lists(host, OpKind::kForeachSqrt, {&a.second}, {&root});
     launch_lists(host, OpKind::kForeachDiv, {&root}, {&root}, {0.0, c_.beta2});
     launch_lists(host, OpKind::kForeachAdd, {&root}, {&root}, {c_.epsilon});
-    launch_lists(host, OpKind::kForeachAddcdiv, {&a.params, &a.first, &root}, {&a.params}, {0.0, c_.learning_rate, c_.beta1});
-    while (!root.empty()) root.pop_back();   // A list drops its last item first.
+    launch_lists(host, OpKind::kForeachAddcdiv, {&a.params, &a.first, &root}, {&a.params},
+                 {0.0, c_.learning_rate, c_.beta1});
+    while (!root.empty()) root.pop_back();  // A list drops its last item first.
   }
 
   /// _single_tensor_adam: the previous parameter's `denom` is dropped when the next one is there.
@@ -105,7 +119,8 @@ class AdamW final : public Optimizer {
     SymTensor denominator;
     for (std::size_t i = 0; i < a.params.size(); ++i) {
       const TensorList p{a.params[i]}, g{a.grads[i]}, m{a.first[i]}, v{a.second[i]};
-      if (c_.weight_decay != 0) host.launch(OpKind::kMulInPlace, {p[0]}, {p[0]}, {1 - c_.learning_rate * c_.weight_decay});
+      if (c_.weight_decay != 0)
+        host.launch(OpKind::kMulInPlace, {p[0]}, {p[0]}, {1 - c_.learning_rate * c_.weight_decay});
       launch_lists(host, OpKind::kForeachLerp, {&m, &g}, {&m}, {1 - c_.beta1});
       host.launch(OpKind::kMulInPlace, {v[0]}, {v[0]}, {c_.beta2});
       launch_lists(host, OpKind::kForeachAddcmul, {&v, &g, &g}, {&v}, {1 - c_.beta2});
@@ -119,7 +134,8 @@ class AdamW final : public Optimizer {
       }
       launch_lists(host, OpKind::kForeachAdd, {&d}, {&d}, {c_.epsilon});
       denominator = next;
-      launch_lists(host, OpKind::kForeachAddcdiv, {&p, &m, &d}, {&p}, {0.0, c_.learning_rate, c_.beta1});
+      launch_lists(host, OpKind::kForeachAddcdiv, {&p, &m, &d}, {&p},
+                   {0.0, c_.learning_rate, c_.beta1});
     }
   }
 
@@ -127,7 +143,8 @@ class AdamW final : public Optimizer {
   std::vector<State> state_;
 };
 
-// ---------------------------------------------------------------------------------------------- SGD
+// ----------------------------------------------------------------------------------------------
+// SGD
 
 /// _multi_tensor_sgd: the momentum buffer of the first step is a copy of the gradient.
 class Sgd final : public Optimizer {
@@ -160,7 +177,8 @@ class Sgd final : public Optimizer {
 
 namespace {
 
-/// With an offloaded optimizer DeepSpeed takes DeepSpeedCPUAdam for any Adam: one pass over the states, as the fused form.
+/// With an offloaded optimizer DeepSpeed takes DeepSpeedCPUAdam for any Adam: one pass over the
+/// states, as the fused form.
 bool takes_cpu_adam(const ParallelConfig& c) {
   const bool zero = c.framework == FrameworkKind::kZero1 || c.framework == FrameworkKind::kZero2 ||
                     c.framework == FrameworkKind::kZero3;
@@ -171,9 +189,12 @@ bool takes_cpu_adam(const ParallelConfig& c) {
 
 std::unique_ptr<Optimizer> make_optimizer(const ParallelConfig& config) {
   switch (config.optimizer) {
-    case OptimizerKind::kNone: return nullptr;
-    case OptimizerKind::kSgd: return std::make_unique<Sgd>(config);
-    default: break;
+    case OptimizerKind::kNone:
+      return nullptr;
+    case OptimizerKind::kSgd:
+      return std::make_unique<Sgd>(config);
+    default:
+      break;
   }
   ParallelConfig c = config;
   if (takes_cpu_adam(c)) c.optimizer = OptimizerKind::kAdamWFused;

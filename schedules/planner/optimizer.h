@@ -1,6 +1,7 @@
 #pragma once
 
-// Optimizers as PyTorch runs them: states made at the first step, temporaries in the order of torch/optim/{adam,sgd}.py.
+// Optimizers as PyTorch runs them: states made at the first step, temporaries in the order of
+// torch/optim/{adam,sgd}.py.
 
 #include <memory>
 
@@ -13,8 +14,10 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   /// Parameters without a gradient are skipped; `step` counts from 1.
-  /// `first`: index of parameters[0] among all that the optimizer ever sees (its states are kept by index).
-  virtual void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first = 0) = 0;
+  /// `first`: index of parameters[0] among all that the optimizer ever sees (its states are kept by
+  /// index).
+  virtual void step(Host& host, std::span<const LocalParameter> parameters,
+                    std::size_t first = 0) = 0;
 };
 
 /// The optimizer of a configuration; null for OptimizerKind::kNone.

@@ -11,7 +11,8 @@
 namespace foreshard {
 namespace {
 
-/// Executable programs of small jobs are written for every rank: initial values and shards differ by rank.
+/// Executable programs of small jobs are written for every rank: initial values and shards differ
+/// by rank.
 constexpr std::int64_t kMostOwnPrograms = 64;
 
 void check(const Model& model, const ParallelConfig& c) {
@@ -26,8 +27,10 @@ void check(const Model& model, const ParallelConfig& c) {
   positive("accumulate", c.accumulate);
   if (c.checkpoint == CheckpointKind::kEveryK) positive("checkpoint", c.checkpoint_every);
   if (model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
-    issues.add("sequence", "is " + std::to_string(c.sequence) + ", but the model has learned positions for " +
-               std::to_string(model.longest_sequence), "at most " + std::to_string(model.longest_sequence));
+    issues.add("sequence",
+               "is " + std::to_string(c.sequence) + ", but the model has learned positions for " +
+                   std::to_string(model.longest_sequence),
+               "at most " + std::to_string(model.longest_sequence));
   }
   issues.throw_if_any();
 }
@@ -38,10 +41,10 @@ std::vector<std::string> block_names(const Model& model) {
   return names;
 }
 
-RankProgram plan_rank(const Model& model, const ParallelConfig& config, const PlanOptions& options, std::int64_t rank,
-                      std::vector<Group>& groups) {
+RankProgram plan_rank(const Model& model, const ParallelConfig& config, const PlanOptions& options,
+                      std::int64_t rank, std::vector<Group>& groups) {
   HostOptions h;
-  h.executable = options.executable || config.compile;   // Fusion reads operands.
+  h.executable = options.executable || config.compile;  // Fusion reads operands.
   h.rank = rank;
   TrainingRun run(model, config, h);
   run.initialize();
@@ -75,10 +78,16 @@ std::int64_t model_flops(const RankProgram& p) {
 
 std::int64_t steady_steps(const ParallelConfig& config) {
   switch (config.framework) {
-    // Stage 3 records its trace, then compares it over the ranks; the engine's timer waits for the device from the third step on.
-    case FrameworkKind::kZero1: case FrameworkKind::kZero2: case FrameworkKind::kZero3: return 3;
-    case FrameworkKind::kDdp: break;
-    default: return 2;
+    // Stage 3 records its trace, then compares it over the ranks; the engine's timer waits for the
+    // device from the third step on.
+    case FrameworkKind::kZero1:
+    case FrameworkKind::kZero2:
+    case FrameworkKind::kZero3:
+      return 3;
+    case FrameworkKind::kDdp:
+      break;
+    default:
+      return 2;
   }
   return config.ddp.static_graph ? 4 : 3;
 }
@@ -89,7 +98,8 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   s.model = model.name;
   s.world = config.framework == FrameworkKind::kUnsharded ? 1 : config.world();
   s.not_modelled = model.not_modelled;
-  if (config.float8_all_gather) s.not_modelled.push_back("smaller all-gathers of float8 weights: they are counted in 16 bits");
+  if (config.float8_all_gather)
+    s.not_modelled.push_back("smaller all-gathers of float8 weights: they are counted in 16 bits");
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;
@@ -98,14 +108,16 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
     return own ? static_cast<std::uint64_t>(rank) : framework->rank_class(model, config, rank);
   };
   const auto program_for = [&](std::int64_t rank) {
-    const auto [it, fresh] = program_of_class.emplace(class_of(rank), static_cast<std::uint32_t>(s.programs.size()));
+    const auto [it, fresh] =
+        program_of_class.emplace(class_of(rank), static_cast<std::uint32_t>(s.programs.size()));
     if (fresh) s.programs.push_back(plan_rank(model, config, options, rank, s.groups));
     return it->second;
   };
   if (!ranks.empty()) {
     for (const std::int64_t r : ranks) {
       if (r < 0 || r >= s.world) {
-        throw InputError(Issue{"", "rank", std::to_string(r) + " is not a rank of this job", "0 to " + std::to_string(s.world - 1)});
+        throw InputError(Issue{"", "rank", std::to_string(r) + " is not a rank of this job",
+                               "0 to " + std::to_string(s.world - 1)});
       }
       s.program_of_rank.push_back(program_for(r));
     }

@@ -15,7 +15,8 @@ namespace {
 Shape shape_of(const ModelArgument& a, const ParallelConfig& c) {
   if (a.shape.empty()) return {c.micro_batch, c.sequence};
   Shape s{std::span<const std::int64_t>(a.shape)};
-  for (int d = 0; d < s.rank; ++d) if (s[d] <= 0) s[d] = s[d] == 0 ? c.sequence : -s[d] * c.micro_batch;
+  for (int d = 0; d < s.rank; ++d)
+    if (s[d] <= 0) s[d] = s[d] == 0 ? c.sequence : -s[d] * c.micro_batch;
   return s;
 }
 
@@ -31,26 +32,36 @@ ModelInput input_row(const ModelArgument& a, const Shape& s) {
 
 /// Arguments that the root takes; with a mean square loss a further one is its target.
 std::size_t model_inputs(const Model& m, const ParallelConfig& c) {
-  return c.loss == LossKind::kMeanSquare ? std::min(m.arguments.size(), m.root().inputs.size()) : m.arguments.size();
+  return c.loss == LossKind::kMeanSquare ? std::min(m.arguments.size(), m.root().inputs.size())
+                                         : m.arguments.size();
 }
 
-bool token_loss(LossKind k) { return k != LossKind::kMeanSquare && k != LossKind::kMeanSquareOutput; }
+bool token_loss(LossKind k) {
+  return k != LossKind::kMeanSquare && k != LossKind::kMeanSquareOutput;
+}
 
 /// Modules whose forward is checkpointed.
 std::vector<ModuleId> checkpointed_modules(const Model& model, const ParallelConfig& c) {
   std::vector<ModuleId> result;
   switch (c.checkpoint) {
-    case CheckpointKind::kNone: break;
-    case CheckpointKind::kFull: case CheckpointKind::kSelectiveOp: result = model.roles.blocks; break;
-    case CheckpointKind::kEveryK:             // CK-4: blocks with index % k == 0.
+    case CheckpointKind::kNone:
+      break;
+    case CheckpointKind::kFull:
+    case CheckpointKind::kSelectiveOp:
+      result = model.roles.blocks;
+      break;
+    case CheckpointKind::kEveryK:  // CK-4: blocks with index % k == 0.
       for (std::size_t i = 0; i < model.roles.blocks.size(); ++i) {
-        if (static_cast<std::int64_t>(i) % c.checkpoint_every == 0) result.push_back(model.roles.blocks[i]);
+        if (static_cast<std::int64_t>(i) % c.checkpoint_every == 0)
+          result.push_back(model.roles.blocks[i]);
       }
       break;
     case CheckpointKind::kModules:
       for (const std::string& name : c.checkpoint_modules) {
         const ModuleId m = model.find_module(name);
-        if (!m.valid()) throw InputError(Issue{"", "checkpoint", "no module '" + name + "'", "a module of the model"});
+        if (!m.valid())
+          throw InputError(
+              Issue{"", "checkpoint", "no module '" + name + "'", "a module of the model"});
         result.push_back(m);
       }
       break;
@@ -60,13 +71,18 @@ std::vector<ModuleId> checkpointed_modules(const Model& model, const ParallelCon
 
 }  // namespace
 
-TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config, const HostOptions& options)
+TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config,
+                         const HostOptions& options)
     : TrainingRun(model, config, options, make_framework(config)) {}
 
-TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config, const HostOptions& options,
-                         std::unique_ptr<Framework> framework)
-    : changed_model_(changes_head(config.loss) ? std::make_unique<const Model>(with_loss_head(model, config)) : nullptr),
-      host_(changed_model_ ? *changed_model_ : model, config, options), framework_(std::move(framework)), optimizer_(make_optimizer(config)) {
+TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config,
+                         const HostOptions& options, std::unique_ptr<Framework> framework)
+    : changed_model_(changes_head(config.loss)
+                         ? std::make_unique<const Model>(with_loss_head(model, config))
+                         : nullptr),
+      host_(changed_model_ ? *changed_model_ : model, config, options),
+      framework_(std::move(framework)),
+      optimizer_(make_optimizer(config)) {
   host_.set_framework(framework_.get());
 }
 
@@ -74,11 +90,14 @@ TrainingRun::~TrainingRun() { host_.close(); }
 
 void TrainingRun::initialize() {
   RankProgram& p = host_.program().program();
-  for (const ModuleId m : checkpointed_modules(host_.model(), host_.config())) host_.set_checkpointed(m);
+  for (const ModuleId m : checkpointed_modules(host_.model(), host_.config()))
+    host_.set_checkpointed(m);
   framework_->initialize(host_);
-  for (const ModelArgument& a : host_.model().arguments) p.inputs.push_back(input_row(a, shape_of(a, host_.config())));
+  for (const ModelArgument& a : host_.model().arguments)
+    p.inputs.push_back(input_row(a, shape_of(a, host_.config())));
   const ParallelConfig& c = host_.config();
-  for (std::size_t i = model_inputs(host_.model(), c); i < p.inputs.size(); ++i) p.inputs[i].kind = InputKind::kFloatTargets;
+  for (std::size_t i = model_inputs(host_.model(), c); i < p.inputs.size(); ++i)
+    p.inputs[i].kind = InputKind::kFloatTargets;
   if (token_loss(c.loss) && !host_.model().arguments.empty()) {
     ModelInput targets = p.inputs.front();
     targets.name = "targets";
@@ -99,7 +118,8 @@ void TrainingRun::load_inputs(std::int64_t micro_batch) {
   inputs_.resize(model_inputs(host_.model(), host_.config()));
   for (std::size_t i = 0; i < p.inputs.size(); ++i) {
     const ModelInput& row = p.inputs[i];
-    SymTensor t = host_.empty(Shape(std::span<const std::int64_t>(row.shape)), row.dtype, BufferCategory::kInput);
+    SymTensor t = host_.empty(Shape(std::span<const std::int64_t>(row.shape)), row.dtype,
+                              BufferCategory::kInput);
     Copy c;
     c.bytes = Bytes(t->bytes());
     c.destination = host_.id_of(t);
@@ -135,9 +155,11 @@ SymTensor TrainingRun::chunked_loss(std::span<const SymTensor> logits) {
   SymTensor total;
   for (const SymTensor& chunk : logits) {
     const std::int64_t n = chunk->shape[1];
-    SymTensor targets = reshape(host_, slice(host_, targets_, 1, from, from + n), {chunk->shape[0] * n});
+    SymTensor targets =
+        reshape(host_, slice(host_, targets_, 1, from, from + n), {chunk->shape[0] * n});
     SymTensor rows = reshape(host_, chunk, {chunk->shape[0] * n, chunk->shape[2]});
-    SymTensor part = cross_entropy(host_, cast(host_, rows, DType::kFloat32), targets, LossReduction::kSum);
+    SymTensor part =
+        cross_entropy(host_, cast(host_, rows, DType::kFloat32), targets, LossReduction::kSum);
     total = total ? add(host_, total, part) : part;
     from += n;
   }
@@ -161,9 +183,11 @@ SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
   } else if (c.loss == LossKind::kChunked) {
     result = chunked_loss(outputs);
   } else {
-    SymTensor logits = view(host_, outputs[0], {outputs[0]->numel / outputs[0]->shape[-1], outputs[0]->shape[-1]});
+    SymTensor logits =
+        view(host_, outputs[0], {outputs[0]->numel / outputs[0]->shape[-1], outputs[0]->shape[-1]});
     SymTensor targets = view(host_, targets_, {targets_->numel});
-    SymTensor wide = c.loss == LossKind::kCrossEntropy ? autocast_float(host_, logits) : cast(host_, logits, DType::kFloat32);
+    SymTensor wide = c.loss == LossKind::kCrossEntropy ? autocast_float(host_, logits)
+                                                       : cast(host_, logits, DType::kFloat32);
     result = cross_entropy(host_, wide, targets);
   }
   if (host_.config().autocast) host_.impl().end_autocast();
@@ -171,7 +195,8 @@ SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
     host_.launch(OpKind::kObserve, {result}, {}, {0.0, 1.0 / static_cast<double>(c.accumulate)});
   }
   std::vector<double> factors = framework_->loss_factors();
-  if (factors.empty() && c.average_micro_batches && c.accumulate > 1) factors = {1.0 / static_cast<double>(c.accumulate)};
+  if (factors.empty() && c.average_micro_batches && c.accumulate > 1)
+    factors = {1.0 / static_cast<double>(c.accumulate)};
   for (const double f : factors) result = unary(host_, Function::kMulScalar, result, f);
   outputs.clear();
   return result;

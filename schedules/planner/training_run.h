@@ -1,7 +1,7 @@
 #pragma once
 
-// A training script on the symbolic host: init, then steps of micro-batches, clipping, optimizer. plan() runs whole steps;
-// the conformance program calls the pieces in the order of its case.
+// A training script on the symbolic host: init, then steps of micro-batches, clipping, optimizer.
+// plan() runs whole steps; the conformance program calls the pieces in the order of its case.
 
 #include <cstdint>
 #include <memory>
@@ -36,7 +36,8 @@ class TrainingRun {
   void load_inputs(std::int64_t micro_batch);
   /// The root's call on the loaded inputs.
   std::vector<SymTensor> forward();
-  /// Scalar loss of the outputs (config.loss); `outputs` are taken and dropped as the script drops them.
+  /// Scalar loss of the outputs (config.loss); `outputs` are taken and dropped as the script drops
+  /// them.
   SymTensor loss(std::vector<SymTensor>&& outputs);
   void backward(std::span<const SymTensor> losses);
   void clip();
@@ -51,7 +52,8 @@ class TrainingRun {
  private:
   SymTensor chunked_loss(std::span<const SymTensor> logits);
 
-  std::unique_ptr<const Model> changed_model_;   ///< With the loss in its head; null: the caller's model as it is.
+  std::unique_ptr<const Model>
+      changed_model_;  ///< With the loss in its head; null: the caller's model as it is.
   Host host_;
   std::unique_ptr<Framework> framework_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -54,30 +54,35 @@ BenchmarkOverhead overhead_at(const Point& logs, const BenchmarkOverhead& expect
   return {expected.floor_us * scale, expected.added_us * scale};
 }
 
-/// The penalised misfit of a point: tables weigh alike, the prior weighs as much as one table's misfit.
+/// The penalised misfit of a point: tables weigh alike, the prior weighs as much as one table's
+/// misfit.
 class Objective {
  public:
   explicit Objective(std::span<const CalibrationInput> inputs) : inputs_(inputs) {
-    for (const auto& input : inputs) settings_.push_back(collective_setting(input.profile, input.placement, {}));
+    for (const auto& input : inputs)
+      settings_.push_back(collective_setting(input.profile, input.placement, {}));
     for (const auto& input : inputs) most_samples_ = std::max(most_samples_, input.samples.size());
   }
 
   double operator()(const Point& logs) const {
     double sum = prior(logs);
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      const double weight = static_cast<double>(most_samples_) / static_cast<double>(inputs_[i].samples.size());
+      const double weight =
+          static_cast<double>(most_samples_) / static_cast<double>(inputs_[i].samples.size());
       sum += weight * misfit(inputs_[i], settings_[i], logs);
     }
     return sum;
   }
 
  private:
-  static double misfit(const CalibrationInput& input, const CollectiveSetting& setting, const Point& logs) {
+  static double misfit(const CalibrationInput& input, const CollectiveSetting& setting,
+                       const Point& logs) {
     const auto lines = collective_lines(input.kind, with_tuning(setting, tuning_at(logs)));
     const auto overhead = overhead_at(logs, input.overhead);
     double loss = 0;
     for (const auto& sample : input.samples) {
-      const double us = with_overhead(fastest_us(lines, static_cast<double>(sample.bytes.value)), overhead);
+      const double us =
+          with_overhead(fastest_us(lines, static_cast<double>(sample.bytes.value)), overhead);
       const double error = std::abs(std::log(us * 1e-6 / sample.seconds));
       loss += error < kHuber ? error * error : kHuber * (2 * error - kHuber);
     }
@@ -96,7 +101,8 @@ class Objective {
   std::size_t most_samples_ = 1;
 };
 
-/// Pattern search: tries each coordinate both ways, keeps what helps, halves the step where nothing does.
+/// Pattern search: tries each coordinate both ways, keeps what helps, halves the step where nothing
+/// does.
 Point minimise(const Objective& objective) {
   Point point{};
   double best = objective(point);
@@ -123,31 +129,39 @@ void check_samples(const CalibrationInput& input) {
   if (input.samples.empty()) issues.add("", "no measured sizes", "a table of sizes and times");
   for (const auto& sample : input.samples) {
     if (!(sample.seconds > 0) || sample.bytes.value < 0) {
-      issues.add("", fmt::format("{} bytes in {} s is no measurement", sample.bytes.value, sample.seconds));
+      issues.add("", fmt::format("{} bytes in {} s is no measurement", sample.bytes.value,
+                                 sample.seconds));
     }
   }
   issues.throw_if_any();
 }
 
-void add_link_warning(CollectiveCalibration& result, double scale, const std::string& what, double rate_gb) {
+void add_link_warning(CollectiveCalibration& result, double scale, const std::string& what,
+                      double rate_gb) {
   if (scale >= kSlowLink) return;
-  result.warnings.push_back(fmt::format(
-      "{} reaches {:.0f} % of what its kind gives ({:.1f} of {:.1f} GB/s): look for a disabled link, a wrong setting or "
-      "a lower class of hardware", what, 100 * scale, scale * rate_gb, rate_gb));
+  result.warnings.push_back(
+      fmt::format("{} reaches {:.0f} % of what its kind gives ({:.1f} of {:.1f} GB/s): look for a "
+                  "disabled link, a wrong setting or "
+                  "a lower class of hardware",
+                  what, 100 * scale, scale * rate_gb, rate_gb));
 }
 
 void add_warnings(CollectiveCalibration& result) {
   const auto setting = collective_setting(result.input.profile, result.input.placement, {});
   if (std::isfinite(setting.ring)) {
-    add_link_warning(result, result.tuning.link_rate, setting.over_nvlink ? "NVLink" : "PCIe", setting.ring);
+    add_link_warning(result, result.tuning.link_rate, setting.over_nvlink ? "NVLink" : "PCIe",
+                     setting.ring);
     add_link_warning(result, result.tuning.nvls_rate, "NVLS", setting.constants.nvls.rate);
   }
-  if (setting.nodes > 1) add_link_warning(result, result.tuning.network_rate, "the network", setting.network);
+  if (setting.nodes > 1)
+    add_link_warning(result, result.tuning.network_rate, "the network", setting.network);
   int large = 0;
-  for (const auto& residual : result.residuals) large += std::abs(residual.error()) > kLargeError ? 1 : 0;
+  for (const auto& residual : result.residuals)
+    large += std::abs(residual.error()) > kLargeError ? 1 : 0;
   if (large > 0) {
-    result.warnings.push_back(fmt::format("{} of {} sizes lie more than {:.0f} % from the fitted model", large,
-                                          result.residuals.size(), 100 * kLargeError));
+    result.warnings.push_back(
+        fmt::format("{} of {} sizes lie more than {:.0f} % from the fitted model", large,
+                    result.residuals.size(), 100 * kLargeError));
   }
 }
 
@@ -159,7 +173,8 @@ CollectiveCalibration result_at(const Point& point, const CalibrationInput& inpu
   const CollectiveModel model(input.profile, input.placement, result.tuning);
   for (const auto& sample : input.samples) {
     result.residuals.push_back(
-        {sample.bytes, sample.seconds, benchmark_seconds(model, input.kind, sample.bytes, result.overhead)});
+        {sample.bytes, sample.seconds,
+         benchmark_seconds(model, input.kind, sample.bytes, result.overhead)});
     const double error = std::abs(result.residuals.back().error());
     result.mean_error += error / static_cast<double>(input.samples.size());
     result.worst_error = std::max(result.worst_error, error);
@@ -178,11 +193,14 @@ double benchmark_seconds(const CollectiveModel& model, CollectiveKind kind, Byte
 double CollectiveCalibration::predict(Bytes bytes) const {
   const CollectiveModel model(input.profile, input.placement, tuning);
   const double plain = benchmark_seconds(model, input.kind, bytes, overhead);
-  const auto above = std::find_if(residuals.begin(), residuals.end(), [&](const auto& r) { return r.bytes >= bytes; });
+  const auto above = std::find_if(residuals.begin(), residuals.end(),
+                                  [&](const auto& r) { return r.bytes >= bytes; });
   if (above == residuals.end()) return plain * std::exp(residuals.back().correction());
   if (above == residuals.begin()) return plain * std::exp(above->correction());
   const auto below = above - 1;
-  const auto log_of = [](Bytes b) { return std::log(static_cast<double>(std::max<std::int64_t>(b.value, 1))); };
+  const auto log_of = [](Bytes b) {
+    return std::log(static_cast<double>(std::max<std::int64_t>(b.value, 1)));
+  };
   const double width = log_of(above->bytes) - log_of(below->bytes);
   const double share = width > 0 ? (log_of(bytes) - log_of(below->bytes)) / width : 1;
   return plain * std::exp(below->correction() * (1 - share) + above->correction() * share);
@@ -206,7 +224,8 @@ HardwareProfile with_calibration(HardwareProfile profile, const CollectiveCalibr
   for (const auto& parameter : kParameters) {
     const double scale = calibration.tuning.*parameter.member;
     if (std::abs(std::log(scale)) < 1e-3) continue;  // the table does not depend on it
-    profile.collectives[parameter.key] = Fact{scale, Dimension::kCount, FactKind::kCalibrated, source};
+    profile.collectives[parameter.key] =
+        Fact{scale, Dimension::kCount, FactKind::kCalibrated, source};
   }
   return profile;
 }

@@ -12,8 +12,8 @@
 
 namespace foreshard {
 
-/// What the benchmark program adds to device time: a floor (calls cannot follow each other faster than the host launches
-/// them) and a part added to each call.
+/// What the benchmark program adds to device time: a floor (calls cannot follow each other faster
+/// than the host launches them) and a part added to each call.
 struct BenchmarkOverhead {
   double floor_us = 0;
   double added_us = 0;
@@ -48,26 +48,29 @@ struct CollectiveCalibration {
   CollectiveTuning tuning;
   BenchmarkOverhead overhead;
   std::vector<CalibrationResidual> residuals;
-  double mean_error = 0;               ///< mean of |error()|
+  double mean_error = 0;  ///< mean of |error()|
   double worst_error = 0;
-  std::vector<std::string> warnings;   ///< link classes far below their kind, sizes that the model does not explain
+  std::vector<std::string>
+      warnings;  ///< link classes far below their kind, sizes that the model does not explain
   CalibrationInput input;
 
-  /// Seconds for a size: the fitted model, corrected by the residuals of the neighbouring measured sizes (linear in the
-  /// logarithm of the size; the outermost residual holds beyond the ends).
+  /// Seconds for a size: the fitted model, corrected by the residuals of the neighbouring measured
+  /// sizes (linear in the logarithm of the size; the outermost residual holds beyond the ends).
   double predict(Bytes bytes) const;
 };
 
 /// Seconds that the model predicts for a benchmark row.
-double benchmark_seconds(const CollectiveModel& model, CollectiveKind kind, Bytes bytes, const BenchmarkOverhead& overhead);
+double benchmark_seconds(const CollectiveModel& model, CollectiveKind kind, Bytes bytes,
+                         const BenchmarkOverhead& overhead);
 
-/// Fits the seven scales of CollectiveTuning and that of the overhead by minimising the Huber loss (8 %) of the
-/// logarithmic errors, each parameter held to its catalogue value by a prior (latency and overhead factor 1.5, rates
-/// factor 1.15, network rate factor 1.25). Deterministic pattern search. InputError without samples.
+/// Fits the seven scales of CollectiveTuning and that of the overhead by minimising the Huber loss
+/// (8 %) of the logarithmic errors, each parameter held to its catalogue value by a prior (latency
+/// and overhead factor 1.5, rates factor 1.15, network rate factor 1.25). Deterministic pattern
+/// search. InputError without samples.
 CollectiveCalibration calibrate_collectives(const CalibrationInput& input);
 
-/// The same for several tables of one machine (all-gather and all-reduce, one node and two): one set of scales for all of
-/// them, each table with equal weight; one result for each input.
+/// The same for several tables of one machine (all-gather and all-reduce, one node and two): one
+/// set of scales for all of them, each table with equal weight; one result for each input.
 std::vector<CollectiveCalibration> calibrate_jointly(std::span<const CalibrationInput> inputs);
 
 /// The profile with the fitted scales as facts of kind "calibrated" under `collectives`.

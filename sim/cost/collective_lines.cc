@@ -16,7 +16,8 @@ using enum CollectiveAlgorithm;
 using enum CollectiveProtocol;
 
 void add(Lines& lines, const Line& line) {
-  if (lines.count == CollectiveModel::kMostLines) throw InternalError("too many candidates for a collective");
+  if (lines.count == CollectiveModel::kMostLines)
+    throw InternalError("too many candidates for a collective");
   lines.line[static_cast<std::size_t>(lines.count++)] = line;
 }
 
@@ -57,7 +58,8 @@ void add_inside(Lines& lines, CollectiveKind kind, const CollectiveSetting& s) {
     if (!p.constants.enabled) continue;
     const bool simple = p.protocol == kSimple;
     const double latency = simple ? s.tuning.simple_latency : s.tuning.latency;
-    // Simple overlaps the two halves of an all-reduce: its latency grows with the ranks, not with the steps [F].
+    // Simple overlaps the two halves of an all-reduce: its latency grows with the ranks, not with
+    // the steps [F].
     const double hops = simple ? s.ranks - 1.0 : steps;
     double rate = whole * p.constants.rate;
     if (p.protocol == kLL) rate = std::min(p.constants.rate * s.tuning.small_rate, whole / 2);
@@ -95,10 +97,13 @@ void add_nvls(Lines& lines, const CollectiveSetting& s) {
   add(lines, line);
 }
 
-/// Sizes at which NCCL's own estimates of the three protocols cross, for lines that stand for all of them.
-void set_protocol_switches(Line& line, double inner_hops, double network_hops, const CollectiveSetting& s) {
+/// Sizes at which NCCL's own estimates of the three protocols cross, for lines that stand for all
+/// of them.
+void set_protocol_switches(Line& line, double inner_hops, double network_hops,
+                           const CollectiveSetting& s) {
   const auto estimate = [&](int p) {
-    return nccl::kChoiceBase[p] + inner_hops * nccl::kChoiceHop[p] + network_hops * nccl::kChoiceNetworkHop[p];
+    return nccl::kChoiceBase[p] + inner_hops * nccl::kChoiceHop[p] +
+           network_hops * nccl::kChoiceNetworkHop[p];
   };
   const double simple = line.rate;
   const double ll = std::min(nccl::kChoiceLLRate, simple / 2);
@@ -117,8 +122,8 @@ void set_protocol_switches(Line& line, double inner_hops, double network_hops, c
   line.bytes_per_channel = nccl::kChannelBytesSimple;
 }
 
-/// A ring over several nodes: latency of LL, bandwidth of the narrower of node and NICs, and between them the fill of
-/// the pipeline.
+/// A ring over several nodes: latency of LL, bandwidth of the narrower of node and NICs, and
+/// between them the fill of the pipeline.
 void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting& s) {
   const double steps = steps_of(kind, s.ranks);
   const double crossings = steps * (s.nodes - 1) / (s.ranks - 1);
@@ -127,12 +132,14 @@ void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting
   Line line;
   line.algorithm = kRing;
   line.bound = s.network < inner ? CollectiveBound::kNetwork : s.inside_bound;
-  line.latency_us = s.call_us +
-                    s.tuning.latency * (c.ll.base_us + (steps - crossings) * std::max(c.ll.hop_us, nccl::kHopFloor)) +
-                    s.tuning.network_latency * crossings * (nccl::kRingNetworkLL + s.network_hop_us);
-  const double simple_us = s.call_us +
-                           s.tuning.latency * (c.simple.base_us + (steps - crossings) * c.simple.hop_us) +
-                           s.tuning.network_latency * crossings * (nccl::kRingNetworkSimple + s.network_hop_us);
+  line.latency_us =
+      s.call_us +
+      s.tuning.latency *
+          (c.ll.base_us + (steps - crossings) * std::max(c.ll.hop_us, nccl::kHopFloor)) +
+      s.tuning.network_latency * crossings * (nccl::kRingNetworkLL + s.network_hop_us);
+  const double simple_us =
+      s.call_us + s.tuning.latency * (c.simple.base_us + (steps - crossings) * c.simple.hop_us) +
+      s.tuning.network_latency * crossings * (nccl::kRingNetworkSimple + s.network_hop_us);
   line.wire = ring_wire(kind, s.ranks);
   line.rate = std::min(inner, s.network);
   line.fill_factor = s.tuning.simple_latency * nccl::kRingFill * std::sqrt(steps);
@@ -144,12 +151,15 @@ void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting
   add(lines, line);
 }
 
-/// Double binary tree over the nodes; inside a node a chain, or NVLS where the switch adds (NVLSTree).
+/// Double binary tree over the nodes; inside a node a chain, or NVLS where the switch adds
+/// (NVLSTree).
 void add_network_tree(Lines& lines, const CollectiveSetting& s) {
   const auto& c = s.constants;
   const bool nvls = c.nvls.rate > 0 && s.per_node >= nccl::kFewestNvlsRanks;
-  const double inside = nvls ? c.nvls.rate * nccl::kNvlsTreeShare * s.tuning.nvls_rate : s.ring * s.tuning.link_rate / 2;
-  // With two nodes each NIC carries the buffer once in each direction, with more twice: inner nodes have two children.
+  const double inside = nvls ? c.nvls.rate * nccl::kNvlsTreeShare * s.tuning.nvls_rate
+                             : s.ring * s.tuning.link_rate / 2;
+  // With two nodes each NIC carries the buffer once in each direction, with more twice: inner nodes
+  // have two children.
   const double passes = s.nodes == 2 ? 1 : 2;
   const double used_nics = std::min<double>(s.nics, nccl::kMostTreeNics);
   const double network = s.network * used_nics / s.nics;
@@ -157,12 +167,14 @@ void add_network_tree(Lines& lines, const CollectiveSetting& s) {
   Line line;
   line.algorithm = nvls ? kNvlsTree : kTree;
   line.bound = network / passes < inside ? CollectiveBound::kNetwork : s.inside_bound;
-  line.latency_us = s.call_us + s.tuning.latency * (c.ll.base_us + 2 * chain * c.ll.hop_us) +
-                    s.tuning.network_latency * 2 * s.levels * (nccl::kTreeNetworkLL + s.network_hop_us);
+  line.latency_us =
+      s.call_us + s.tuning.latency * (c.ll.base_us + 2 * chain * c.ll.hop_us) +
+      s.tuning.network_latency * 2 * s.levels * (nccl::kTreeNetworkLL + s.network_hop_us);
   line.wire = 1;
   line.rate = std::min(inside, network / passes);
   const double depth = 2 * (s.levels + (nvls ? 1 : chain));
-  double filled_us = depth * nccl::kSimpleStep * used_nics / network * 1e-3 + 2 * s.levels * nccl::kRingNetworkSimple;
+  double filled_us = depth * nccl::kSimpleStep * used_nics / network * 1e-3 +
+                     2 * s.levels * nccl::kRingNetworkSimple;
   if (nvls) filled_us += c.nvls.base_us + c.nvls.per_rank_us * s.per_node;
   line.fill_factor = s.tuning.simple_latency * nccl::kTreeFill * std::sqrt(2 * (chain + s.levels));
   line.most_fill_us = s.tuning.simple_latency * nccl::kTreeMostFill * filled_us;
@@ -172,14 +184,15 @@ void add_network_tree(Lines& lines, const CollectiveSetting& s) {
   add(lines, line);
 }
 
-/// PAT (all-gather, reduce-scatter with one rank per node): logarithmic latency at three quarters of the bandwidth.
+/// PAT (all-gather, reduce-scatter with one rank per node): logarithmic latency at three quarters
+/// of the bandwidth.
 void add_pat(Lines& lines, const CollectiveSetting& s) {
   Line line;
   line.algorithm = kPat;
   line.bound = CollectiveBound::kNetwork;
   line.latency_us = s.call_us + s.tuning.latency * (nccl::kPatBase + nccl::kPatPerRank * s.ranks) +
-                    s.tuning.network_latency * s.levels * (nccl::kRingNetworkSimple + s.network_hop_us) /
-                        nccl::kPatHopDivisor;
+                    s.tuning.network_latency * s.levels *
+                        (nccl::kRingNetworkSimple + s.network_hop_us) / nccl::kPatHopDivisor;
   line.wire = (s.ranks - 1.0) / s.ranks;
   line.rate = s.network * nccl::kPatRate;
   line.network = line.wire;
@@ -223,7 +236,8 @@ void add_all_to_all(Lines& lines, const CollectiveSetting& s) {
 void add_send(Lines& lines, const CollectiveSetting& s) {
   const auto& c = s.constants;
   const bool outside = s.nodes > 1;
-  const Protocol protocols[] = {{kLL, c.ll, nccl::kChannelBytesLL}, {kSimple, c.simple, nccl::kChannelBytesSimple}};
+  const Protocol protocols[] = {{kLL, c.ll, nccl::kChannelBytesLL},
+                                {kSimple, c.simple, nccl::kChannelBytesSimple}};
   for (const auto& p : protocols) {
     const bool simple = p.protocol == kSimple;
     const double whole = outside ? s.one_nic : s.ring * s.tuning.link_rate * nccl::kPeerToPeerRate;
@@ -232,9 +246,10 @@ void add_send(Lines& lines, const CollectiveSetting& s) {
     line.algorithm = kPeerToPeer;
     line.protocol = p.protocol;
     line.bound = outside ? CollectiveBound::kNetwork : s.inside_bound;
-    line.latency_us = (simple ? s.tuning.simple_latency : s.tuning.latency) *
-                          (p.constants.base_us + (outside ? 0 : p.constants.hop_us)) +
-                      (outside ? s.call_us + s.tuning.network_latency * (hop + s.network_hop_us) : 0);
+    line.latency_us =
+        (simple ? s.tuning.simple_latency : s.tuning.latency) *
+            (p.constants.base_us + (outside ? 0 : p.constants.hop_us)) +
+        (outside ? s.call_us + s.tuning.network_latency * (hop + s.network_hop_us) : 0);
     line.rate = simple ? whole : std::min(whole / 2, p.constants.rate * s.tuning.small_rate);
     if (outside) {
       line.network = 1;
@@ -248,16 +263,19 @@ void add_send(Lines& lines, const CollectiveSetting& s) {
 }
 
 /// NICs of one node that the group may use, and one rank's share.
-void set_network(CollectiveSetting& s, const HardwareProfile& profile, const GroupPlacement& placement) {
+void set_network(CollectiveSetting& s, const HardwareProfile& profile,
+                 const GroupPlacement& placement) {
   const auto& net = profile.network;
   if (net.kind == NetworkKind::kNone) {
-    throw InputError({"", "network", "this group needs several nodes, but " + profile.name + " has no network",
+    throw InputError({"", "network",
+                      "this group needs several nodes, but " + profile.name + " has no network",
                       "such as " + profile.name + "@400g"});
   }
   const double nics = net.nics.value;
   const double gpus = profile.node.gpus.value;
   const double ranks = placement.fewest_per_node;
-  const double rate = net.usable_rate() / nics * 1e-9 / std::max(1.0, net.oversubscription.value_or(1));
+  const double rate =
+      net.usable_rate() / nics * 1e-9 / std::max(1.0, net.oversubscription.value_or(1));
   s.nics = nics >= gpus ? std::max(1.0, ranks * nics / gpus) : std::min(ranks, nics);
   s.network = std::min(s.nics * rate, nics * rate / placement.concurrent);
   s.one_nic = s.network / ranks;
@@ -267,7 +285,8 @@ void set_network(CollectiveSetting& s, const HardwareProfile& profile, const Gro
 
 }  // namespace
 
-CollectiveSetting collective_setting(const HardwareProfile& profile, const GroupPlacement& placement,
+CollectiveSetting collective_setting(const HardwareProfile& profile,
+                                     const GroupPlacement& placement,
                                      const CollectiveTuning& tuning) {
   CollectiveSetting s;
   s.ranks = placement.ranks;
@@ -301,7 +320,8 @@ CollectiveSetting with_tuning(CollectiveSetting untuned, const CollectiveTuning&
 
 double line_us(const CollectiveModel::Line& line, double bytes, double& transfer_us) {
   transfer_us = bytes * line.wire / line.rate * 1e-3;
-  const double fill = std::min(line.fill_factor * std::sqrt(line.latency_us * transfer_us), line.most_fill_us);
+  const double fill =
+      std::min(line.fill_factor * std::sqrt(line.latency_us * transfer_us), line.most_fill_us);
   return line.latency_us + transfer_us + fill;
 }
 

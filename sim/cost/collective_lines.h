@@ -10,21 +10,22 @@ namespace foreshard {
 /// What the lines rest on: the group, the rates around it (GB/s), the constants, the corrections.
 struct CollectiveSetting {
   int ranks = 1, nodes = 1, per_node = 1;
-  int levels = 0;                   ///< floor(log2(nodes)): depth of NCCL's trees between nodes
+  int levels = 0;  ///< floor(log2(nodes)): depth of NCCL's trees between nodes
   bool over_nvlink = false;
   GpuGeneration generation = GpuGeneration::kAmpere;
   CollectiveBound inside_bound = CollectiveBound::kNvLink;
-  double ring = 0;                  ///< rings inside a node; infinite with one rank per node
-  double chain = 0;                 ///< chain inside a node where it holds no ring; 0 otherwise
-  double network = 0;               ///< NICs of one node that the group may use, all together
-  double one_nic = 0;               ///< one rank's share of them
+  double ring = 0;     ///< rings inside a node; infinite with one rank per node
+  double chain = 0;    ///< chain inside a node where it holds no ring; 0 otherwise
+  double network = 0;  ///< NICs of one node that the group may use, all together
+  double one_nic = 0;  ///< one rank's share of them
   double nics = 0;
-  double network_hop_us = 0;        ///< on top of NCCL's hop latency
-  double call_us = 0;               ///< once for each collective
+  double network_hop_us = 0;  ///< on top of NCCL's hop latency
+  double call_us = 0;         ///< once for each collective
   GenerationConstants constants;
   CollectiveTuning tuning;
 };
-CollectiveSetting collective_setting(const HardwareProfile& profile, const GroupPlacement& placement,
+CollectiveSetting collective_setting(const HardwareProfile& profile,
+                                     const GroupPlacement& placement,
                                      const CollectiveTuning& tuning);
 
 /// All candidates of one kind of collective.

@@ -7,7 +7,8 @@
 
 namespace foreshard {
 std::string_view name_of(CollectiveAlgorithm algorithm) {
-  constexpr std::string_view names[] = {"none", "ring", "tree", "NVLS", "NVLSTree", "PAT", "peer-to-peer"};
+  constexpr std::string_view names[] = {"none",     "ring", "tree",        "NVLS",
+                                        "NVLSTree", "PAT",  "peer-to-peer"};
   return names[static_cast<int>(algorithm)];
 }
 
@@ -22,7 +23,8 @@ std::string_view name_of(CollectiveBound bound) {
 }
 
 GroupPlacement place_group(std::span<const std::int64_t> ranks, int gpus_per_node) {
-  if (ranks.empty() || gpus_per_node < 1) throw InternalError("a group without ranks or nodes without GPUs");
+  if (ranks.empty() || gpus_per_node < 1)
+    throw InternalError("a group without ranks or nodes without GPUs");
   GroupPlacement placement;
   placement.ranks = static_cast<int>(ranks.size());
   placement.nodes = 0;
@@ -79,10 +81,12 @@ CollectiveModel::CollectiveModel(const HardwareProfile& profile, const GroupPlac
 
 CollectiveModel::CollectiveModel(const HardwareProfile& profile, const GroupPlacement& placement,
                                  const CollectiveTuning& tuning)
-    : placement_(placement), multiprocessors_(std::max(1.0, profile.gpu.multiprocessors.value_or(1))) {
+    : placement_(placement),
+      multiprocessors_(std::max(1.0, profile.gpu.multiprocessors.value_or(1))) {
   const auto setting = collective_setting(profile, placement, tuning);
   for (int kind = 0; kind < kCollectiveKindCount; ++kind) {
-    lines_[static_cast<std::size_t>(kind)] = collective_lines(static_cast<CollectiveKind>(kind), setting);
+    lines_[static_cast<std::size_t>(kind)] =
+        collective_lines(static_cast<CollectiveKind>(kind), setting);
   }
 }
 
@@ -111,8 +115,8 @@ CollectiveCost CollectiveModel::cost(CollectiveKind kind, Bytes bytes) const {
   if (size < best->ll_below) cost.protocol = CollectiveProtocol::kLL;
   cost.bound = 2 * best_transfer < best_us ? CollectiveBound::kLatency : best->bound;
   cost.bus_bandwidth = BytesPerSecond(size * all.bus_factor / best_us * 1e6);
-  cost.channels = static_cast<std::int16_t>(
-      std::clamp(std::ceil(size / best->bytes_per_channel), 1.0, static_cast<double>(best->most_channels)));
+  cost.channels = static_cast<std::int16_t>(std::clamp(
+      std::ceil(size / best->bytes_per_channel), 1.0, static_cast<double>(best->most_channels)));
   cost.sm_share = cost.channels / multiprocessors_;
   cost.nvlink_bytes = size * best->nvlink;
   cost.pcie_bytes = size * best->pcie;

@@ -29,7 +29,8 @@ Words words_of(std::string_view line) {
 std::optional<double> to_double(std::string_view text) {
   double value = 0;
   const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || !std::isfinite(value))
+    return std::nullopt;
   return value;
 }
 
@@ -84,10 +85,13 @@ class LogReader {
   }
 
   void read_comment(const Words& words) {
-    const auto has = [&](std::string_view w) { return std::find(words.begin(), words.end(), w) != words.end(); };
+    const auto has = [&](std::string_view w) {
+      return std::find(words.begin(), words.end(), w) != words.end();
+    };
     if (has("starting:")) named_kind_ = parse_nccl_test_name(words.back());
     if (has("nGpus")) {
-      table_.gpus_per_process = number_after(words, "nGpus").value_or(1) * number_after(words, "nThread").value_or(1);
+      table_.gpus_per_process =
+          number_after(words, "nGpus").value_or(1) * number_after(words, "nThread").value_or(1);
     }
     if (has("Rank") && has("device")) read_rank(words);
     if (has("time") && (has("size") || has("bytes"))) {
@@ -103,7 +107,8 @@ class LogReader {
     for (std::size_t i = 0; i + 1 < words.size(); ++i) {
       if (words[i] == "on") hosts_.insert(std::string(words[i + 1]));
       if (words[i].front() == '[' && words[i].back() == ']' && table_.gpu.empty()) {
-        table_.gpu = fmt::format("{}", fmt::join(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end(), " "));
+        table_.gpu = fmt::format(
+            "{}", fmt::join(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end(), " "));
       }
     }
   }
@@ -111,9 +116,11 @@ class LogReader {
   void read_units(const Words& words) {
     for (const auto word : words) {
       const double unit = word == "(us)" ? 1e-6 : word == "(ms)" ? 1e-3 : word == "(s)" ? 1 : 0;
-      if (unit > 0 && unit_.value_or(unit) != unit) issues_.add("units", "two units of time in one header", "(us)");
+      if (unit > 0 && unit_.value_or(unit) != unit)
+        issues_.add("units", "two units of time in one header", "(us)");
       if (unit > 0) unit_ = unit;
-      if (unit == 0 && word.front() == '(' && word != "(B)" && word != "(elements)" && word != "(GB/s)") {
+      if (unit == 0 && word.front() == '(' && word != "(B)" && word != "(elements)" &&
+          word != "(GB/s)") {
         issues_.add("units", fmt::format("unknown unit {}", word), "(B), (elements), (us), (GB/s)");
       }
     }
@@ -122,8 +129,9 @@ class LogReader {
   void read_data(const Words& words, int number) {
     const auto place = fmt::format("line {}", number);
     if (words.size() != columns_.size()) {
-      return issues_.add(place, fmt::format("{} columns where the header has {}", words.size(), columns_.size()),
-                         "the line may be cut off");
+      return issues_.add(
+          place, fmt::format("{} columns where the header has {}", words.size(), columns_.size()),
+          "the line may be cut off");
     }
     RawRow row;
     row.line = number;
@@ -131,7 +139,8 @@ class LogReader {
     for (std::size_t i = 0; i < words.size(); ++i) {
       const auto name = columns_[i];
       const auto value = to_double(words[i]);
-      const bool measured = name == "size" || name == "bytes" || name == "time" || name == "algbw" || name == "busbw";
+      const bool measured =
+          name == "size" || name == "bytes" || name == "time" || name == "algbw" || name == "busbw";
       if (measured && (!value || *value < 0)) {
         return issues_.add(place, fmt::format("\"{}\" is no {}", words[i], name), "a number");
       }
@@ -146,19 +155,22 @@ class LogReader {
 
   void finish(std::optional<CollectiveKind> kind) {
     if (columns_.empty()) {
-      issues_.add("", "no header line of nccl-tests found", "a line \"#  size  count  type  redop ... time  algbw  busbw\"");
+      issues_.add("", "no header line of nccl-tests found",
+                  "a line \"#  size  count  type  redop ... time  algbw  busbw\"");
     } else if (raw_.empty() && issues_.empty()) {
       issues_.add("", "no measured line", "the log may be cut off");
     }
     issues_.throw_if_any();
     settle_unit();
-    if (table_.ranks == 0) issues_.add("", "the log lists no ranks", "lines \"#  Rank  0 ... on HOST device  0\"");
+    if (table_.ranks == 0)
+      issues_.add("", "the log lists no ranks", "lines \"#  Rank  0 ... on HOST device  0\"");
     issues_.throw_if_any();
     table_.nodes = std::max<int>(1, static_cast<int>(hosts_.size()));
     table_.kind = kind ? *kind : settle_kind();
     for (const auto& row : raw_) {
       const double unit = *unit_;
-      table_.rows.push_back({Bytes(static_cast<std::int64_t>(row.bytes)), row.time[0] * unit, row.time[1] * unit});
+      table_.rows.push_back(
+          {Bytes(static_cast<std::int64_t>(row.bytes)), row.time[0] * unit, row.time[1] * unit});
     }
     std::stable_sort(table_.rows.begin(), table_.rows.end(),
                      [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
@@ -166,8 +178,8 @@ class LogReader {
 
   /// The longest line settles the unit of logs that name none, and checks that of logs that do.
   void settle_unit() {
-    const auto longest = std::max_element(raw_.begin(), raw_.end(),
-                                          [](const auto& a, const auto& b) { return a.algbw < b.algbw; });
+    const auto longest = std::max_element(
+        raw_.begin(), raw_.end(), [](const auto& a, const auto& b) { return a.algbw < b.algbw; });
     const auto fits = [&](double unit) {
       if (!(longest->algbw > 0) || !(longest->time[0] > 0)) return true;
       const double algbw = longest->bytes / (longest->time[0] * unit) * 1e-9;
@@ -178,20 +190,22 @@ class LogReader {
         if (!unit_ && longest->algbw > 0 && fits(unit)) unit_ = unit;
       }
       if (!unit_) unit_ = 1e-6;
-      table_.notes.push_back(fmt::format("the header names no unit of time; {} fits the bandwidth column",
-                                         *unit_ < 1e-5 ? "us" : "ms"));
+      table_.notes.push_back(
+          fmt::format("the header names no unit of time; {} fits the bandwidth column",
+                      *unit_ < 1e-5 ? "us" : "ms"));
     }
     if (!fits(*unit_)) {
       issues_.add(fmt::format("line {}", longest->line),
-                  fmt::format("{} bytes in {} contradict an algbw of {} GB/s", longest->bytes, longest->time[0],
-                              longest->algbw), "a wrong unit or a damaged line");
+                  fmt::format("{} bytes in {} contradict an algbw of {} GB/s", longest->bytes,
+                              longest->time[0], longest->algbw),
+                  "a wrong unit or a damaged line");
     }
   }
 
   CollectiveKind settle_kind() {
     if (named_kind_) return *named_kind_;
-    const auto longest = std::max_element(raw_.begin(), raw_.end(),
-                                          [](const auto& a, const auto& b) { return a.busbw < b.busbw; });
+    const auto longest = std::max_element(
+        raw_.begin(), raw_.end(), [](const auto& a, const auto& b) { return a.busbw < b.busbw; });
     const double ratio = longest->algbw > 0 ? longest->busbw / longest->algbw : 0;
     const double n = table_.ranks;
     const bool reduces = longest->operation != "none" && !longest->operation.empty();
@@ -206,7 +220,8 @@ class LogReader {
     } else {
       table_.notes.push_back("busbw / algbw fits no collective; taken as all-reduce");
     }
-    table_.notes.push_back(fmt::format("the log names no test; busbw / algbw = {:.3f} suggests {}", ratio, name_of(kind)));
+    table_.notes.push_back(fmt::format("the log names no test; busbw / algbw = {:.3f} suggests {}",
+                                       ratio, name_of(kind)));
     return kind;
   }
 
@@ -222,7 +237,8 @@ class LogReader {
 
 }  // namespace
 
-CollectiveTable parse_nccl_log(std::string_view text, const std::string& file, std::optional<CollectiveKind> kind) {
+CollectiveTable parse_nccl_log(std::string_view text, const std::string& file,
+                               std::optional<CollectiveKind> kind) {
   return LogReader(text, file).read(kind);
 }
 

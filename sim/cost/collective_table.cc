@@ -29,8 +29,8 @@ std::optional<T> parse_number(std::string_view text) {
   return value;
 }
 
-constexpr std::string_view kColumns[] = {"size_bytes", "time_us_out_of_place", "time_us_in_place", "algbw_GBps_oop",
-                                         "busbw_GBps_oop"};
+constexpr std::string_view kColumns[] = {"size_bytes", "time_us_out_of_place", "time_us_in_place",
+                                         "algbw_GBps_oop", "busbw_GBps_oop"};
 
 /// Which of the known columns stands where; reports the unknown ones.
 std::vector<int> read_header(std::string_view line, IssueList& issues) {
@@ -38,13 +38,17 @@ std::vector<int> read_header(std::string_view line, IssueList& issues) {
   for (const auto name : split(line, ',')) {
     const auto* found = std::find(std::begin(kColumns), std::end(kColumns), name);
     if (found == std::end(kColumns)) {
-      issues.add("line 1", fmt::format("unknown column \"{}\"", name), fmt::format("known: {}", fmt::join(kColumns, ", ")));
+      issues.add("line 1", fmt::format("unknown column \"{}\"", name),
+                 fmt::format("known: {}", fmt::join(kColumns, ", ")));
     }
     order.push_back(static_cast<int>(found - std::begin(kColumns)));
   }
-  const auto has = [&](int column) { return std::find(order.begin(), order.end(), column) != order.end(); };
+  const auto has = [&](int column) {
+    return std::find(order.begin(), order.end(), column) != order.end();
+  };
   if (!has(0) || (!has(1) && !has(2))) {
-    issues.add("line 1", "the columns size_bytes and a time are needed", "size_bytes,time_us_out_of_place,...");
+    issues.add("line 1", "the columns size_bytes and a time are needed",
+               "size_bytes,time_us_out_of_place,...");
   }
   return order;
 }
@@ -54,17 +58,20 @@ void read_row(std::string_view line, int number, const std::vector<int>& order, 
   const auto place = fmt::format("line {}", number);
   const auto cells = split(line, ',');
   if (cells.size() != order.size()) {
-    return issues.add(place, fmt::format("{} cells where the header has {}", cells.size(), order.size()));
+    return issues.add(place,
+                      fmt::format("{} cells where the header has {}", cells.size(), order.size()));
   }
   CollectiveRow row;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (order[i] == 0) {
       const auto bytes = parse_number<std::int64_t>(cells[i]);
-      if (!bytes || *bytes < 0) return issues.add(place, fmt::format("\"{}\" is no size in bytes", cells[i]));
+      if (!bytes || *bytes < 0)
+        return issues.add(place, fmt::format("\"{}\" is no size in bytes", cells[i]));
       row.bytes = Bytes(*bytes);
     } else if (order[i] <= 2 && !cells[i].empty()) {
       const auto us = parse_number<double>(cells[i]);
-      if (!us || !(*us > 0 && *us < 1e12)) return issues.add(place, fmt::format("\"{}\" is no time in us", cells[i]));
+      if (!us || !(*us > 0 && *us < 1e12))
+        return issues.add(place, fmt::format("\"{}\" is no time in us", cells[i]));
       (order[i] == 1 ? row.out_of_place_s : row.in_place_s) = *us * 1e-6;
     }
   }
@@ -112,14 +119,17 @@ std::vector<CollectiveRow> parse_collective_csv(std::string_view text, const std
   }
   if (rows.empty() && issues.empty()) issues.add("", "no rows", "one line for each size");
   issues.throw_if_any();
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
   return rows;
 }
 
 std::vector<CollectiveTable> read_collective_index(const std::filesystem::path& index) {
   const Json json = read_json_file(index);
   IssueList issues(index.string());
-  if (!json.is_array()) issues.add("", describe_json(json) + " is no list of tables", "[{id, coll, ranks, nodes, csv}]");
+  if (!json.is_array())
+    issues.add("", describe_json(json) + " is no list of tables",
+               "[{id, coll, ranks, nodes, csv}]");
   issues.throw_if_any();
   std::vector<CollectiveTable> tables;
   for (std::size_t i = 0; i < json.size(); ++i) {

@@ -12,10 +12,13 @@ namespace {
 constexpr double kPicosecond = 1e12;
 
 /// Rounds up; saturates far below the end of the range.
-Time from_picoseconds(double ps) { return Time(static_cast<std::int64_t>(std::ceil(std::clamp(ps, 0.0, 2e18)))); }
+Time from_picoseconds(double ps) {
+  return Time(static_cast<std::int64_t>(std::ceil(std::clamp(ps, 0.0, 2e18))));
+}
 
 /// Used where a profile says nothing: values of the A100, whose tables are the widest.
-constexpr double kDefaultCeiling = 0.70, kDefaultDepth = 145, kDefaultExponent = 0.64, kDefaultLaunchUs = 4.6;
+constexpr double kDefaultCeiling = 0.70, kDefaultDepth = 145, kDefaultExponent = 0.64,
+                 kDefaultLaunchUs = 4.6;
 constexpr double kDefaultMemoryFraction = 0.816, kDefaultMemoryLaunchUs = 3;
 
 double seconds_or(const GpuProfile& gpu, std::string_view key, double fallback_us) {
@@ -30,29 +33,58 @@ double tiles_for(std::int64_t extent, std::int64_t tile) {
 
 KernelClass kernel_class_of(OpKind op) {
   switch (op) {
-    case OpKind::kMatmul: case OpKind::kMatmulBias: case OpKind::kGroupedMatmul: case OpKind::kConv2d:
+    case OpKind::kMatmul:
+    case OpKind::kMatmulBias:
+    case OpKind::kGroupedMatmul:
+    case OpKind::kConv2d:
     case OpKind::kConv2dBackward:
       return KernelClass::kMatmul;
-    case OpKind::kFlashAttention: case OpKind::kFlashAttentionBackward: case OpKind::kEfficientAttention:
+    case OpKind::kFlashAttention:
+    case OpKind::kFlashAttentionBackward:
+    case OpKind::kEfficientAttention:
     case OpKind::kEfficientAttentionBackward:
       return KernelClass::kAttention;
-    case OpKind::kLayerNorm: case OpKind::kLayerNormBackward: case OpKind::kLayerNormBackwardGamma:
-    case OpKind::kRmsNorm: case OpKind::kRmsNormBackward: case OpKind::kRmsNormBackwardGamma: case OpKind::kSoftmax:
+    case OpKind::kLayerNorm:
+    case OpKind::kLayerNormBackward:
+    case OpKind::kLayerNormBackwardGamma:
+    case OpKind::kRmsNorm:
+    case OpKind::kRmsNormBackward:
+    case OpKind::kRmsNormBackwardGamma:
+    case OpKind::kSoftmax:
     case OpKind::kSoftmaxBackward:
       return KernelClass::kNormalisation;
-    case OpKind::kEmbedding: case OpKind::kEmbeddingBackward: case OpKind::kLogSoftmax: case OpKind::kLogSoftmaxBackward:
-    case OpKind::kNllLoss: case OpKind::kNllLossBackward: case OpKind::kMseLoss: case OpKind::kMseLossBackward:
+    case OpKind::kEmbedding:
+    case OpKind::kEmbeddingBackward:
+    case OpKind::kLogSoftmax:
+    case OpKind::kLogSoftmaxBackward:
+    case OpKind::kNllLoss:
+    case OpKind::kNllLossBackward:
+    case OpKind::kMseLoss:
+    case OpKind::kMseLossBackward:
     case OpKind::kFusedCrossEntropy:
       return KernelClass::kLossAndEmbedding;
-    case OpKind::kForeachCopy: case OpKind::kSplitCopy: case OpKind::kChunkCat: case OpKind::kFlatten:
+    case OpKind::kForeachCopy:
+    case OpKind::kSplitCopy:
+    case OpKind::kChunkCat:
+    case OpKind::kFlatten:
     case OpKind::kUnflatten:
       return KernelClass::kShardingCopies;
-    case OpKind::kForeachAdd: case OpKind::kForeachMul: case OpKind::kForeachDiv: case OpKind::kForeachSqrt:
-    case OpKind::kForeachLerp: case OpKind::kForeachAddcmul: case OpKind::kForeachAddcdiv: case OpKind::kForeachNorm:
-    case OpKind::kFusedAdamW: case OpKind::kAdamWUpdate: case OpKind::kSgdUpdate: case OpKind::kClipCoefficient:
+    case OpKind::kForeachAdd:
+    case OpKind::kForeachMul:
+    case OpKind::kForeachDiv:
+    case OpKind::kForeachSqrt:
+    case OpKind::kForeachLerp:
+    case OpKind::kForeachAddcmul:
+    case OpKind::kForeachAddcdiv:
+    case OpKind::kForeachNorm:
+    case OpKind::kFusedAdamW:
+    case OpKind::kAdamWUpdate:
+    case OpKind::kSgdUpdate:
+    case OpKind::kClipCoefficient:
     case OpKind::kCheckFinite:
       return KernelClass::kOptimizer;
-    case OpKind::kInitialize: case OpKind::kObserve:
+    case OpKind::kInitialize:
+    case OpKind::kObserve:
       return KernelClass::kOther;
     default:
       return KernelClass::kElementwise;
@@ -64,7 +96,9 @@ double expected_maximum(std::int64_t n) {
   // E[max] = integral of x d(Phi(x)^n), summed over small steps.
   constexpr double kFrom = -8, kTo = 9;
   constexpr int kSteps = 2000;
-  const auto below = [&](double x) { return std::pow(0.5 * std::erfc(-x / std::sqrt(2.0)), static_cast<double>(n)); };
+  const auto below = [&](double x) {
+    return std::pow(0.5 * std::erfc(-x / std::sqrt(2.0)), static_cast<double>(n));
+  };
   double sum = 0, last = below(kFrom);
   for (int i = 0; i < kSteps; ++i) {
     const double x = kFrom + (kTo - kFrom) * (i + 1) / kSteps;
@@ -78,10 +112,12 @@ double expected_maximum(std::int64_t n) {
 KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& parameters)
     : gpu_(gpu), parameters_(parameters) {
   if (!gpu.memory_bandwidth.known() || gpu.memory_bandwidth.value <= 0) {
-    throw InputError(Issue{gpu.name, "memory_bandwidth", "is not known", "every kernel time needs it"});
+    throw InputError(
+        Issue{gpu.name, "memory_bandwidth", "is not known", "every kernel time needs it"});
   }
   multiprocessors_ = gpu.multiprocessors.value_or(0);
-  bandwidth_ = gpu.memory_bandwidth.value * gpu.efficiency_or("memory_bound", kDefaultMemoryFraction) *
+  bandwidth_ = gpu.memory_bandwidth.value *
+               gpu.efficiency_or("memory_bound", kDefaultMemoryFraction) *
                parameters.memory_bound.scale;
   launch_ps_ = seconds_or(gpu, "memory_bound_launch", kDefaultMemoryLaunchUs);
   matmul_launch_ps_ = seconds_or(gpu, "matmul_launch", kDefaultLaunchUs);
@@ -90,19 +126,23 @@ KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& pa
   exponent_ = gpu.efficiency_or("matmul_wave_exponent", kDefaultExponent);
   weight_gradient_ = gpu.efficiency_or("matmul_weight_gradient", 1);
   fp8_ = gpu.efficiency_or("fp8_matmul", 1);
-  const auto math = parameters.matmul.tf32 ? GpuProfile::Float32Math::kTf32 : GpuProfile::Float32Math::kIeee;
+  const auto math =
+      parameters.matmul.tf32 ? GpuProfile::Float32Math::kTf32 : GpuProfile::Float32Math::kIeee;
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     if (is_floating(dtype)) peak_[static_cast<std::size_t>(i)] = gpu.peak(dtype, math).value_or(0);
   }
-  const double fallback = gpu.peak(DType::kFloat16).value_or(gpu.peak(DType::kFloat32).value_or(0)) * 0.5;
+  const double fallback =
+      gpu.peak(DType::kFloat16).value_or(gpu.peak(DType::kFloat32).value_or(0)) * 0.5;
   for (int k = 0; k < 2; ++k) {
     for (int h = 0; h < 2; ++h) {
       for (int d = 0; d < 2; ++d) {
         const std::string size = h == 0 ? "_h64" : "_h128", way = d == 0 ? "_forward" : "_backward";
-        const std::string flash = "attention_fa2" + size + way, own = k == 0 ? flash : "attention_cudnn" + size + way;
+        const std::string flash = "attention_fa2" + size + way,
+                          own = k == 0 ? flash : "attention_cudnn" + size + way;
         const std::string& key = gpu.find_efficiency(own) ? own : flash;
-        attention_[k][h][d] = {gpu.efficiency_or(key, fallback), gpu.efficiency_or(key + "_half_length", 400)};
+        attention_[k][h][d] = {gpu.efficiency_or(key, fallback),
+                               gpu.efficiency_or(key + "_half_length", 400)};
       }
     }
   }
@@ -114,56 +154,67 @@ double KernelCostModel::ceiling(DType dtype) const {
   const double scale = parameters_.matmul.scale;
   switch (dtype) {
     case DType::kFloat8E4M3:
-    case DType::kFloat8E5M2: return training_ * fp8_ * scale;
+    case DType::kFloat8E5M2:
+      return training_ * fp8_ * scale;
     case DType::kFloat32:
       return (parameters_.matmul.tf32 ? training_ : parameters_.matmul.fp32_ceiling) * scale;
-    case DType::kFloat64: return parameters_.matmul.fp32_ceiling * scale;
-    default: return training_ * scale;
+    case DType::kFloat64:
+      return parameters_.matmul.fp32_ceiling * scale;
+    default:
+      return training_ * scale;
   }
 }
 
-Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype,
-                             bool weight_gradient, bool row_scales) const {
+Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
+                             DType dtype, bool weight_gradient, bool row_scales) const {
   if (m <= 0 || n <= 0 || k <= 0) return Time(0);
   batch = std::max<std::int64_t>(batch, 1);
   const double peak = peak_[static_cast<std::size_t>(dtype)];
   if (peak <= 0) {
-    throw InputError(Issue{gpu_.name, std::string("peak_") + std::string(name_of(dtype)),
-                           "is not known, but the job multiplies matrices in " + std::string(name_of(dtype)),
-                           "another dtype, or a profile with this peak"});
+    throw InputError(
+        Issue{gpu_.name, std::string("peak_") + std::string(name_of(dtype)),
+              "is not known, but the job multiplies matrices in " + std::string(name_of(dtype)),
+              "another dtype, or a profile with this peak"});
   }
   const double count = static_cast<double>(batch);
-  const double flops = 2 * count * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  const double flops =
+      2 * count * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   const double full = peak * ceiling(dtype) * (weight_gradient ? weight_gradient_ : 1) *
                       (row_scales ? parameters_.matmul.fp8_rowwise : 1);
   double best = 1e300;
   for (const MatmulParameters::Tile& tile : parameters_.matmul.tiles) {
     const double blocks = tiles_for(m, tile.m) * tiles_for(n, tile.n) * count;
-    double q = count * static_cast<double>(m) * static_cast<double>(n) / (blocks * static_cast<double>(tile.m * tile.n));
-    if (multiprocessors_ > 0) q *= blocks / (std::ceil(blocks / multiprocessors_) * multiprocessors_);
+    double q = count * static_cast<double>(m) * static_cast<double>(n) /
+               (blocks * static_cast<double>(tile.m * tile.n));
+    if (multiprocessors_ > 0)
+      q *= blocks / (std::ceil(blocks / multiprocessors_) * multiprocessors_);
     best = std::min(best, flops / (full * tile.rate * std::pow(q, exponent_)));
   }
   best *= 1 + depth_ / static_cast<double>(k);
   const double bytes = count * static_cast<double>(size_of(dtype)) *
-                       (static_cast<double>(m) * static_cast<double>(k) + static_cast<double>(k) * static_cast<double>(n) +
+                       (static_cast<double>(m) * static_cast<double>(k) +
+                        static_cast<double>(k) * static_cast<double>(n) +
                         static_cast<double>(m) * static_cast<double>(n));
   return from_picoseconds(std::max(best, bytes / bandwidth_) * kPicosecond + matmul_launch_ps_);
 }
 
-KernelCostModel::Rate KernelCostModel::attention_rate(Direction direction, AttentionKernel kernel, double head_dim) const {
+KernelCostModel::Rate KernelCostModel::attention_rate(Direction direction, AttentionKernel kernel,
+                                                      double head_dim) const {
   const int d = direction == Direction::kBackward ? 1 : 0;
   if (kernel == AttentionKernel::kFlash1) {  // one rate for any head size
     const Rate flash2 = attention_[0][1][d];
     return {flash2.peak * flash1_[d], flash2.half_length};
   }
   const auto& by_size = attention_[kernel == AttentionKernel::kCudnn ? 1 : 0];
-  const double x = std::clamp((head_dim - 64) / 64, 0.0, 1.0);  // between the sizes that were measured
+  const double x =
+      std::clamp((head_dim - 64) / 64, 0.0, 1.0);  // between the sizes that were measured
   const Rate &small = by_size[0][d], &large = by_size[1][d];
-  return {small.peak + x * (large.peak - small.peak), small.half_length + x * (large.half_length - small.half_length)};
+  return {small.peak + x * (large.peak - small.peak),
+          small.half_length + x * (large.half_length - small.half_length)};
 }
 
-Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops flops, Direction direction,
-                                AttentionKernel kernel) const {
+Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops flops,
+                                Direction direction, AttentionKernel kernel) const {
   const AttentionParameters& p = parameters_.attention;
   const double queries = static_cast<double>(std::max<std::int64_t>(dims[2], 1));
   const double keys = static_cast<double>(std::max<std::int64_t>(dims[3], 1));
@@ -173,13 +224,16 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   const Rate rate = attention_rate(direction, kernel, static_cast<double>(dims[4]));
   const double width = multiprocessors_ > 0 ? multiprocessors_ / p.reference_multiprocessors : 1;
   const auto filled = [&](double x) {
-    return direction == Direction::kForward ? 1 / (1 + std::pow(p.forward_blocks * width / x, p.forward_exponent))
-                                            : 1 / (1 + p.backward_blocks * width / x);
+    return direction == Direction::kForward
+               ? 1 / (1 + std::pow(p.forward_blocks * width / x, p.forward_exponent))
+               : 1 / (1 + p.backward_blocks * width / x);
   };
   const double fill = std::min(1.0, filled(blocks) / filled(p.measured_blocks * width));
   const double scale = direction == Direction::kForward ? p.forward_scale : p.backward_scale;
   const double reached = rate.peak * keys / (keys + rate.half_length) * fill * scale;
-  if (reached <= 0) throw InputError(Issue{gpu_.name, "efficiency", "has no attention rate and no peak to derive it from", ""});
+  if (reached <= 0)
+    throw InputError(
+        Issue{gpu_.name, "efficiency", "has no attention rate and no peak to derive it from", ""});
   double work = static_cast<double>(flops.value);
   if (work <= 0) {  // two products forward, five backward, half of them under a causal mask
     const double products = direction == Direction::kForward ? 2 : 5;
@@ -190,28 +244,38 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
 }
 
 Time KernelCostModel::memory_bound(Bytes bytes, int kernels) const {
-  return from_picoseconds(static_cast<double>(bytes.value) / bandwidth_ * kPicosecond + launch_ps_ * kernels);
+  return from_picoseconds(static_cast<double>(bytes.value) / bandwidth_ * kPicosecond +
+                          launch_ps_ * kernels);
 }
 
 Time KernelCostModel::time(const Launch& l) const {
   const int kernels = std::max<int>(l.kernels, 1);
   switch (l.op) {
-    case OpKind::kMatmul: case OpKind::kMatmulBias: case OpKind::kGroupedMatmul: case OpKind::kConv2d:
+    case OpKind::kMatmul:
+    case OpKind::kMatmulBias:
+    case OpKind::kGroupedMatmul:
+    case OpKind::kConv2d:
     case OpKind::kConv2dBackward: {
       const Time extra = kernels > 1 ? from_picoseconds(launch_ps_ * (kernels - 1)) : Time(0);
-      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype, l.dims[4] == 1, l.dims[5] == 1) + extra;
+      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype, l.dims[4] == 1,
+                    l.dims[5] == 1) +
+             extra;
     }
-    case OpKind::kFlashAttention: return attention(l.dims, l.flops, Direction::kForward, parameters_.attention.kernel);
+    case OpKind::kFlashAttention:
+      return attention(l.dims, l.flops, Direction::kForward, parameters_.attention.kernel);
     case OpKind::kFlashAttentionBackward:
       return attention(l.dims, l.flops, Direction::kBackward, parameters_.attention.kernel) +
              from_picoseconds(launch_ps_ * (kernels - 1));
     // The memory-efficient kernel is of flash-attention 1's generation.
-    case OpKind::kEfficientAttention: return attention(l.dims, l.flops, Direction::kForward, AttentionKernel::kFlash1);
+    case OpKind::kEfficientAttention:
+      return attention(l.dims, l.flops, Direction::kForward, AttentionKernel::kFlash1);
     case OpKind::kEfficientAttentionBackward:
       return attention(l.dims, l.flops, Direction::kBackward, AttentionKernel::kFlash1) +
              from_picoseconds(launch_ps_ * (kernels - 1));
-    case OpKind::kObserve: return Time(0);
-    default: return memory_bound(l.read + l.written, kernels);
+    case OpKind::kObserve:
+      return Time(0);
+    default:
+      return memory_bound(l.read + l.written, kernels);
   }
 }
 

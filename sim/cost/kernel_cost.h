@@ -28,31 +28,33 @@ class KernelCostModel {
   ///   max(2mnk / (peak * ceiling * tile * q^a) * (1 + K0/k), bytes / bandwidth) + launch time,
   ///   q = tiles / (waves * SMs) * useful area of the tiles; the fastest tile wins.
   /// `row_scales`: 8-bit operands with a scale for each row.
-  Time matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype, bool weight_gradient,
-              bool row_scales = false) const;
+  Time matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype,
+              bool weight_gradient, bool row_scales = false) const;
 
   enum class Direction : std::uint8_t { kForward, kBackward };
-  /// dims = {batch, heads, queries, keys, head dim, causal}; `flops` with the causal half counted once, 0 to derive them
-  /// from dims (a sliding window has fewer); `kernel` may differ from the parameters' (other library).
-  Time attention(const std::array<std::int64_t, 6>& dims, Flops flops, Direction direction, AttentionKernel kernel) const;
+  /// dims = {batch, heads, queries, keys, head dim, causal}; `flops` with the causal half counted
+  /// once, 0 to derive them from dims (a sliding window has fewer); `kernel` may differ from the
+  /// parameters' (other library).
+  Time attention(const std::array<std::int64_t, 6>& dims, Flops flops, Direction direction,
+                 AttentionKernel kernel) const;
 
   /// Kernels that read and write `bytes` in all.
   Time memory_bound(Bytes bytes, int kernels) const;
 
  private:
   struct Rate {
-    double peak = 0, half_length = 0;      ///< FLOP/s; sequence length that reaches half of it
+    double peak = 0, half_length = 0;  ///< FLOP/s; sequence length that reaches half of it
   };
   Rate attention_rate(Direction direction, AttentionKernel kernel, double head_dim) const;
   double ceiling(DType dtype) const;
 
   GpuProfile gpu_;
   CostParameters parameters_;
-  double multiprocessors_ = 0;             ///< 0: unknown, no quantisation.
-  double bandwidth_ = 0;                   ///< Achievable, B/s.
+  double multiprocessors_ = 0;  ///< 0: unknown, no quantisation.
+  double bandwidth_ = 0;        ///< Achievable, B/s.
   double launch_ps_ = 0, matmul_launch_ps_ = 0;
   double training_ = 0, depth_ = 0, exponent_ = 0, weight_gradient_ = 1, fp8_ = 1;
-  std::array<double, kDTypeCount> peak_{};     ///< FLOP/s; 0: cannot.
+  std::array<double, kDTypeCount> peak_{};  ///< FLOP/s; 0: cannot.
   /// By kernel (flash 2, cuDNN), head size (64, 128), direction.
   Rate attention_[2][2][2];
   double flash1_[2] = {1, 1};

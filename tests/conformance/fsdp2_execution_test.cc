@@ -1,4 +1,5 @@
-// FSDP2 schedules on the CPU executor: valid, and what is only a matter of scheduling changes no loss.
+// FSDP2 schedules on the CPU executor: valid, and what is only a matter of scheduling changes no
+// loss.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ Model tiny() {
   o.heads = 4;
   o.kv_heads = 2;
   o.ffn = 52;
-  o.vocabulary = 61;   // uneven over four ranks
+  o.vocabulary = 61;  // uneven over four ranks
   o.max_sequence = 16;
   return plain_llama(o);
 }
@@ -45,7 +46,8 @@ std::vector<double> losses(const std::function<void(ParallelConfig&)>& change) {
 
 void expect_near(const std::vector<double>& found, const std::vector<double>& expected) {
   ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]);
 }
 
 TEST(Fsdp2Execution, OneShardEqualsTheUnshardedModel) {
@@ -62,7 +64,8 @@ TEST(Fsdp2Execution, SchedulingChangesNoLoss) {
   expect_near(losses([](ParallelConfig& c) { c.reshard = Reshard::no(); }), expected);
   expect_near(losses([](ParallelConfig& c) { c.checkpoint = CheckpointKind::kFull; }), expected);
   expect_near(losses([](ParallelConfig& c) { c.unshard_async = true; }), expected);
-  expect_near(losses([](ParallelConfig& c) { c.prefetch_forward = c.prefetch_backward = 2; }), expected);
+  expect_near(losses([](ParallelConfig& c) { c.prefetch_forward = c.prefetch_backward = 2; }),
+              expected);
   expect_near(losses([](ParallelConfig& c) { c.offload = OffloadKind::kParameters; }), expected);
 }
 

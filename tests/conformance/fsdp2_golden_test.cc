@@ -1,4 +1,5 @@
-// Recorded event logs of PyTorch 2.15's fully_shard against our planner (rules F2-*; the case of each rule carries its id).
+// Recorded event logs of PyTorch 2.15's fully_shard against our planner (rules F2-*; the case of
+// each rule carries its id).
 
 #include <gtest/gtest.h>
 
@@ -23,7 +24,7 @@ fs::path data_folder() { return fs::path(FORESHARD_SOURCE_DIR) / "tests/conforma
 std::vector<fs::path> cases() { return golden_files({data_folder()}); }
 
 std::string test_name(const ::testing::TestParamInfo<fs::path>& info) {
-  std::string name = info.param.stem().string().substr(5);   // without "case_"
+  std::string name = info.param.stem().string().substr(5);  // without "case_"
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
@@ -57,10 +58,12 @@ TEST(Fsdp2GoldenComparison, NoticesEveryKindOfDifference) {
 /// All recorded cases, where the folder of recordings is present.
 TEST(Fsdp2Golden, AllRecordedCases) {
   const char* shared = std::getenv("FORESHARD_SHARED");
-  const fs::path root = shared != nullptr ? fs::path(shared) : fs::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
+  const fs::path root = shared != nullptr ? fs::path(shared)
+                                          : fs::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
   const fs::path folder = root / "golden/fsdp2";
   if (!fs::exists(folder)) GTEST_SKIP() << "no recordings at " << folder;
-  for (const CheckResult& r : check_all(*find_check_kind("fsdp2"), {folder})) EXPECT_TRUE(r.ok) << r.id << ": " << r.first_difference;
+  for (const CheckResult& r : check_all(*find_check_kind("fsdp2"), {folder}))
+    EXPECT_TRUE(r.ok) << r.id << ": " << r.first_difference;
 }
 
 }  // namespace

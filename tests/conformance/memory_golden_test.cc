@@ -1,4 +1,5 @@
-// Memory of small Hugging Face decoders, phase by phase and to the byte, against recordings of the real libraries.
+// Memory of small Hugging Face decoders, phase by phase and to the byte, against recordings of the
+// real libraries.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +14,8 @@ namespace {
 
 std::vector<std::filesystem::path> recordings() {
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(FORESHARD_SOURCE_DIR "/tests/conformance/data/memory")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(FORESHARD_SOURCE_DIR "/tests/conformance/data/memory")) {
     files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());

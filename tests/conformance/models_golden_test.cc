@@ -1,4 +1,5 @@
-// Facts of small models of every family, taken from transformers 5.24 on the meta device, against our importer and planner.
+// Facts of small models of every family, taken from transformers 5.24 on the meta device, against
+// our importer and planner.
 
 #include <gtest/gtest.h>
 

@@ -116,16 +116,5 @@ TEST(ZeroExecution, BlocksAsLeavesAndCheckpoints) {
   }
 }
 
-TEST(ZeroExecution, OtherTrainersStageOne) {
-  for (const auto style : {ZeroOptions::Style::kTensorOwners, ZeroOptions::Style::kFlatShards}) {
-    expect_as_ddp(
-        FrameworkKind::kZero1, [&](ParallelConfig& c) { c.zero.style = style; }, 2);
-  }
-  expect_as_ddp(FrameworkKind::kZero1, [](ParallelConfig& c) {
-    c.zero.style = ZeroOptions::Style::kTensorOwners;
-    c.shard = c.replicate = 2;
-  });
-}
-
 }  // namespace
 }  // namespace foreshard

@@ -1,6 +1,7 @@
-// Property: a schedule executed by CPU ranks is the schedule that was simulated. On random toy jobs every instruction
-// comes in the same order with the same bytes on both sides, and the allocated peak of every rank and step is the same to
-// the byte. Nothing here knows an expected value: the two sides share the schedule and the allocator, no other code.
+// Property: a schedule executed by CPU ranks is the schedule that was simulated. On random toy jobs
+// every instruction comes in the same order with the same bytes on both sides, and the allocated
+// peak of every rank and step is the same to the byte. Nothing here knows an expected value: the
+// two sides share the schedule and the allocator, no other code.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +26,9 @@ constexpr int kCases = 220;
 class Dice {
  public:
   explicit Dice(std::uint32_t seed) : engine_(seed) {}
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(engine_() % static_cast<std::uint32_t>(n)); }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint32_t>(n));
+  }
   bool one_in(std::int64_t n) { return below(n) == 0; }
   template <typename T>
   T of(std::initializer_list<T> choices) {
@@ -58,9 +61,10 @@ bool has_tied_parameters(const Model& model) {
   return false;
 }
 
-/// FSDP1 has no groups of blocks and other words for resharding and prefetch. Left out, since PyTorch fails: a parameter tied
-/// across units with original parameters (the second unit has none, F1-G-6), and reentrant checkpoints of blocks that are no
-/// units (the first one's backward frees the root's parameters under the others).
+/// FSDP1 has no groups of blocks and other words for resharding and prefetch. Left out, since
+/// PyTorch fails: a parameter tied across units with original parameters (the second unit has none,
+/// F1-G-6), and reentrant checkpoints of blocks that are no units (the first one's backward frees
+/// the root's parameters under the others).
 void set_fsdp1(Dice& dice, const Model& model, ParallelConfig& c) {
   using Strategy = Fsdp1Options::Strategy;
   using Prefetch = Fsdp1Options::BackwardPrefetch;
@@ -68,8 +72,9 @@ void set_fsdp1(Dice& dice, const Model& model, ParallelConfig& c) {
   c.wrap.every = 1;
   c.prefetch_forward.reset();
   c.prefetch_backward.reset();
-  c.fsdp1.strategy = c.replicate > 1 ? dice.of({Strategy::kHybrid, Strategy::kHybridZero2})
-                                     : dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
+  c.fsdp1.strategy =
+      c.replicate > 1 ? dice.of({Strategy::kHybrid, Strategy::kHybridZero2})
+                      : dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
   c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
   c.fsdp1.forward_prefetch = dice.one_in(2);
   c.fsdp1.limit_all_gathers = !dice.one_in(3);
@@ -83,24 +88,31 @@ void set_fsdp1(Dice& dice, const Model& model, ParallelConfig& c) {
 
 ParallelConfig toy_config(Dice& dice, const Model& model) {
   ParallelConfig c;
-  c.framework = dice.of({FrameworkKind::kFsdp2, FrameworkKind::kFsdp2, FrameworkKind::kFsdp1, FrameworkKind::kFsdp1,
-                         FrameworkKind::kUnsharded});
+  c.framework = dice.of({FrameworkKind::kFsdp2, FrameworkKind::kFsdp2, FrameworkKind::kFsdp1,
+                         FrameworkKind::kFsdp1, FrameworkKind::kUnsharded});
   c.shard = c.framework == FrameworkKind::kUnsharded ? 1 : dice.of({1, 2, 3, 4});
   if (c.shard == 2 && dice.one_in(3)) c.replicate = 2;
   c.micro_batch = 1 + dice.below(2);
   c.sequence = dice.of({8, 12});
   c.accumulate = 1 + dice.below(2);
   c.sync_each_micro_batch = dice.one_in(2);
-  c.wrap.kind = dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kEveryK, WrapPolicy::Kind::kRootOnly});
+  c.wrap.kind =
+      dice.of({WrapPolicy::Kind::kBlocks, WrapPolicy::Kind::kEveryK, WrapPolicy::Kind::kRootOnly});
   c.wrap.every = 2;
   c.wrap.root_split = dice.one_in(2);
-  if (dice.one_in(3)) c.reshard = Reshard::no();
-  else if (c.shard == 4 && dice.one_in(2)) c.reshard = Reshard::to_group(2);
-  if (dice.one_in(3)) c.precision = {std::nullopt, std::nullopt, std::nullopt, std::nullopt, true};
-  else if (dice.one_in(3)) c.precision.reduce = DType::kBFloat16;
-  c.checkpoint = dice.of({CheckpointKind::kNone, CheckpointKind::kFull, CheckpointKind::kEveryK, CheckpointKind::kSelectiveOp});
+  if (dice.one_in(3))
+    c.reshard = Reshard::no();
+  else if (c.shard == 4 && dice.one_in(2))
+    c.reshard = Reshard::to_group(2);
+  if (dice.one_in(3))
+    c.precision = {std::nullopt, std::nullopt, std::nullopt, std::nullopt, true};
+  else if (dice.one_in(3))
+    c.precision.reduce = DType::kBFloat16;
+  c.checkpoint = dice.of({CheckpointKind::kNone, CheckpointKind::kFull, CheckpointKind::kEveryK,
+                          CheckpointKind::kSelectiveOp});
   c.checkpoint_every = 2;
-  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach, OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
+  c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach,
+                         OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
   c.clip = dice.one_in(2);
   if (dice.one_in(4)) c.prefetch_forward = 1 + dice.below(2);
   if (dice.one_in(4)) c.prefetch_backward = dice.below(3);
@@ -121,8 +133,8 @@ Trace simulated(const Schedule& schedule) {
   options.detail = Detail::kTrace;
   options.folding = Folding::kUnfolded;
   options.device_memory = Bytes(std::int64_t{4} << 30);
-  SimulationResult result =
-      simulate(schedule, make_cluster(load_hardware("dgx-h100"), static_cast<int>(schedule.world)), options);
+  SimulationResult result = simulate(
+      schedule, make_cluster(load_hardware("dgx-h100"), static_cast<int>(schedule.world)), options);
   return std::move(*result.trace);
 }
 
@@ -144,11 +156,13 @@ TEST_P(ExecutedEqualsSimulated, OrderBytesAndPeaks) {
   const auto findings = validate(schedule);
   ASSERT_TRUE(findings.empty()) << findings.front().message;
   const Trace expected = simulated(schedule);
-  const Trace found = executed(schedule, dice.one_in(3) ? StreamMode::kThreads : StreamMode::kInline);
+  const Trace found =
+      executed(schedule, dice.one_in(3) ? StreamMode::kThreads : StreamMode::kInline);
   const Peaks a = peaks_of(expected), b = peaks_of(found);
   EXPECT_GT(b.size(), 0u);
   EXPECT_EQ(a, b);
-  const Comparison c = compare(make_trace_document(schedule, expected), make_trace_document(schedule, found));
+  const Comparison c =
+      compare(make_trace_document(schedule, expected), make_trace_document(schedule, found));
   EXPECT_TRUE(c.order_equal);
   EXPECT_TRUE(c.bytes_equal);
   EXPECT_EQ(c.ranks, schedule.world);

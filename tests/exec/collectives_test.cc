@@ -1,4 +1,5 @@
-// Collectives on data whose exact result is known, over worlds, types and operations (as gloo's and nccl-tests' checks do).
+// Collectives on data whose exact result is known, over worlds, types and operations (as gloo's and
+// nccl-tests' checks do).
 
 #include <cmath>
 #include <functional>
@@ -17,8 +18,11 @@ namespace {
 constexpr std::int64_t kShard = 5;
 using Values = std::vector<double>;
 
-/// Small whole numbers: exact in every type, also when summed over 16 ranks (at most 16 * 6 = 96 < 2^7).
-double value(std::int64_t rank, std::int64_t i) { return static_cast<double>((rank * 7 + i * 3) % 7); }
+/// Small whole numbers: exact in every type, also when summed over 16 ranks (at most 16 * 6 = 96 <
+/// 2^7).
+double value(std::int64_t rank, std::int64_t i) {
+  return static_cast<double>((rank * 7 + i * 3) % 7);
+}
 
 struct Case {
   std::int64_t world;
@@ -167,7 +171,8 @@ TEST_P(Collectives, BroadcastAndReduceFromEveryRoot) {
       target.set(Values(kShard, 9));
       c.output = target.view();
       transport->collective(c, Time(0));
-      EXPECT_EQ(target.values(), r == root ? reduced(ReduceOp::kSum, 0, kShard) : Values(kShard, 9));
+      EXPECT_EQ(target.values(),
+                r == root ? reduced(ReduceOp::kSum, 0, kShard) : Values(kShard, 9));
     });
     sequence += 2;
   }
@@ -191,7 +196,8 @@ TEST_P(Collectives, AllToAll) {
 TEST_P(Collectives, SendAndReceiveAroundARing) {
   if (world == 1) GTEST_SKIP() << "needs a peer";
   on_all_ranks([&](std::int64_t r) {
-    // Rank 0 sends first, the others receive first: a chain, then a full exchange between neighbours 0 and 1.
+    // Rank 0 sends first, the others receive first: a chain, then a full exchange between
+    // neighbours 0 and 1.
     HostTensor in = filled(r, kShard), out({kShard}, dtype);
     CollectiveCall send = call(r, CollectiveKind::kSendReceive), receive = send;
     send.root = static_cast<std::int32_t>((r + 1) % world);
@@ -228,7 +234,9 @@ TEST_P(Collectives, AverageDividesTheSum) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const std::int64_t world : {1, 2, 3, 4, 8, 16}) {
-    for (const DType t : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt64, DType::kUInt8}) all.push_back({world, t});
+    for (const DType t :
+         {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt64, DType::kUInt8})
+      all.push_back({world, t});
   }
   return all;
 }
@@ -237,7 +245,8 @@ INSTANTIATE_TEST_SUITE_P(Grid, Collectives, ::testing::ValuesIn(cases()), [](con
 });
 
 TEST(Transport, Bfloat16AddsInFp32AndRoundsOnce) {
-  // 256 + 1 + 1: rounding after each addition would stay at 256 (ulp 2, ties to even); once at the end gives 258.
+  // 256 + 1 + 1: rounding after each addition would stay at 256 (ulp 2, ties to even); once at the
+  // end gives 258.
   RunControl control(std::chrono::milliseconds(20'000));
   const auto transport = make_shared_memory_transport(control);
   std::vector<std::thread> threads;

@@ -1,5 +1,5 @@
-// Emulated durations: nominal chaining, checked by bounds that hold on any machine (never early; not later than the
-// tolerance unless an overrun is reported).
+// Emulated durations: nominal chaining, checked by bounds that hold on any machine (never early;
+// not later than the tolerance unless an overrun is reported).
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@ namespace {
 
 using testing::ProgramMaker;
 
-/// Per step: rank-dependent work A on stream 0, an all-reduce on stream 1 after it, work B on stream 0 beside the
-/// all-reduce, work C on stream 0 after both.
+/// Per step: rank-dependent work A on stream 0, an all-reduce on stream 1 after it, work B on
+/// stream 0 beside the all-reduce, work C on stream 0 after both.
 struct Overlap {
   Overlap() : m({"compute", "communication"}) {
     const BufferId a = m.buffer("a", 16), b = m.buffer("b", 16);
@@ -39,7 +39,8 @@ struct Overlap {
     EmulatedTimes e;
     for (std::size_t p = 0; p < 2; ++p) {
       std::vector<Time> device(schedule.programs[p].instructions.size());
-      device[first] = milliseconds(p == 0 ? 2 : 6);  // the slower rank decides when the all-reduce starts
+      device[first] =
+          milliseconds(p == 0 ? 2 : 6);  // the slower rank decides when the all-reduce starts
       device[reduce] = milliseconds(5);
       device[second] = milliseconds(3);
       device[third] = milliseconds(4);
@@ -48,7 +49,8 @@ struct Overlap {
     e.tolerance = milliseconds(20);
     return e;
   }
-  /// max(6, 2) + max(5, 3) + 4: the all-reduce starts when the slower rank is there and hides the second fill.
+  /// max(6, 2) + max(5, 3) + 4: the all-reduce starts when the slower rank is there and hides the
+  /// second fill.
   static constexpr Time kStep = milliseconds(15);
 
   ProgramMaker m;
@@ -96,7 +98,8 @@ TEST(Emulation, HostTimeCounts) {
   RunOptions o;
   o.emulate = overlap.times();
   for (const auto& d : o.emulate->device) o.emulate->host.emplace_back(d.size());
-  o.emulate->host[0][overlap.first] = milliseconds(10);  // rank 0 issues its first work late: 10 + 2 > 6
+  o.emulate->host[0][overlap.first] =
+      milliseconds(10);  // rank 0 issues its first work late: 10 + 2 > 6
   const RunResult result = run(overlap.schedule, o);
   EXPECT_GE(last_end(result.trace), milliseconds(12 + 5 + 4));
 }
@@ -125,7 +128,8 @@ TEST(Emulation, CollectivesOfOneCommunicatorRunOneAfterTheOther) {
 TEST(Emulation, TimesComeFromAPredictedTrace) {
   const Overlap overlap;
   Trace predicted;
-  const auto span = [&](std::int32_t rank, Lane lane, std::uint32_t instruction, std::int32_t step, int ms) {
+  const auto span = [&](std::int32_t rank, Lane lane, std::uint32_t instruction, std::int32_t step,
+                        int ms) {
     Span s;
     s.rank = rank;
     s.lane = lane;

@@ -1,4 +1,5 @@
-// Kernels against plain double-precision references; gradients against central differences of those references.
+// Kernels against plain double-precision references; gradients against central differences of those
+// references.
 
 #include <cmath>
 #include <limits>
@@ -19,11 +20,13 @@ class ByType : public ::testing::TestWithParam<DType> {
   /// Error of one rounding of the result plus that of the fp32 arithmetic inside.
   double tolerance = rounding_of(GetParam()) * 1.01 + 1e-6;
 };
-INSTANTIATE_TEST_SUITE_P(Types, ByType, ::testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
+INSTANTIATE_TEST_SUITE_P(Types, ByType,
+                         ::testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
                          [](const auto& i) { return std::string(name_of(i.param)); });
 
 TEST(Convert, BFloat16RoundsToNearestEven) {
-  // 1 + 2^-8 lies between 1 and 1 + 2^-7: ties to even = 1; 1 + 3*2^-8 ties to 1 + 2^-6; a bit more goes up.
+  // 1 + 2^-8 lies between 1 and 1 + 2^-7: ties to even = 1; 1 + 3*2^-8 ties to 1 + 2^-6; a bit more
+  // goes up.
   HostTensor t({3}, DType::kBFloat16);
   t.set({1 + 1.0 / 256, 1 + 3.0 / 256, 1 + 1.01 / 256});
   EXPECT_EQ(t.values(), (Values{1, 1 + 1.0 / 64, 1 + 1.0 / 128}));
@@ -42,7 +45,8 @@ TEST_P(ByType, MatmulOverLayouts) {
   for (const std::vector<int>& order_a : {std::vector<int>{0, 1, 2}, {0, 2, 1}, {1, 0, 2}}) {
     for (const std::vector<int>& order_b : {std::vector<int>{0, 1}, {1, 0}}) {
       for (const std::int64_t gap : {0, 1}) {
-        HostTensor a({2, 3, 4}, type, order_a, gap), b({4, 5}, type, order_b, gap), c({2, 3, 5}, type, {1, 0, 2}, gap);
+        HostTensor a({2, 3, 4}, type, order_a, gap), b({4, 5}, type, order_b, gap),
+            c({2, 3, 5}, type, {1, 0, 2}, gap);
         a.wave(0.3);
         b.wave(1.1);
         Call{OpKind::kMatmul, {a, b}, {c}, {}}.run();
@@ -73,7 +77,8 @@ TEST_P(ByType, MatmulBroadcastsTheBatchAndAddsTheBias) {
       for (std::size_t i = 0; i < 3; ++i) {
         for (std::size_t j = 0; j < 3; ++j) {
           double sum = z[j];
-          for (std::size_t k = 0; k < 4; ++k) sum += x[((p * 2 + q) * 3 + i) * 4 + k] * y[(p * 4 + k) * 3 + j];
+          for (std::size_t k = 0; k < 4; ++k)
+            sum += x[((p * 2 + q) * 3 + i) * 4 + k] * y[(p * 4 + k) * 3 + j];
           expected.push_back(sum);
         }
       }
@@ -140,7 +145,11 @@ TEST_P(ByType, ActivationsAndTheirGradients) {
       {OpKind::kRelu, OpKind::kReluBackward, {}, [](double x) { return x > 0 ? x : 0; }, true},
       {OpKind::kSigmoid, OpKind::kSigmoidBackward, {}, sigmoid, true},
       {OpKind::kTanh, OpKind::kTanhBackward, {}, [](double x) { return std::tanh(x); }, true},
-      {OpKind::kSoftplus, OpKind::kSoftplusBackward, {}, [](double x) { return std::log1p(std::exp(x)); }, false},
+      {OpKind::kSoftplus,
+       OpKind::kSoftplusBackward,
+       {},
+       [](double x) { return std::log1p(std::exp(x)); },
+       false},
   };
   for (const Row& row : rows) {
     HostTensor x({4, 7}, type, {1, 0}), y({4, 7}, type), grad({4, 7}, type), gx({4, 7}, type);
@@ -156,7 +165,8 @@ TEST_P(ByType, ActivationsAndTheirGradients) {
     for (std::size_t i = 0; i < g.size(); ++i) {
       expected_gradient.push_back(g[i] * (row.f(at[i] + 1e-6) - row.f(at[i] - 1e-6)) / 2e-6);
     }
-    // A rounded result as operand costs one more rounding of the gradient, near saturation more: 4 roundings.
+    // A rounded result as operand costs one more rounding of the gradient, near saturation more: 4
+    // roundings.
     expect_near(gx.values(), expected_gradient, 4 * tolerance, std::string(name_of(row.backward)));
   }
 }
@@ -244,7 +254,8 @@ TEST(Kernels, NormsAndClipping) {
 }
 
 TEST(Kernels, ListsForSharding) {
-  // Two parameters [5, 2] and [3] over 2 ranks: rows padded to 6 and 4, so each rank's part is 3 * 2 + 2 = 8 elements.
+  // Two parameters [5, 2] and [3] over 2 ranks: rows padded to 6 and 4, so each rank's part is 3 *
+  // 2 + 2 = 8 elements.
   HostTensor g1({5, 2}, DType::kBFloat16), g2({3}, DType::kBFloat16), packed({2, 9});
   g1.set({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
   g2.set({11, 12, 13});
@@ -280,7 +291,8 @@ TEST(Kernels, FlattenUnflattenCat) {
 }
 
 TEST_P(ByType, LayerNormAndItsGradients) {
-  HostTensor x({3, 5}, type), weight({5}, type), bias({5}, type), y({3, 5}, type), mean({3, 1}), rstd({3, 1});
+  HostTensor x({3, 5}, type), weight({5}, type), bias({5}, type), y({3, 5}, type), mean({3, 1}),
+      rstd({3, 1});
   x.wave(0.4, 2);
   weight.wave(1.5);
   bias.wave(2.5);
@@ -291,7 +303,8 @@ TEST_P(ByType, LayerNormAndItsGradients) {
       double m = 0, v = 0;
       for (std::size_t i = 0; i < 5; ++i) m += xs[r * 5 + i] / 5;
       for (std::size_t i = 0; i < 5; ++i) v += (xs[r * 5 + i] - m) * (xs[r * 5 + i] - m) / 5;
-      for (std::size_t i = 0; i < 5; ++i) out.push_back((xs[r * 5 + i] - m) / std::sqrt(v + 1e-5) * w[i] + b[i]);
+      for (std::size_t i = 0; i < 5; ++i)
+        out.push_back((xs[r * 5 + i] - m) / std::sqrt(v + 1e-5) * w[i] + b[i]);
     }
     return out;
   };
@@ -302,9 +315,15 @@ TEST_P(ByType, LayerNormAndItsGradients) {
   const Values g = grad.values();
   Call{OpKind::kLayerNormBackward, {grad, x, mean, rstd, weight}, {gx}, {}}.run();
   Call{OpKind::kLayerNormBackwardGamma, {grad, x, mean, rstd}, {gw, gb}, {}}.run();
-  expect_near(gx.values(), gradient_of([&](const Values& v) { return dot(g, reference(v, w, b)); }, xs), tolerance + 1e-5);
-  expect_near(gw.values(), gradient_of([&](const Values& v) { return dot(g, reference(xs, v, b)); }, w), tolerance + 1e-5);
-  expect_near(gb.values(), gradient_of([&](const Values& v) { return dot(g, reference(xs, w, v)); }, b), tolerance + 1e-5);
+  expect_near(gx.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(v, w, b)); }, xs),
+              tolerance + 1e-5);
+  expect_near(gw.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(xs, v, b)); }, w),
+              tolerance + 1e-5);
+  expect_near(gb.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(xs, w, v)); }, b),
+              tolerance + 1e-5);
 }
 
 TEST_P(ByType, RmsNormAndItsGradients) {
@@ -328,8 +347,12 @@ TEST_P(ByType, RmsNormAndItsGradients) {
   const Values g = grad.values();
   Call{OpKind::kRmsNormBackward, {grad, x, rstd, weight}, {gx}, {}}.run();
   Call{OpKind::kRmsNormBackwardGamma, {grad, x, rstd}, {gw}, {}}.run();
-  expect_near(gx.values(), gradient_of([&](const Values& v) { return dot(g, reference(v, w)); }, xs), tolerance + 1e-5);
-  expect_near(gw.values(), gradient_of([&](const Values& v) { return dot(g, reference(xs, v)); }, w), tolerance + 1e-5);
+  expect_near(gx.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(v, w)); }, xs),
+              tolerance + 1e-5);
+  expect_near(gw.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(xs, v)); }, w),
+              tolerance + 1e-5);
 }
 
 Values softmax_reference(const Values& x, std::size_t n, bool logarithm) {
@@ -337,7 +360,8 @@ Values softmax_reference(const Values& x, std::size_t n, bool logarithm) {
   for (std::size_t r = 0; r < x.size(); r += n) {
     double sum = 0;
     for (std::size_t i = r; i < r + n; ++i) sum += std::exp(x[i]);
-    for (std::size_t i = r; i < r + n; ++i) y[i] = logarithm ? x[i] - std::log(sum) : std::exp(x[i]) / sum;
+    for (std::size_t i = r; i < r + n; ++i)
+      y[i] = logarithm ? x[i] - std::log(sum) : std::exp(x[i]) / sum;
   }
   return y;
 }
@@ -350,9 +374,11 @@ TEST_P(ByType, SoftmaxAndLogSoftmax) {
     Call{logarithm ? OpKind::kLogSoftmax : OpKind::kSoftmax, {x}, {y}, {}}.run();
     const Values xs = x.values(), g = grad.values();
     expect_near(y.values(), softmax_reference(xs, 6, logarithm), tolerance);
-    Call{logarithm ? OpKind::kLogSoftmaxBackward : OpKind::kSoftmaxBackward, {grad, y}, {gx}, {-1}}.run();
+    Call{logarithm ? OpKind::kLogSoftmaxBackward : OpKind::kSoftmaxBackward, {grad, y}, {gx}, {-1}}
+        .run();
     const auto f = [&](const Values& v) { return dot(g, softmax_reference(v, 6, logarithm)); };
-    // The gradient uses the rounded result: its relative error enters up to |y| times (log-softmax: |y| <= 10).
+    // The gradient uses the rounded result: its relative error enters up to |y| times (log-softmax:
+    // |y| <= 10).
     expect_near(gx.values(), gradient_of(f, xs), 12 * tolerance);
   }
 }
@@ -366,7 +392,8 @@ TEST(Kernels, SoftmaxSurvivesLargeAndMaskedScores) {
 }
 
 TEST(Kernels, CrossEntropyEqualsItsDefinition) {
-  HostTensor x({4, 5}), logp({4, 5}), targets({4}, DType::kInt64), loss({}), weight({}), one({}), gp({4, 5}), gx({4, 5});
+  HostTensor x({4, 5}), logp({4, 5}), targets({4}, DType::kInt64), loss({}), weight({}), one({}),
+      gp({4, 5}), gx({4, 5});
   x.wave(0.3, 2);
   targets.set({0, 4, -100, 2});
   one.set({1});
@@ -417,11 +444,13 @@ TEST(Kernels, MeanSquaredError) {
   };
   EXPECT_NEAR(loss.values()[0], reference(x.values()), 1e-6);
   Call{OpKind::kMseLossBackward, {grad, x, y}, {gx}, {}}.run();
-  expect_near(gx.values(), gradient_of([&](const Values& v) { return 1.5 * reference(v); }, x.values()), 1e-5);
+  expect_near(gx.values(),
+              gradient_of([&](const Values& v) { return 1.5 * reference(v); }, x.values()), 1e-5);
 }
 
 TEST(Kernels, EmbeddingAndItsGradient) {
-  HostTensor weight({4, 3}), index({2, 3}, DType::kInt64), y({2, 3, 3}), grad({2, 3, 3}), gw({4, 3});
+  HostTensor weight({4, 3}), index({2, 3}, DType::kInt64), y({2, 3, 3}), grad({2, 3, 3}),
+      gw({4, 3});
   weight.wave(0.2);
   index.set({1, 3, 1, 0, 1, 1});
   grad.wave(0.9);
@@ -442,7 +471,8 @@ TEST(Kernels, EmbeddingAndItsGradient) {
 }
 
 TEST(Kernels, IndexedCopies) {
-  HostTensor x({3, 2}), index({2, 2}, DType::kInt64), y({2, 2}), z({3, 2}), rows({2}, DType::kInt64), picked({2, 2}), counts({3}, DType::kInt64);
+  HostTensor x({3, 2}), index({2, 2}, DType::kInt64), y({2, 2}), z({3, 2}),
+      rows({2}, DType::kInt64), picked({2, 2}), counts({3}, DType::kInt64);
   x.set({1, 2, 3, 4, 5, 6});
   index.set({2, 0, 1, 2});
   Call{OpKind::kGather, {x, index}, {y}, {0}}.run();
@@ -488,13 +518,17 @@ struct AttentionReference {
       for (std::int64_t j = 0; j < t; ++j) {
         if (causal && j > query + t - s) continue;
         double score = 0;
-        for (std::int64_t e = 0; e < d; ++e) score += q[static_cast<std::size_t>(i * d + e)] * k[static_cast<std::size_t>((base + j) * d + e)];
+        for (std::int64_t e = 0; e < d; ++e)
+          score += q[static_cast<std::size_t>(i * d + e)] *
+                   k[static_cast<std::size_t>((base + j) * d + e)];
         sum += p[static_cast<std::size_t>(j)] = std::exp(score / std::sqrt(static_cast<double>(d)));
       }
       lse.push_back(std::log(sum));
       for (std::int64_t e = 0; e < d; ++e) {
         double o = 0;
-        for (std::int64_t j = 0; j < t; ++j) o += p[static_cast<std::size_t>(j)] / sum * v[static_cast<std::size_t>((base + j) * d + e)];
+        for (std::int64_t j = 0; j < t; ++j)
+          o += p[static_cast<std::size_t>(j)] / sum *
+               v[static_cast<std::size_t>((base + j) * d + e)];
         out.push_back(o);
       }
     }
@@ -508,7 +542,8 @@ TEST_P(ByType, AttentionAndItsGradients) {
       // Memory order [b, s, h, d], as views of projections have it.
       const std::vector<int> layout{0, 2, 1, 3};
       const std::int64_t b = 2, h = 4, s = 3, t = 5, d = 4;
-      HostTensor q({b, h, s, d}, type, layout), k({b, kv, t, d}, type, layout), v({b, kv, t, d}, type, layout);
+      HostTensor q({b, h, s, d}, type, layout), k({b, kv, t, d}, type, layout),
+          v({b, kv, t, d}, type, layout);
       HostTensor o({b, h, s, d}, type, layout), lse({b, h, s}), go({b, h, s, d}, type, layout);
       q.wave(0.1, 2);
       k.wave(0.7, 2);
@@ -521,20 +556,29 @@ TEST_P(ByType, AttentionAndItsGradients) {
       const Values exact = f(qs, ks, vs);
       expect_near(o.values(), exact, tolerance);
       expect_near(lse.values(), f.lse, 1e-5);
-      HostTensor gq({b, h, s, d}, type, layout), gk({b, kv, t, d}, type), gv({b, kv, t, d}, type, layout);
+      HostTensor gq({b, h, s, d}, type, layout), gk({b, kv, t, d}, type),
+          gv({b, kv, t, d}, type, layout);
       Call{OpKind::kFlashAttentionBackward, {go, q, k, v, o, lse}, {gq, gk, gv}, {flag}}.run();
       // The rounded output enters the row sums: a few roundings.
       const double bound = 4 * tolerance + 1e-5;
-      expect_near(gq.values(), gradient_of([&](const Values& x) { return dot(g, f(x, ks, vs)); }, qs), bound, "gq");
-      expect_near(gk.values(), gradient_of([&](const Values& x) { return dot(g, f(qs, x, vs)); }, ks), bound, "gk");
-      expect_near(gv.values(), gradient_of([&](const Values& x) { return dot(g, f(qs, ks, x)); }, vs), bound, "gv");
+      expect_near(gq.values(),
+                  gradient_of([&](const Values& x) { return dot(g, f(x, ks, vs)); }, qs), bound,
+                  "gq");
+      expect_near(gk.values(),
+                  gradient_of([&](const Values& x) { return dot(g, f(qs, x, vs)); }, ks), bound,
+                  "gk");
+      expect_near(gv.values(),
+                  gradient_of([&](const Values& x) { return dot(g, f(qs, ks, x)); }, vs), bound,
+                  "gv");
     }
   }
 }
 
 TEST(Kernels, AttentionMasksAndWindows) {
-  // One head, d = 1, q = 0: every visible key has the same weight, so the output is the mean of the visible values.
-  HostTensor q({1, 1, 4, 1}), k({1, 1, 4, 1}), v({1, 1, 4, 1}), o({1, 1, 4, 1}), mask({4, 4}, DType::kBool);
+  // One head, d = 1, q = 0: every visible key has the same weight, so the output is the mean of the
+  // visible values.
+  HostTensor q({1, 1, 4, 1}), k({1, 1, 4, 1}), v({1, 1, 4, 1}), o({1, 1, 4, 1}),
+      mask({4, 4}, DType::kBool);
   q.set({0, 0, 0, 0});
   k.set({1, 2, 3, 4});
   v.set({1, 2, 3, 4});
@@ -553,15 +597,21 @@ TEST(Kernels, ConvolutionAndItsGradients) {
   // stride 2, padding 1: (5 + 2 - 3) / 2 + 1 = 3 rows, (4 + 2 - 2) / 2 + 1 = 3 columns
   const auto reference = [](const Values& xs, const Values& ws, const Values& bs) {
     Values out;
-    for (int n = 0; n < 2; ++n) for (int f = 0; f < 3; ++f) for (int i = 0; i < 3; ++i) for (int j = 0; j < 3; ++j) {
-      double sum = bs[static_cast<std::size_t>(f)];
-      for (int c = 0; c < 2; ++c) for (int r = 0; r < 3; ++r) for (int s = 0; s < 2; ++s) {
-        const int row = 2 * i + r - 1, column = 2 * j + s - 1;
-        if (row < 0 || column < 0 || row >= 5 || column >= 4) continue;
-        sum += xs[static_cast<std::size_t>(((n * 2 + c) * 5 + row) * 4 + column)] * ws[static_cast<std::size_t>(((f * 2 + c) * 3 + r) * 2 + s)];
-      }
-      out.push_back(sum);
-    }
+    for (int n = 0; n < 2; ++n)
+      for (int f = 0; f < 3; ++f)
+        for (int i = 0; i < 3; ++i)
+          for (int j = 0; j < 3; ++j) {
+            double sum = bs[static_cast<std::size_t>(f)];
+            for (int c = 0; c < 2; ++c)
+              for (int r = 0; r < 3; ++r)
+                for (int s = 0; s < 2; ++s) {
+                  const int row = 2 * i + r - 1, column = 2 * j + s - 1;
+                  if (row < 0 || column < 0 || row >= 5 || column >= 4) continue;
+                  sum += xs[static_cast<std::size_t>(((n * 2 + c) * 5 + row) * 4 + column)] *
+                         ws[static_cast<std::size_t>(((f * 2 + c) * 3 + r) * 2 + s)];
+                }
+            out.push_back(sum);
+          }
     return out;
   };
   Call{OpKind::kConv2d, {x, w, bias}, {y}, {2, 1}}.run();
@@ -571,9 +621,12 @@ TEST(Kernels, ConvolutionAndItsGradients) {
   grad.wave(2);
   const Values g = grad.values();
   Call{OpKind::kConv2dBackward, {grad, x, w}, {gx, gw, gb}, {2, 1}}.run();
-  expect_near(gx.values(), gradient_of([&](const Values& v) { return dot(g, reference(v, ws, bs)); }, xs), 1e-5);
-  expect_near(gw.values(), gradient_of([&](const Values& v) { return dot(g, reference(xs, v, bs)); }, ws), 1e-5);
-  expect_near(gb.values(), gradient_of([&](const Values& v) { return dot(g, reference(xs, ws, v)); }, bs), 1e-5);
+  expect_near(gx.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(v, ws, bs)); }, xs), 1e-5);
+  expect_near(gw.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(xs, v, bs)); }, ws), 1e-5);
+  expect_near(gb.values(),
+              gradient_of([&](const Values& v) { return dot(g, reference(xs, ws, v)); }, bs), 1e-5);
 }
 
 TEST(Kernels, GroupedMatmul) {
@@ -597,12 +650,14 @@ TEST(Optimizer, AdamWByHand) {
   for (int t = 1; t <= 3; ++t) {
     g.wave(0.3 * t);
     const Values grad = g.values();
-    Call{OpKind::kFusedAdamW, {p, g, m, v, step}, {p, m, v, step}, {lr, b1, b2, eps, wd}, t - 1}.run();
+    Call{OpKind::kFusedAdamW, {p, g, m, v, step}, {p, m, v, step}, {lr, b1, b2, eps, wd}, t - 1}
+        .run();
     for (std::size_t i = 0; i < 3; ++i) {
       ep[i] *= 1 - lr * wd;
       em[i] = b1 * em[i] + (1 - b1) * grad[i];
       ev[i] = b2 * ev[i] + (1 - b2) * grad[i] * grad[i];
-      ep[i] -= lr / (1 - std::pow(b1, t)) * em[i] / (std::sqrt(ev[i]) / std::sqrt(1 - std::pow(b2, t)) + eps);
+      ep[i] -= lr / (1 - std::pow(b1, t)) * em[i] /
+               (std::sqrt(ev[i]) / std::sqrt(1 - std::pow(b2, t)) + eps);
     }
     expect_near(p.values(), ep, 1e-6);
     expect_near(m.values(), em, 1e-6);

@@ -31,8 +31,8 @@ class ProgramMaker {
   }
 
   /// Contiguous view of a buffer.
-  TensorId tensor(BufferId b, std::initializer_list<std::int64_t> shape, DType dtype = DType::kFloat32,
-                  std::int64_t offset = 0) {
+  TensorId tensor(BufferId b, std::initializer_list<std::int64_t> shape,
+                  DType dtype = DType::kFloat32, std::int64_t offset = 0) {
     Tensor t;
     t.buffer = b;
     t.dtype = dtype;
@@ -63,7 +63,8 @@ class ProgramMaker {
   std::uint32_t alloc(BufferId b) { return emit(InstructionKind::kAlloc, b.value); }
   std::uint32_t free(BufferId b) { return emit(InstructionKind::kFree, b.value); }
 
-  std::uint32_t launch(OpKind op, std::initializer_list<TensorId> inputs, std::initializer_list<TensorId> outputs,
+  std::uint32_t launch(OpKind op, std::initializer_list<TensorId> inputs,
+                       std::initializer_list<TensorId> outputs,
                        std::initializer_list<double> attributes = {}, StreamIndex stream = 0) {
     Launch l;
     l.op = op;
@@ -77,11 +78,12 @@ class ProgramMaker {
     p_.operands.insert(p_.operands.end(), outputs);
     p_.attributes.insert(p_.attributes.end(), attributes);
     p_.launches.push_back(l);
-    return emit(InstructionKind::kLaunch, static_cast<std::uint32_t>(p_.launches.size() - 1), stream);
+    return emit(InstructionKind::kLaunch, static_cast<std::uint32_t>(p_.launches.size() - 1),
+                stream);
   }
 
-  std::uint32_t collective(CollectiveKind kind, ReduceOp op, TensorId in, TensorId out, StreamIndex stream,
-                           std::uint32_t group = 0, std::int32_t root = 0) {
+  std::uint32_t collective(CollectiveKind kind, ReduceOp op, TensorId in, TensorId out,
+                           StreamIndex stream, std::uint32_t group = 0, std::int32_t root = 0) {
     Collective c;
     c.kind = kind;
     c.op = op;
@@ -92,7 +94,8 @@ class ProgramMaker {
     c.group = GroupId(group);
     c.root = root;
     p_.collectives.push_back(c);
-    return emit(InstructionKind::kCollective, static_cast<std::uint32_t>(p_.collectives.size() - 1), stream);
+    return emit(InstructionKind::kCollective, static_cast<std::uint32_t>(p_.collectives.size() - 1),
+                stream);
   }
 
   std::uint32_t input_copy(int input, TensorId to, StreamIndex stream = 0) {

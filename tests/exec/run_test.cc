@@ -14,10 +14,12 @@ namespace {
 using testing::ProgramMaker;
 
 constexpr StreamIndex kCompute = 0, kGather = 1, kReduce = 2;
-constexpr std::int64_t kRows = 8, kColumns = 3, kTokens = 2;   // weight [8, 3], sharded over at most 4 ranks by rows
+constexpr std::int64_t kRows = 8, kColumns = 3,
+                       kTokens = 2;  // weight [8, 3], sharded over at most 4 ranks by rows
 
-/// One linear layer y = x wᵀ with a sharded weight and the loss sum(y): gather, matmul, gradient, reduce-scatter, SGD.
-/// `wait_for_gather` off plants the bug of a use that never waited; `free_early` frees the weight before its last use.
+/// One linear layer y = x wᵀ with a sharded weight and the loss sum(y): gather, matmul, gradient,
+/// reduce-scatter, SGD. `wait_for_gather` off plants the bug of a use that never waited;
+/// `free_early` frees the weight before its last use.
 struct TinySchedule {
   explicit TinySchedule(std::int64_t world, bool wait_for_gather = true, bool free_early = false)
       : m({"compute", "gather", "reduce"}) {
@@ -37,7 +39,8 @@ struct TinySchedule {
     const BufferId whole = m.buffer("weight", kRows * kColumns * 4, kGather);
     const TensorId weight = m.tensor(whole, {kRows, kColumns});
     m.alloc(whole);
-    gather = m.collective(CollectiveKind::kAllGather, ReduceOp::kNone, local_flat, m.tensor(whole, {kRows * kColumns}), kGather);
+    gather = m.collective(CollectiveKind::kAllGather, ReduceOp::kNone, local_flat,
+                          m.tensor(whole, {kRows * kColumns}), kGather);
     if (wait_for_gather) m.wait_stream(kCompute, kGather);
     const BufferId y = m.buffer("y", kTokens * kRows * 4), loss = m.buffer("loss", 4);
     const TensorId yt = m.tensor(y, {kTokens, kRows}), loss_t = m.tensor(loss, {1});
@@ -56,7 +59,8 @@ struct TinySchedule {
     const BufferId reduced = m.buffer("reduced gradient", shard * kColumns * 4, kReduce);
     const TensorId reduced_t = m.tensor(reduced, {shard * kColumns});
     m.alloc(reduced);
-    m.collective(CollectiveKind::kReduceScatter, ReduceOp::kAverage, m.tensor(grad, {kRows * kColumns}), reduced_t, kReduce);
+    m.collective(CollectiveKind::kReduceScatter, ReduceOp::kAverage,
+                 m.tensor(grad, {kRows * kColumns}), reduced_t, kReduce);
     m.wait_stream(kCompute, kReduce);
     m.launch(OpKind::kSgdUpdate, {local_flat, reduced_t}, {local_flat}, {0.5});
     for (const BufferId b : {x, y, loss, grad, reduced}) m.free(b);
@@ -80,7 +84,9 @@ struct TinySchedule {
   std::uint32_t gather = 0, product = 0;
 };
 
-double initial(const std::string&, const std::vector<std::int64_t>&, std::int64_t i) { return 0.25 * static_cast<double>(i); }
+double initial(const std::string&, const std::vector<std::int64_t>&, std::int64_t i) {
+  return 0.25 * static_cast<double>(i);
+}
 
 /// Small whole numbers, so that every sum is exact.
 void whole_numbers(const ModelInput&, const BatchPosition& at, const TensorView& out) {
@@ -106,7 +112,8 @@ struct Expected {
 };
 Expected train_unsharded(std::int64_t world, int steps) {
   Expected e;
-  for (std::int64_t i = 0; i < kRows * kColumns; ++i) e.weight.push_back(0.25 * static_cast<double>(i));
+  for (std::int64_t i = 0; i < kRows * kColumns; ++i)
+    e.weight.push_back(0.25 * static_cast<double>(i));
   for (int step = 0; step < steps; ++step) {
     double loss = 0;
     std::vector<double> gradient(kColumns, 0.0);
@@ -114,7 +121,8 @@ Expected train_unsharded(std::int64_t world, int steps) {
       for (std::int64_t i = 0; i < kTokens * kColumns; ++i) {
         const double x = static_cast<double>((i * 5 + rank * 3 + step) % 7 - 3);
         gradient[static_cast<std::size_t>(i % kColumns)] += x;
-        for (std::int64_t r = 0; r < kRows; ++r) loss += x * e.weight[static_cast<std::size_t>(r * kColumns + i % kColumns)];
+        for (std::int64_t r = 0; r < kRows; ++r)
+          loss += x * e.weight[static_cast<std::size_t>(r * kColumns + i % kColumns)];
       }
     }
     e.losses.push_back(loss / static_cast<double>(world));
@@ -134,27 +142,31 @@ TEST_P(TinyRun, TrainsAsTheUnshardedModel) {
   const RunResult result = run(TinySchedule(world).schedule, o);
   const Expected expected = train_unsharded(world, 3);
   ASSERT_EQ(result.trace.losses.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_FLOAT_EQ(result.trace.losses[i], expected.losses[i]) << i;
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_FLOAT_EQ(result.trace.losses[i], expected.losses[i]) << i;
   const std::vector<double>& weight = result.parameters.at("weight").values;
   ASSERT_EQ(weight.size(), expected.weight.size());
-  for (std::size_t i = 0; i < weight.size(); ++i) EXPECT_FLOAT_EQ(weight[i], expected.weight[i]) << i;
+  for (std::size_t i = 0; i < weight.size(); ++i)
+    EXPECT_FLOAT_EQ(weight[i], expected.weight[i]) << i;
 }
 
 TEST_P(TinyRun, MeasuresMemoryToTheByte) {
   const auto [world, mode] = GetParam();
   const RunResult result = run(TinySchedule(world).schedule, options(mode));
-  // All buffers are below 512 B and take 512 B each; at the peak seven are live: shard, x, weight, y, loss, gradient,
-  // reduced gradient.
+  // All buffers are below 512 B and take 512 B each; at the peak seven are live: shard, x,
+  // weight, y, loss, gradient, reduced gradient.
   ASSERT_EQ(result.trace.step_memory.size(), static_cast<std::size_t>(world));
   for (const StepMemory& m : result.trace.step_memory) {
     EXPECT_EQ(m.allocated_peak.value, 7 * 512);
-    EXPECT_EQ(m.reserved_peak.value, 3 * (2 << 20));  // one small segment in each of three pools
+    EXPECT_EQ(m.reserved_peak.value,
+              3 * (2 << 20));  // one small segment in each of three pools
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TinyRun,
                          ::testing::Combine(::testing::Values(1, 2, 4),
-                                            ::testing::Values(StreamMode::kInline, StreamMode::kThreads)));
+                                            ::testing::Values(StreamMode::kInline,
+                                                              StreamMode::kThreads)));
 
 TEST(Run, SameResultEveryTime) {
   const TinySchedule tiny(4);
@@ -178,7 +190,8 @@ TEST(Run, TraceHasEverySpanInOrder) {
   }
   const RankProgram& p = tiny.schedule.programs[0];
   EXPECT_EQ(host, 2 * (p.steps[0].end - p.steps[0].begin));
-  // One copy, six kernels (product, sum, observe, fill, product, sgd), two collectives on each rank.
+  // One copy, six kernels (product, sum, observe, fill, product, sgd), two collectives on each
+  // rank.
   EXPECT_EQ(device, 2 * 9);
 }
 
@@ -214,7 +227,8 @@ TEST(RunFailures, UseOfABufferNeverAllocated) {
   m.end_init();
   m.launch(OpKind::kFill, {}, {t});
   m.end_step();
-  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("never allocated"), std::string::npos);
+  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("never allocated"),
+            std::string::npos);
 }
 
 TEST(RunFailures, ReadOfBytesNeverWritten) {
@@ -225,7 +239,8 @@ TEST(RunFailures, ReadOfBytesNeverWritten) {
   m.alloc(b);
   m.launch(OpKind::kCopy, {m.tensor(a, {4})}, {m.tensor(b, {4})});
   m.end_step();
-  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("nothing wrote"), std::string::npos);
+  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("nothing wrote"),
+            std::string::npos);
 }
 
 TEST(RunFailures, ViewOutOfBounds) {
@@ -235,11 +250,13 @@ TEST(RunFailures, ViewOutOfBounds) {
   m.alloc(a);
   m.launch(OpKind::kFill, {}, {m.tensor(a, {4}, DType::kFloat32, 4)});
   m.end_step();
-  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("covers bytes 4 to 20"), std::string::npos);
+  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("covers bytes 4 to 20"),
+            std::string::npos);
 }
 
 TEST(RunFailures, MemoryTakenOverWhileAnotherStreamUsesIt) {
-  // a is read on stream 1 and freed at once; b takes the same block and is written on stream 0, which never waited.
+  // a is read on stream 1 and freed at once; b takes the same block and is written on stream 0,
+  // which never waited.
   for (const bool record : {false, true}) {
     ProgramMaker m({"compute", "other"});
     const BufferId a = m.buffer("a", 512), b = m.buffer("b", 512), c = m.buffer("c", 512);
@@ -289,7 +306,8 @@ TEST(RunFailures, StuckRankThatNobodyWaitsForIsNamed) {
   o.watchdog = std::chrono::milliseconds(100);
   o.faults.push_back({Fault::Kind::kHang, 0, 0, tiny.product});
   const std::string what = failure(tiny.schedule, o);
-  EXPECT_NE(what.find("rank 0 at instruction " + std::to_string(tiny.product)), std::string::npos) << what;
+  EXPECT_NE(what.find("rank 0 at instruction " + std::to_string(tiny.product)), std::string::npos)
+      << what;
 }
 
 TEST(RunFailures, CollectivesThatDoNotMatch) {
@@ -315,7 +333,8 @@ TEST(RunFailures, OutOfMemory) {
   m.end_init();
   m.alloc(a);
   m.end_step();
-  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("out of memory"), std::string::npos);
+  EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("out of memory"),
+            std::string::npos);
 }
 
 TEST(Run, RefusesTooManyRanks) {

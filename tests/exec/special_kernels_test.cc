@@ -1,4 +1,5 @@
-// Kernels that only some families need, against plain references; gradients against central differences.
+// Kernels that only some families need, against plain references; gradients against central
+// differences.
 
 #include <cmath>
 
@@ -18,7 +19,8 @@ double total(const Values& weights, const Values& values) {
 }
 
 TEST(SpecialKernels, DepthwiseConvolutionAndItsGradients) {
-  HostTensor x({2, 3, 5}), w({3, 1, 4}), y({2, 3, 8}), grad({2, 3, 8}), gx({2, 3, 5}), gw({3, 1, 4});
+  HostTensor x({2, 3, 5}), w({3, 1, 4}), y({2, 3, 8}), grad({2, 3, 8}), gx({2, 3, 5}),
+      gw({3, 1, 4});
   x.wave(0.2);
   w.wave(0.9);
   grad.wave(1.3);
@@ -29,7 +31,9 @@ TEST(SpecialKernels, DepthwiseConvolutionAndItsGradients) {
         double sum = 0;
         for (int t = 0; t < 4; ++t) {
           const int i = o + t - 3;
-          if (i >= 0 && i < 5) sum += xs[row * 5 + static_cast<std::size_t>(i)] * ws[row % 3 * 4 + static_cast<std::size_t>(t)];
+          if (i >= 0 && i < 5)
+            sum += xs[row * 5 + static_cast<std::size_t>(i)] *
+                   ws[row % 3 * 4 + static_cast<std::size_t>(t)];
         }
         out.push_back(sum);
       }
@@ -40,8 +44,10 @@ TEST(SpecialKernels, DepthwiseConvolutionAndItsGradients) {
   Call{OpKind::kConv1dDepthwise, {x, w}, {y}, {3}}.run();
   expect_near(y.values(), reference(xs, ws), 1e-6);
   Call{OpKind::kConv1dDepthwiseBackward, {grad, x, w}, {gx, gw}, {3}}.run();
-  expect_near(gx.values(), gradient_of([&](const Values& v) { return total(g, reference(v, ws)); }, xs), 1e-5);
-  expect_near(gw.values(), gradient_of([&](const Values& v) { return total(g, reference(xs, v)); }, ws), 1e-5);
+  expect_near(gx.values(),
+              gradient_of([&](const Values& v) { return total(g, reference(v, ws)); }, xs), 1e-5);
+  expect_near(gw.values(),
+              gradient_of([&](const Values& v) { return total(g, reference(xs, v)); }, ws), 1e-5);
 }
 
 TEST(SpecialKernels, AveragePool) {
@@ -66,7 +72,8 @@ TEST(SpecialKernels, TriangularSystemsIgnoreTheOtherHalfAndTheDiagonal) {
 }
 
 TEST(SpecialKernels, MaskedRows) {
-  HostTensor x({1, 3, 2}), mask({1, 3, 1}, DType::kBool), rows({1, 2}), y({1, 3, 2}), picked({1, 2});
+  HostTensor x({1, 3, 2}), mask({1, 3, 1}, DType::kBool), rows({1, 2}), y({1, 3, 2}),
+      picked({1, 2});
   x.set({1, 2, 3, 4, 5, 6});
   mask.set({0, 1, 0});
   rows.set({7, 8});
@@ -93,9 +100,13 @@ TEST(SpecialKernels, ElementWise) {
   Call{OpKind::kClamp, {x}, {y}, {-1, 2}}.run();
   EXPECT_EQ(y.values(), (Values{-1, 0.5, 2, 2}));
   Call{OpKind::kSoftplus, {x}, {y}, {}}.run();
-  expect_near(y.values(), {std::log1p(std::exp(-2.0)), std::log1p(std::exp(0.5)), std::log1p(std::exp(3.0)), 25}, 1e-6);
+  expect_near(
+      y.values(),
+      {std::log1p(std::exp(-2.0)), std::log1p(std::exp(0.5)), std::log1p(std::exp(3.0)), 25}, 1e-6);
   Call{OpKind::kSoftplusBackward, {grad, x}, {y}, {}}.run();
-  expect_near(y.values(), {1 / (1 + std::exp(2.0)), 2 / (1 + std::exp(-0.5)), 3 / (1 + std::exp(-3.0)), 4}, 1e-6);
+  expect_near(y.values(),
+              {1 / (1 + std::exp(2.0)), 2 / (1 + std::exp(-0.5)), 3 / (1 + std::exp(-3.0)), 4},
+              1e-6);
   Call{OpKind::kSign, {x}, {y}, {}}.run();
   EXPECT_EQ(y.values(), (Values{-1, 1, 1, 1}));
 }
@@ -112,9 +123,12 @@ TEST(SpecialKernels, NormsOfRowsAndSumsFromTheEnd) {
 }
 
 TEST(SpecialKernels, GradientOfAnAddedMask) {
-  // One head, two queries, two keys, value width 1: d loss / d mask of softmax(q k + mask) v by differences.
-  HostTensor q({1, 1, 2, 1}), k({1, 1, 2, 1}), v({1, 1, 2, 1}), mask({1, 1, 2, 2}), o({1, 1, 2, 1}), lse({1, 1, 2});
-  HostTensor go({1, 1, 2, 1}), gq({1, 1, 2, 1}), gk({1, 1, 2, 1}), gv({1, 1, 2, 1}), gmask({1, 1, 2, 2});
+  // One head, two queries, two keys, value width 1: d loss / d mask of softmax(q k + mask) v by
+  // differences.
+  HostTensor q({1, 1, 2, 1}), k({1, 1, 2, 1}), v({1, 1, 2, 1}), mask({1, 1, 2, 2}), o({1, 1, 2, 1}),
+      lse({1, 1, 2});
+  HostTensor go({1, 1, 2, 1}), gq({1, 1, 2, 1}), gk({1, 1, 2, 1}), gv({1, 1, 2, 1}),
+      gmask({1, 1, 2, 2});
   q.wave(0.1);
   k.wave(0.5);
   v.wave(0.8);
@@ -124,13 +138,16 @@ TEST(SpecialKernels, GradientOfAnAddedMask) {
   const auto loss = [&](const Values& m) {
     double sum = 0;
     for (std::size_t i = 0; i < 2; ++i) {
-      const double a = std::exp(qs[i] * ks[0] + m[2 * i]), b = std::exp(qs[i] * ks[1] + m[2 * i + 1]);
+      const double a = std::exp(qs[i] * ks[0] + m[2 * i]),
+                   b = std::exp(qs[i] * ks[1] + m[2 * i + 1]);
       sum += g[i] * (a * vs[0] + b * vs[1]) / (a + b);
     }
     return sum;
   };
   Call{OpKind::kEfficientAttention, {q, k, v, mask}, {o, lse}, {0, 1}}.run();
-  Call{OpKind::kEfficientAttentionBackward, {go, q, k, v, o, lse, mask}, {gq, gk, gv, gmask}, {0, 1}}.run();
+  Call{
+      OpKind::kEfficientAttentionBackward, {go, q, k, v, o, lse, mask}, {gq, gk, gv, gmask}, {0, 1}}
+      .run();
   expect_near(gmask.values(), gradient_of(loss, mask.values()), 1e-5);
 }
 

@@ -1,4 +1,5 @@
-// Any bytes are a model, graph file or Hugging Face config, or refused with an InputError; nothing else may happen.
+// Any bytes are a model, graph file or Hugging Face config, or refused with an InputError; nothing
+// else may happen.
 
 #include <cstddef>
 #include <cstdint>

@@ -40,7 +40,8 @@ TEST(Catalogue, EveryGpuTypeLoadsAndHasAUsualBox) {
   }
 }
 
-// NVIDIA H100 SXM data sheet: 80 GB, 3.35 TB/s, 989 TFLOP/s dense bf16, 132 SMs, NVLink 900 GB/s both ways.
+// NVIDIA H100 SXM data sheet: 80 GB, 3.35 TB/s, 989 TFLOP/s dense bf16, 132 SMs, NVLink 900 GB/s
+// both ways.
 TEST(Catalogue, DgxH100CarriesTheDataSheet) {
   const auto machine = load_hardware("dgx-h100");
   EXPECT_EQ(machine.gpus_per_node(), 8);
@@ -54,11 +55,13 @@ TEST(Catalogue, DgxH100CarriesTheDataSheet) {
   EXPECT_DOUBLE_EQ(machine.network.nic_rate.value, 50e9);
   EXPECT_EQ(machine.network.nics.count(), 8);
   // 81559 MiB as nvidia-smi prints less 0.55 GiB of context
-  EXPECT_NEAR(static_cast<double>(machine.gpu.allocatable_memory().value), (81559.0 - 0.55 * 1024) * 1048576, 1.0);
+  EXPECT_NEAR(static_cast<double>(machine.gpu.allocatable_memory().value),
+              (81559.0 - 0.55 * 1024) * 1048576, 1.0);
 }
 
 TEST(Catalogue, NamesThatUsersTypeMeanWhatTheySay) {
-  for (const auto* name : {"dgx-h100", "hgx-h200", "dgx-a100-80", "dgx-a100-40", "dgx-b200", "8x-l40s", "8x-rtx4090"}) {
+  for (const auto* name : {"dgx-h100", "hgx-h200", "dgx-a100-80", "dgx-a100-40", "dgx-b200",
+                           "8x-l40s", "8x-rtx4090"}) {
     EXPECT_EQ(load_hardware(name).gpus_per_node(), 8) << name;
   }
   const auto v100 = load_hardware("4x-v100");

@@ -12,7 +12,8 @@ namespace foreshard {
 namespace {
 
 // Form of nvidia-smi topo -m on an HGX A100 with NICs, affinity columns and legend.
-constexpr const char* kA100 = R"(	GPU0	GPU1	GPU2	GPU3	mlx5_0	mlx5_1	CPU Affinity	NUMA Affinity
+constexpr const char* kA100 =
+    R"(	GPU0	GPU1	GPU2	GPU3	mlx5_0	mlx5_1	CPU Affinity	NUMA Affinity
 GPU0	 X 	NV12	NV12	NV12	PXB	SYS	0-23	0
 GPU1	NV12	 X 	NV12	NV12	PXB	SYS	0-23	0
 GPU2	NV12	NV12	 X 	NV12	SYS	PXB	24-47	1
@@ -35,12 +36,14 @@ std::string error_of(const std::string& text, bool xml = false) {
   return "no error";
 }
 
-// NVLink hides the paths between sockets; the NUMA column shows them (shape of an 8-GPU box, cut down to four).
+// NVLink hides the paths between sockets; the NUMA column shows them (shape of an 8-GPU box, cut
+// down to four).
 TEST(SmiTopology, NumaColumnShowsTheSocketsBehindNvlink) {
   const auto t = parse_smi_topology(
       "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
       "GPU0\t X \tNV12\tNV12\tNV12\t0-23\t0\nGPU1\tNV12\t X \tNV12\tNV12\t0-23\t0\n"
-      "GPU2\tNV12\tNV12\t X \tNV12\t24-47\t1\nGPU3\tNV12\tNV12\tNV12\t X \t24-47\t1\n", "topo");
+      "GPU2\tNV12\tNV12\t X \tNV12\t24-47\t1\nGPU3\tNV12\tNV12\tNV12\t X \t24-47\t1\n",
+      "topo");
   EXPECT_EQ(t.sockets, 2);
 }
 
@@ -60,7 +63,8 @@ TEST(SmiTopology, PhbMeansPcieOnly) {
   const auto t = parse_smi_topology(
       "        GPU0    GPU1    CPU Affinity    NUMA Affinity\n"
       "GPU0     X      PHB     0-11            N/A\n"
-      "GPU1    PHB      X      0-11            N/A\n", "topo.txt");
+      "GPU1    PHB      X      0-11            N/A\n",
+      "topo.txt");
   EXPECT_EQ(t.fabric, FabricKind::kPcie);
   EXPECT_EQ(t.links_per_gpu, 0);
   EXPECT_EQ(t.sockets, 1);
@@ -70,7 +74,8 @@ TEST(SmiTopology, BridgesAndSocketsAreSeen) {
   const auto t = parse_smi_topology(
       "\x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\x1b[0m\n"
       "GPU0\t X\tNV4\tSYS\tSYS\t0-7\nGPU1\tNV4\t X\tSYS\tSYS\t0-7\n"
-      "GPU2\tSYS\tSYS\t X\tNV4\t8-15\nGPU3\tSYS\tSYS\tNV4\t X\t8-15\n", "topo.txt");
+      "GPU2\tSYS\tSYS\t X\tNV4\t8-15\nGPU3\tSYS\tSYS\tNV4\t X\t8-15\n",
+      "topo.txt");
   EXPECT_EQ(t.fabric, FabricKind::kNvLinkPairs);
   EXPECT_EQ(t.links_per_gpu, 4);
 }
@@ -79,7 +84,7 @@ TEST(SmiTopology, DamagedTextIsRefused) {
   EXPECT_NE(error_of("").find("no matrix"), std::string::npos);
   EXPECT_NE(error_of(std::string("GPU0\0GPU1", 9)).find("binary"), std::string::npos);
   const std::string whole = kA100;
-  EXPECT_NE(error_of(whole.substr(0, 150)), "no error");   // cut inside the rows
+  EXPECT_NE(error_of(whole.substr(0, 150)), "no error");  // cut inside the rows
   std::string asymmetric = whole;
   asymmetric.replace(asymmetric.find("NV12"), 4, "NV11");
   EXPECT_NE(error_of(asymmetric).find("contradicts"), std::string::npos);
@@ -88,7 +93,8 @@ TEST(SmiTopology, DamagedTextIsRefused) {
   EXPECT_NE(error_of(unknown).find("cells"), std::string::npos);
 }
 
-// Form of NCCL's src/graph/xml.cc: two GPUs on one PCIe switch, links to an NVSwitch, one NIC of 200 Gb/s.
+// Form of NCCL's src/graph/xml.cc: two GPUs on one PCIe switch, links to an NVSwitch, one NIC of
+// 200 Gb/s.
 constexpr const char* kXml = R"(<system version="1">
   <cpu numaid="0" affinity="0000ffff" arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49">
     <pci busid="0000:01:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">
@@ -117,21 +123,28 @@ TEST(NcclTopology, ReadsSwitchNicAndSlots) {
   EXPECT_EQ(t.links_per_gpu, 12);
   EXPECT_EQ(t.gpus_per_pcie_switch, 2);
   EXPECT_EQ(t.nics, 1);
-  EXPECT_DOUBLE_EQ(t.nic_rate.value(), 25e9);                     // 200 Gb/s
-  EXPECT_NEAR(t.pcie_rate.value(), 31.5e9, 0.1e9);                // gen 4 x16
+  EXPECT_DOUBLE_EQ(t.nic_rate.value(), 25e9);       // 200 Gb/s
+  EXPECT_NEAR(t.pcie_rate.value(), 31.5e9, 0.1e9);  // gen 4 x16
   EXPECT_DOUBLE_EQ(t.compute_capability.value(), 8.0);
 }
 
 TEST(NcclTopology, DamagedXmlIsRefused) {
   const std::string whole = kXml;
-  for (std::size_t size = 0; size < whole.size() - 10; size += 37) EXPECT_NE(error_of(whole.substr(0, size), true), "no error");
+  for (std::size_t size = 0; size < whole.size() - 10; size += 37)
+    EXPECT_NE(error_of(whole.substr(0, size), true), "no error");
   EXPECT_NE(error_of("<html></html>", true).find("<system>"), std::string::npos);
   EXPECT_NE(error_of("<system/>", true).find("no GPU"), std::string::npos);
-  EXPECT_NE(error_of("<!DOCTYPE x [<!ENTITY a \"b\">]><system>&a;</system>", true).find("document type"), std::string::npos);
+  EXPECT_NE(
+      error_of("<!DOCTYPE x [<!ENTITY a \"b\">]><system>&a;</system>", true).find("document type"),
+      std::string::npos);
   std::string deep = "<system>";
   for (int i = 0; i < 100000; ++i) deep += "<pci>";
   EXPECT_NE(error_of(deep, true).find("deeply"), std::string::npos);
-  EXPECT_NE(error_of(std::string("\x7f" "ELF\0\1\2", 7), true), "no error");
+  EXPECT_NE(error_of(std::string("\x7f"
+                                 "ELF\0\1\2",
+                                 7),
+                     true),
+            "no error");
 }
 
 TEST(TopologyFiles, MutatedFilesAreReadOrRefused) {
@@ -145,14 +158,18 @@ TEST(TopologyFiles, MutatedFilesAreReadOrRefused) {
   }
 }
 
-// 12 x 25 = 300 and 18 x 25 = 450 GB/s per direction; PHB means no NVLink; NV2 between two consumer cards.
+// 12 x 25 = 300 and 18 x 25 = 450 GB/s per direction; PHB means no NVLink; NV2 between two consumer
+// cards.
 TEST(SmiTopology, RealPublicMatrices) {
   const char* folder = std::getenv("FORESHARD_SHARED");
-  const auto shared = folder != nullptr ? std::filesystem::path(folder)
-                                        : std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
+  const auto shared = folder != nullptr
+                          ? std::filesystem::path(folder)
+                          : std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
   const auto topo = shared / "data" / "user-files" / "topo";
   if (!std::filesystem::exists(topo)) GTEST_SKIP() << "no shared material";
-  const auto read = [&](const char* name) { return parse_smi_topology(read_text_file(topo / name), name); };
+  const auto read = [&](const char* name) {
+    return parse_smi_topology(read_text_file(topo / name), name);
+  };
   const auto a100 = with_topology(load_hardware("dgx-a100-80"), read("a100_8gpu_nv12.txt"), "topo");
   EXPECT_EQ(a100.node.fabric, FabricKind::kNvSwitch);
   EXPECT_DOUBLE_EQ(a100.gpu.nvlink_bandwidth.value, 300e9);

@@ -13,8 +13,8 @@ RingBandwidth rings(const std::string& hardware, int gpus) {
   return ring_bandwidth(load_hardware(hardware), members);
 }
 
-// NCCL's search as its debug output and source give it: A100 12 links x 20 = 240 GB/s as 6 rings of 40, H100 18 x 20.6 =
-// 370.8 as 6 of 60, B200 18 x 40.1 = 721.8 as 8 of 90 (docs/collectives.md).
+// NCCL's search as its debug output and source give it: A100 12 links x 20 = 240 GB/s as 6 rings of
+// 40, H100 18 x 20.6 = 370.8 as 6 of 60, B200 18 x 40.1 = 721.8 as 8 of 90 (docs/collectives.md).
 TEST(Rings, SwitchedNodesFollowTheSpeedList) {
   EXPECT_DOUBLE_EQ(rings("dgx-a100-80", 8).bytes_per_second, 240e9);
   EXPECT_EQ(rings("dgx-a100-80", 8).rings, 6);
@@ -24,14 +24,16 @@ TEST(Rings, SwitchedNodesFollowTheSpeedList) {
   EXPECT_EQ(rings("dgx-b200", 8).rings, 8);
 }
 
-// DGX-1V cube mesh, counted by hand on its links: GPUs 0, 1 share one link; 0, 1, 2 one triangle (two directions); 0..4
-// no cycle, because GPU 4 only meets GPU 0; 0..5 one cycle, through the single link 4-5; 0..6 two; all eight three.
+// DGX-1V cube mesh, counted by hand on its links: GPUs 0, 1 share one link; 0, 1, 2 one triangle
+// (two directions); 0..4 no cycle, because GPU 4 only meets GPU 0; 0..5 one cycle, through the
+// single link 4-5; 0..6 two; all eight three.
 TEST(Rings, CubeMeshCountsDisjointCycles) {
   EXPECT_EQ(rings("dgx-1v", 2).rings, 1);
   EXPECT_EQ(rings("dgx-1v", 3).rings, 2);
   EXPECT_EQ(rings("dgx-1v", 4).rings, 4);
   EXPECT_TRUE(rings("dgx-1v", 5).chain_only);
-  EXPECT_EQ(rings("dgx-1v", 5).narrowest, LinkKind::kSocket);  // PCIe between GPU 4 and the first socket
+  EXPECT_EQ(rings("dgx-1v", 5).narrowest,
+            LinkKind::kSocket);  // PCIe between GPU 4 and the first socket
   EXPECT_EQ(rings("dgx-1v", 6).rings, 2);
   EXPECT_EQ(rings("dgx-1v", 7).rings, 4);
   EXPECT_EQ(rings("dgx-1v", 8).rings, 6);
@@ -40,7 +42,8 @@ TEST(Rings, CubeMeshCountsDisjointCycles) {
 TEST(Rings, PcieBoxesFollowTheNarrowestHop) {
   EXPECT_DOUBLE_EQ(rings("8x-rtx4090-p2p", 4).bytes_per_second, 25e9);
   EXPECT_EQ(rings("8x-l40s", 8).narrowest, LinkKind::kSocket);
-  // No peer access: through host memory, 15 GB/s on 8 cards (hw-facts: all-reduce with the stock driver).
+  // No peer access: through host memory, 15 GB/s on 8 cards (hw-facts: all-reduce with the stock
+  // driver).
   EXPECT_NEAR(rings("8x-rtx4090", 8).bytes_per_second, 15e9, 1e6);
   EXPECT_EQ(rings("8x-a100-pcie", 2).narrowest, LinkKind::kNvLink);  // one bridge pair
   EXPECT_EQ(rings("8x-a100-pcie", 3).narrowest, LinkKind::kPcie);    // as soon as a third GPU joins
@@ -63,7 +66,8 @@ TEST(Topology, GpusDoNotForward) {
   // GPU 0 and 7 share no link: the way goes over PCIe, not through GPU 3 or 4.
   const auto route = topology.route(topology.gpu(0, 0), topology.gpu(0, 7));
   EXPECT_NE(route.narrowest, LinkKind::kNvLink);
-  for (const int link : route.links) EXPECT_NE(topology.links()[static_cast<std::size_t>(link)].kind, LinkKind::kNvLink);
+  for (const int link : route.links)
+    EXPECT_NE(topology.links()[static_cast<std::size_t>(link)].kind, LinkKind::kNvLink);
 }
 
 TEST(Topology, EveryMachineOfTheCatalogueHasAGraph) {
@@ -73,7 +77,8 @@ TEST(Topology, EveryMachineOfTheCatalogueHasAGraph) {
     EXPECT_FALSE(topology.draw().empty()) << name;
     const int last = machine.gpus_per_node() - 1;
     if (last == 0) continue;
-    EXPECT_GT(topology.route(topology.gpu(0, 0), topology.gpu(0, last)).capacity.per_second, 0) << name;
+    EXPECT_GT(topology.route(topology.gpu(0, 0), topology.gpu(0, last)).capacity.per_second, 0)
+        << name;
   }
 }
 

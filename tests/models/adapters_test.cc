@@ -12,12 +12,14 @@ namespace foreshard {
 namespace {
 
 const TensorFact* find(const ModelFacts& facts, const std::string& name) {
-  const auto it = std::find_if(facts.tensors.begin(), facts.tensors.end(), [&](const TensorFact& t) { return t.name == name; });
+  const auto it = std::find_if(facts.tensors.begin(), facts.tensors.end(),
+                               [&](const TensorFact& t) { return t.name == name; });
   return it == facts.tensors.end() ? nullptr : &*it;
 }
 
 TEST(Lora, CountsOfLlama2) {
-  // PEFT: "trainable params: 4,194,304 || all params: 6,742,609,920" for rank 8 on q_proj and v_proj.
+  // PEFT: "trainable params: 4,194,304 || all params: 6,742,609,920" for rank 8 on q_proj and
+  // v_proj.
   const ModelFacts facts = model_facts(load_model("llama2-7b?lora_rank=8"));
   EXPECT_EQ(facts.trainable.value, 4194304);
   EXPECT_EQ(facts.total.value, 6742609920);
@@ -31,7 +33,8 @@ TEST(Lora, CountsOfLlama2) {
 
 TEST(Lora, AllLinearModulesButTheHead) {
   // Per block of width 4096 and 11008, rank 16: 4 projections of 2 * 4096, 3 of 4096 + 11008.
-  const ModelFacts facts = model_facts(load_model("llama2-7b?lora_rank=16&lora_targets=all-linear"));
+  const ModelFacts facts =
+      model_facts(load_model("llama2-7b?lora_rank=16&lora_targets=all-linear"));
   EXPECT_EQ(facts.trainable.value, 32 * 16 * (4 * 2 * 4096 + 3 * (4096 + 11008)));
   EXPECT_EQ(find(facts, "lm_head.lora_A.default.weight"), nullptr);
 }
@@ -39,7 +42,8 @@ TEST(Lora, AllLinearModulesButTheHead) {
 TEST(Lora, FourBitWeightsArePackedAndCountedSingly) {
   const Model model = load_model("llama2-7b?lora_rank=8&lora_base=4bit-double");
   EXPECT_EQ(model.parameter_count().value, 6742609920);
-  const ModuleId q = model.find_module("model.layers.0.self_attn.q_proj.base_layer"), k = model.find_module("model.layers.0.self_attn.k_proj");
+  const ModuleId q = model.find_module("model.layers.0.self_attn.q_proj.base_layer"),
+                 k = model.find_module("model.layers.0.self_attn.k_proj");
   ASSERT_TRUE(q.valid() && k.valid());
   for (const ModuleId id : {q, k}) {
     const Module& m = model.at(id);
@@ -53,8 +57,9 @@ TEST(Lora, FourBitWeightsArePackedAndCountedSingly) {
 }
 
 TEST(Lora, WrongKeysAreReported) {
-  for (const char* name : {"llama2-7b?lora_rank=0", "llama2-7b?lora_alpha=8", "llama2-7b?lora_rank=8&lora_targets=c_attn",
-                           "llama2-7b?lora_rank=8&lora_base=3bit"}) {
+  for (const char* name :
+       {"llama2-7b?lora_rank=0", "llama2-7b?lora_alpha=8",
+        "llama2-7b?lora_rank=8&lora_targets=c_attn", "llama2-7b?lora_rank=8&lora_base=3bit"}) {
     EXPECT_THROW(load_model(name), InputError) << name;
   }
 }

@@ -1,4 +1,5 @@
-// Facts of known models. Source: the real modules of transformers 5.24 built on the meta device, and the published counts.
+// Facts of known models. Source: the real modules of transformers 5.24 built on the meta device,
+// and the published counts.
 
 #include <gtest/gtest.h>
 
@@ -20,16 +21,26 @@ struct Count {
 };
 
 TEST(Catalogue, ParameterCountsAreThePublishedOnes) {
-  const Count counts[] = {{"llama2-7b", 6738415616, 6738415616},       {"llama3-8b", 8030261248, 8030261248},
-                          {"llama3.1-70b", 70553706496, 70553706496},  {"llama3.1-405b", 405853388800, 405853388800},
-                          {"llama3.2-1b", 1235814400, 1235814400},     {"mistral-7b", 7241732096, 7241732096},
-                          {"mixtral-8x7b", 46702792704, 12879925248},  {"qwen2.5-7b", 7615616512, 7615616512},
-                          {"qwen2.5-32b", 32763876352, 32763876352},   {"qwen3-4b", 4022468096, 4022468096},
-                          {"qwen3-32b", 32762123264, 32762123264},     {"gemma2-2b", 2614341888, 2614341888},
-                          {"gemma2-9b", 9241705984, 9241705984},       {"phi-3.5-mini", 3821079552, 3821079552},
-                          {"gpt2", 124439808, 124439808},              {"gpt2-large", 774030080, 774030080},
-                          {"gpt-neox-20b", 20554567680, 20554567680},  {"bert-base", 109483778, 109483778},
-                          {"vit-b16", 86567656, 86567656},             {"mpt-7b", 6658859008, 6658859008},
+  const Count counts[] = {{"llama2-7b", 6738415616, 6738415616},
+                          {"llama3-8b", 8030261248, 8030261248},
+                          {"llama3.1-70b", 70553706496, 70553706496},
+                          {"llama3.1-405b", 405853388800, 405853388800},
+                          {"llama3.2-1b", 1235814400, 1235814400},
+                          {"mistral-7b", 7241732096, 7241732096},
+                          {"mixtral-8x7b", 46702792704, 12879925248},
+                          {"qwen2.5-7b", 7615616512, 7615616512},
+                          {"qwen2.5-32b", 32763876352, 32763876352},
+                          {"qwen3-4b", 4022468096, 4022468096},
+                          {"qwen3-32b", 32762123264, 32762123264},
+                          {"gemma2-2b", 2614341888, 2614341888},
+                          {"gemma2-9b", 9241705984, 9241705984},
+                          {"phi-3.5-mini", 3821079552, 3821079552},
+                          {"gpt2", 124439808, 124439808},
+                          {"gpt2-large", 774030080, 774030080},
+                          {"gpt-neox-20b", 20554567680, 20554567680},
+                          {"bert-base", 109483778, 109483778},
+                          {"vit-b16", 86567656, 86567656},
+                          {"mpt-7b", 6658859008, 6658859008},
                           {"mpt-70b", 64862437376, 64862437376}};
   for (const Count& c : counts) {
     const ModelFacts facts = model_facts(load_model(c.name));
@@ -49,8 +60,9 @@ TEST(Catalogue, UnknownNameNamesTheNearest) {
 
 TEST(Import, TensorsOfMixtralAreThreeDimensional) {
   const ModelFacts facts = model_facts(load_model("mixtral-8x7b"));
-  const auto it = std::find_if(facts.tensors.begin(), facts.tensors.end(),
-                               [](const TensorFact& t) { return t.name == "model.layers.0.mlp.experts.gate_up_proj"; });
+  const auto it = std::find_if(facts.tensors.begin(), facts.tensors.end(), [](const TensorFact& t) {
+    return t.name == "model.layers.0.mlp.experts.gate_up_proj";
+  });
   ASSERT_NE(it, facts.tensors.end());
   EXPECT_EQ(it->shape, (std::vector<std::int64_t>{8, 28672, 4096}));
 }
@@ -74,17 +86,20 @@ TEST(Import, NullIsNotAbsent) {
 }
 
 TEST(Import, WrongInputIsRefusedByName) {
-  for (const char* text : {R"({"model_type":"minicpm"})", R"({"hidden_size":64})", R"([1])", R"({"model_type":"llama","hidden_size":-1})",
-                           R"({"model_type":"llama","hidden_size":100,"num_attention_heads":3})",
-                           R"({"model_type":"llama","vocab_size":9e18})", R"({"model_type":"gpt2","n_embd":"x"})",
-                           R"({"model_type":"llama","architectures":["LlamaForTokenClassification"]})"}) {
+  for (const char* text :
+       {R"({"model_type":"minicpm"})", R"({"hidden_size":64})", R"([1])",
+        R"({"model_type":"llama","hidden_size":-1})",
+        R"({"model_type":"llama","hidden_size":100,"num_attention_heads":3})",
+        R"({"model_type":"llama","vocab_size":9e18})", R"({"model_type":"gpt2","n_embd":"x"})",
+        R"({"model_type":"llama","architectures":["LlamaForTokenClassification"]})"}) {
     EXPECT_THROW(model_from_json(parse_json(text, "t"), "t"), InputError) << text;
   }
 }
 
 TEST(Import, UnknownKeysAreWarnedAbout) {
   std::vector<std::string> warnings;
-  model_from_json(parse_json(R"({"model_type":"llama","num_hiden_layers":2})", "t"), "t", &warnings);
+  model_from_json(parse_json(R"({"model_type":"llama","num_hiden_layers":2})", "t"), "t",
+                  &warnings);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("num_hidden_layers"), std::string::npos);
 }
@@ -100,7 +115,8 @@ TEST(GraphFile, WrittenAndReadAgain) {
 }
 
 TEST(GraphFile, CirclesAreShownWithTheirPath) {
-  const char* text = R"({"format":"foreshard-model","version":1,"arguments":[{"name":"x","vocabulary":4}],
+  const char* text =
+      R"({"format":"foreshard-model","version":1,"arguments":[{"name":"x","vocabulary":4}],
     "root":{"inputs":"x","outputs":"x","children":{
       "a":{"inputs":"x","outputs":"x","children":{"b":{"alias":"c"}},"forward":[{"call":"b","in":"x","out":"x"}]},
       "c":{"inputs":"x","outputs":"x","children":{"d":{"alias":"a"}},"forward":[{"call":"d","in":"x","out":"x"}]}},

@@ -18,7 +18,8 @@ OpNode node(const char* op, const char* module, OpPass pass, std::int64_t flops 
   return n;
 }
 
-/// x -> a -> b -> c, then backward of b reads a's result and backward of c reads b's; a and b in block "m", c outside.
+/// x -> a -> b -> c, then backward of b reads a's result and backward of c reads b's; a and b in
+/// block "m", c outside.
 struct Step {
   OpGraph g;
   std::uint32_t x, a, b, c, gc, gb;
@@ -63,7 +64,8 @@ TEST(OpGraph, WhatACheckpointKeepsAndRunsAgain) {
   EXPECT_EQ(block.saved.value, 24);
   EXPECT_EQ(block.kept.value, 4);
   EXPECT_EQ(block.recomputed.value, 110);
-  // Only a's result is saved of m.one: b need not run again, and "m" is no prefix of "mm" as a module.
+  // Only a's result is saved of m.one: b need not run again, and "m" is no prefix of "mm" as a
+  // module.
   const CheckpointFacts part = s.g.checkpoint("m.one");
   EXPECT_EQ(part.saved.value, 8);
   EXPECT_EQ(part.recomputed.value, 10);

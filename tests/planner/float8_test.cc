@@ -1,5 +1,5 @@
-// 8-bit products: which products, which casts, how many bytes, by hand from torchao's float8_linear.py and Transformer
-// Engine's module/linear.py.
+// 8-bit products: which products, which casts, how many bytes, by hand from torchao's
+// float8_linear.py and Transformer Engine's module/linear.py.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,8 @@ std::map<OpKind, int> count(const RankProgram& p, bool eight_bits) {
   return n;
 }
 
-// 7 linear layers a block (q, k, v, o, gate, up, down), 2 blocks, three products each; the head's three stay in 16 bits.
+// 7 linear layers a block (q, k, v, o, gate, up, down), 2 blocks, three products each; the head's
+// three stay in 16 bits.
 TEST(Float8, BlocksMultiplyInEightBitsTheHeadDoesNot) {
   const RankProgram p = program_of(Float8Kind::kTensorwise);
   EXPECT_EQ(count(p, true)[OpKind::kMatmul], 7 * 2 * 3);
@@ -49,8 +50,8 @@ TEST(Float8, BlocksMultiplyInEightBitsTheHeadDoesNot) {
   EXPECT_EQ(count(program_of(Float8Kind::kNone), true)[OpKind::kMatmul], 0);
 }
 
-// For each layer a pass for the largest element of input, weight and output gradient; casts of these, and columns of all
-// three in backward.
+// For each layer a pass for the largest element of input, weight and output gradient; casts of
+// these, and columns of all three in backward.
 TEST(Float8, TensorwiseScalesNeedAPassEach) {
   std::map<OpKind, int> n = count(program_of(Float8Kind::kTensorwise), true);
   EXPECT_EQ(n[OpKind::kAmax], 14 * 3);
@@ -74,7 +75,8 @@ TEST(Float8, WeightGradientInHighPrecision) {
   EXPECT_EQ(count(p, true)[OpKind::kQuantizeFp8], 14 * 4);
 }
 
-// Transformer Engine casts input, weight and gradient once each, both layouts in one kernel: 2 bytes read, 2 written.
+// Transformer Engine casts input, weight and gradient once each, both layouts in one kernel: 2
+// bytes read, 2 written.
 TEST(Float8, DelayedScalingCastsOnce) {
   const RankProgram p = program_of(Float8Kind::kDelayed);
   EXPECT_EQ(count(p, true)[OpKind::kQuantizeFp8], 14 * 3);
@@ -95,8 +97,8 @@ TEST(Float8, ShapesOfTheThreeProducts) {
     ++shapes[{l.dims[0], l.dims[1], l.dims[2]}];
     EXPECT_EQ(l.dims[4], l.dims[2] == kTokens && l.dims[0] != kTokens ? 1 : l.dims[4]);
   }
-  EXPECT_EQ((shapes[{kTokens, kFfn, kHidden}]), 2 * 3);   // gate, up; gradient of down's input
-  EXPECT_EQ((shapes[{kFfn, kHidden, kTokens}]), 2 * 2);   // weight gradients of gate and up
+  EXPECT_EQ((shapes[{kTokens, kFfn, kHidden}]), 2 * 3);  // gate, up; gradient of down's input
+  EXPECT_EQ((shapes[{kFfn, kHidden, kTokens}]), 2 * 2);  // weight gradients of gate and up
 }
 
 }  // namespace

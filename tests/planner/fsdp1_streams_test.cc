@@ -25,7 +25,8 @@ void count(Counts& c, const RankProgram& p, const Instruction& op) {
     case InstructionKind::kSyncEvent:
       ++c["sync event"];
       break;
-    case InstructionKind::kSyncStream:  // The recording has the device's streams only, not the CPU's own work.
+    case InstructionKind::kSyncStream:  // The recording has the device's streams only, not the
+                                        // CPU's own work.
       if (!p.streams[op.stream].on_host) ++c["sync stream " + stream(op.stream)];
       break;
     case InstructionKind::kCollective:
@@ -37,7 +38,8 @@ void count(Counts& c, const RankProgram& p, const Instruction& op) {
       break;
     case InstructionKind::kLaunch: {
       const Launch& l = p.launches[op.id];
-      if (l.stream != 0 && !p.streams[l.stream].on_host) c["kernel " + stream(l.stream)] += l.kernels;
+      if (l.stream != 0 && !p.streams[l.stream].on_host)
+        c["kernel " + stream(l.stream)] += l.kernels;
       break;
     }
     default:

@@ -20,7 +20,8 @@ TEST(F2_P_1, RowsOfUnevenShards) {
   std::vector<std::int64_t> rows;
   for (std::int64_t rank = 0; rank < 4; ++rank) rows.push_back(rows_of(9, 4, rank));
   EXPECT_EQ(rows, (std::vector<std::int64_t>{3, 3, 3, 0}));
-  EXPECT_EQ(rows_of(3, 8, 2), 1);   // a vector shorter than the group costs one element on each rank that has one
+  EXPECT_EQ(rows_of(3, 8, 2),
+            1);  // a vector shorter than the group costs one element on each rank that has one
   EXPECT_EQ(rows_of(3, 8, 3), 0);
 }
 
@@ -55,8 +56,8 @@ TEST(F2_RS_8, DivisionOfFp16IsSplit) {
     std::int64_t n;
     double pre, post;
   };
-  for (const Row& r : {Row{2, 2, 1}, Row{3, 2, 1.5}, Row{4, 2, 2}, Row{6, 4, 1.5}, Row{7, 2, 3.5}, Row{8, 4, 2}, Row{16, 4, 4},
-                       Row{32, 8, 4}, Row{64, 8, 8}}) {
+  for (const Row& r : {Row{2, 2, 1}, Row{3, 2, 1.5}, Row{4, 2, 2}, Row{6, 4, 1.5}, Row{7, 2, 3.5},
+                       Row{8, 4, 2}, Row{16, 4, 4}, Row{32, 8, 4}, Row{64, 8, 8}}) {
     const Division d = division_of(r.n, 1, DType::kFloat16, std::nullopt, false);
     EXPECT_EQ(d.pre, r.pre) << r.n;
     EXPECT_EQ(d.post, r.post) << r.n;
@@ -70,7 +71,8 @@ TEST(F2_RS_8, OtherDtypesDivideInTheCollective) {
   EXPECT_EQ(mean.all, ReduceOp::kAverage);
   EXPECT_FALSE(mean.pre || mean.post);
   EXPECT_EQ(division_of(1, 1, DType::kFloat32, std::nullopt, false).scatter, ReduceOp::kSum);
-  const Division own = division_of(8, 2, DType::kFloat32, 8.0, false);   // factor equals the shard group: replicas are summed
+  const Division own = division_of(8, 2, DType::kFloat32, 8.0,
+                                   false);  // factor equals the shard group: replicas are summed
   EXPECT_EQ(own.scatter, ReduceOp::kAverage);
   EXPECT_EQ(own.all, ReduceOp::kSum);
   const Division premul = division_of(8, 1, DType::kFloat32, 4.0, false);
@@ -107,8 +109,8 @@ std::vector<std::string> unit_names(const Schedule& s) {
   return names;
 }
 
-// Block: 4 * 256^2 + 3 * 512 * 256 + 2 * 256 = 655,872 elements, divisible by 4. Root: 2 * 1002 * 256 + 256 = 513,280;
-// rows 1002 are padded to 1004: 514,304 (spec, worked example of FSDP2).
+// Block: 4 * 256^2 + 3 * 512 * 256 + 2 * 256 = 655,872 elements, divisible by 4. Root: 2 * 1002 *
+// 256 + 256 = 513,280; rows 1002 are padded to 1004: 514,304 (spec, worked example of FSDP2).
 TEST(F2_P_2, UnitsOfTheWorkedExample) {
   ParallelConfig c = toy_config();
   c.wrap.root_split = false;
@@ -126,7 +128,8 @@ TEST(F2_P_2, UnitsOfTheWorkedExample) {
   EXPECT_EQ(root.shard_numel.value, 128'576);
 }
 
-// torchtitan's recipe: embedding, each block, [norm, head] together, then the root; tied weights in one unit.
+// torchtitan's recipe: embedding, each block, [norm, head] together, then the root; tied weights in
+// one unit.
 TEST(F2_G_5, CallsOfTheUsualRecipe) {
   const Model model = toy(), tied = toy(true);
   const auto calls = wrap_calls(model, toy_config());
@@ -166,7 +169,8 @@ std::int64_t count_collectives(const Schedule& s, CollectiveKind kind) {
   return n;
 }
 
-// Blocks and root: each block is gathered twice (forward and backward), the root once; every unit is reduced once.
+// Blocks and root: each block is gathered twice (forward and backward), the root once; every unit
+// is reduced once.
 TEST(F2_F_4, RootIsNotGatheredAgainByDefault) {
   ParallelConfig c = toy_config();
   c.wrap.root_split = false;
@@ -180,7 +184,8 @@ TEST(F2_F_4, RootIsNotGatheredAgainByDefault) {
   EXPECT_EQ(count_collectives(plan(toy(), c, options), CollectiveKind::kAllGather), 4);
 }
 
-// With reduce_dtype unset gradients are reduced in the parameters' own dtype, whatever the compute dtype is.
+// With reduce_dtype unset gradients are reduced in the parameters' own dtype, whatever the compute
+// dtype is.
 TEST(F2_MP_1, ReduceDtypeFollowsTheOriginalDtype) {
   ParallelConfig c = toy_config();
   c.precision.reduce.reset();
@@ -201,8 +206,9 @@ TEST(F2_O_1, ClippingReducesAVectorOfNorms) {
   options.executable = false;
   const Schedule s = plan(toy(), toy_config(), options);
   const RankProgram& p = s.programs[0];
-  const auto norm = std::find_if(p.collectives.begin(), p.collectives.end(),
-                                 [](const Collective& c) { return c.kind == CollectiveKind::kAllReduce; });
+  const auto norm =
+      std::find_if(p.collectives.begin(), p.collectives.end(),
+                   [](const Collective& c) { return c.kind == CollectiveKind::kAllReduce; });
   ASSERT_NE(norm, p.collectives.end());
   EXPECT_EQ(norm->bytes.value, 120);
   EXPECT_EQ(norm->op, ReduceOp::kSum);

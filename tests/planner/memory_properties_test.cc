@@ -1,5 +1,6 @@
-// What must hold for every plan, on random models and options: bytes are conserved, gradients are reduced once, nothing is
-// freed twice, more tokens need no less memory, sharding raises persistent memory by padding at most.
+// What must hold for every plan, on random models and options: bytes are conserved, gradients are
+// reduced once, nothing is freed twice, more tokens need no less memory, sharding raises persistent
+// memory by padding at most.
 
 #include <gtest/gtest.h>
 
@@ -75,7 +76,8 @@ Walk walk(const RankProgram& p) {
   for (const Instruction& i : p.instructions) {
     if (i.kind != InstructionKind::kAlloc && i.kind != InstructionKind::kFree) continue;
     const bool alloc = i.kind == InstructionKind::kAlloc;
-    EXPECT_EQ(live[i.id], alloc ? 0 : 1) << "buffer " << i.id << (alloc ? " is allocated twice" : " is freed twice or never was");
+    EXPECT_EQ(live[i.id], alloc ? 0 : 1)
+        << "buffer " << i.id << (alloc ? " is allocated twice" : " is freed twice or never was");
     live[i.id] = alloc ? 1 : 0;
     if (p.buffers[i.id].space != MemorySpace::kDevice) continue;
     now += (alloc ? 1 : -1) * rounded(p.buffers[i.id].bytes.value);
@@ -115,7 +117,7 @@ TEST_P(RandomPlans, EveryGradientIsReducedOncePerSync) {
       EXPECT_EQ(c.bytes.value, u.padded_numel.value * size_of(c.dtype)) << u.name;
       ++reduced[c.unit.value];
     }
-    if (job.config.shard == 1) continue;    // One rank: copies in place of the collective.
+    if (job.config.shard == 1) continue;  // One rank: copies in place of the collective.
     for (std::uint32_t u = 0; u < p.units.size(); ++u) {
       if (p.units[u].numel.value > 0) {
         EXPECT_EQ(reduced[u], syncs) << p.units[u].name;
@@ -139,10 +141,12 @@ TEST_P(RandomPlans, ShardingRaisesPersistentMemoryByPaddingAtMost) {
   const std::int64_t after = walk(sharded.programs[0]).end;
   job.config.shard = job.config.replicate = 1;
   const std::int64_t whole = walk(planned(job).programs[0]).end;
-  // A row more for each of a parameter's tensors (parameter, two moments; a gradient is gone by then), rounded up.
+  // A row more for each of a parameter's tensors (parameter, two moments; a gradient is gone by
+  // then), rounded up.
   std::int64_t padding = 0;
   for (const ParameterDef& d : job.model().parameters) {
-    const std::int64_t row = d.shape.empty() ? 1 : d.numel() / std::max<std::int64_t>(1, d.shape[0]);
+    const std::int64_t row =
+        d.shape.empty() ? 1 : d.numel() / std::max<std::int64_t>(1, d.shape[0]);
     padding += 3 * rounded(row * 4) + 3 * 512;
   }
   EXPECT_LE(after, whole + padding);

@@ -22,7 +22,8 @@ std::string read_gzip(const std::string& path) {
   const gzFile f = gzopen(path.c_str(), "rb");
   if (!f) throw std::runtime_error("cannot open " + path);
   std::string text(1 << 16, '\0'), all;
-  for (int n = 0; (n = gzread(f, text.data(), static_cast<unsigned>(text.size()))) > 0;) all.append(text, 0, static_cast<std::size_t>(n));
+  for (int n = 0; (n = gzread(f, text.data(), static_cast<unsigned>(text.size()))) > 0;)
+    all.append(text, 0, static_cast<std::size_t>(n));
   gzclose(f);
   return all;
 }
@@ -58,10 +59,15 @@ Reshard reshard_of(const json& j) {
 void read_fsdp1(const json& c, Fsdp1Options& o) {
   using S = Fsdp1Options::Strategy;
   using B = Fsdp1Options::BackwardPrefetch;
-  o.strategy = std::map<std::string, S>{{"FULL_SHARD", S::kFullShard}, {"SHARD_GRAD_OP", S::kShardGradOp},
-      {"HYBRID_SHARD", S::kHybrid}}.at(c.at("sharding_strategy"));
-  o.backward_prefetch = std::map<std::string, B>{{"BACKWARD_PRE", B::kPre}, {"BACKWARD_POST", B::kPost}, {"none", B::kNone}}.at(
-      c.at("backward_prefetch_mode"));
+  o.strategy = std::map<std::string, S>{
+      {"FULL_SHARD", S::kFullShard},
+      {"SHARD_GRAD_OP", S::kShardGradOp},
+      {"HYBRID_SHARD",
+       S::kHybrid}}.at(c.at("sharding_strategy"));
+  o.backward_prefetch = std::map<std::string, B>{
+      {"BACKWARD_PRE", B::kPre},
+      {"BACKWARD_POST", B::kPost},
+      {"none", B::kNone}}.at(c.at("backward_prefetch_mode"));
   o.forward_prefetch = c.at("forward_prefetch") != 0;
   o.limit_all_gathers = c.at("limit_all_gathers");
   o.use_orig_params = c.at("use_orig_params");
@@ -71,8 +77,10 @@ ParallelConfig config_of(const json& c) {
   ParallelConfig p;
   const std::string framework = c.at("framework");
   const std::int64_t world = c.at("world"), replicas = c.at("hsdp_replicas");
-  p.framework = framework == "none" ? FrameworkKind::kUnsharded : framework == "ddp" ? FrameworkKind::kDdp
-                : framework == "fsdp2" ? FrameworkKind::kFsdp2 : FrameworkKind::kFsdp1;
+  p.framework = framework == "none"    ? FrameworkKind::kUnsharded
+                : framework == "ddp"   ? FrameworkKind::kDdp
+                : framework == "fsdp2" ? FrameworkKind::kFsdp2
+                                       : FrameworkKind::kFsdp1;
   p.shard = framework == "ddp" ? 1 : world / replicas;
   p.replicate = framework == "ddp" ? world : replicas;
   p.micro_batch = c.at("micro_batch");
@@ -81,23 +89,33 @@ ParallelConfig config_of(const json& c) {
   p.sync_each_micro_batch = c.at("sync_each_microbatch");
   const std::string wrap = c.at("wrap");
   p.wrap.root_split = c.at("root_split");
-  if (wrap == "none") p.wrap.kind = WrapPolicy::Kind::kRootOnly;
-  else if (wrap != "block") p.wrap.kind = WrapPolicy::Kind::kEveryK, p.wrap.every = std::stoll(wrap);
+  if (wrap == "none")
+    p.wrap.kind = WrapPolicy::Kind::kRootOnly;
+  else if (wrap != "block")
+    p.wrap.kind = WrapPolicy::Kind::kEveryK, p.wrap.every = std::stoll(wrap);
   p.reshard = reshard_of(c.at("reshard_after_forward"));
   p.root_reshard = reshard_of(c.at("root_reshard"));
-  if (const std::int64_t n = c.at("forward_prefetch").is_boolean() ? 0 : c.at("forward_prefetch").get<std::int64_t>()) p.prefetch_forward = n;
-  if (!c.at("backward_prefetch").is_null()) p.prefetch_backward = c.at("backward_prefetch").get<std::int64_t>();
+  if (const std::int64_t n =
+          c.at("forward_prefetch").is_boolean() ? 0 : c.at("forward_prefetch").get<std::int64_t>())
+    p.prefetch_forward = n;
+  if (!c.at("backward_prefetch").is_null())
+    p.prefetch_backward = c.at("backward_prefetch").get<std::int64_t>();
   p.precision.param = dtype_or_none(c.at("param_dtype"));
   p.precision.reduce = dtype_or_none(c.at("reduce_dtype"));
-  p.ddp.verify_parameters = false;          // Left out when they were recorded: the device computes nothing to compare.
+  p.ddp.verify_parameters =
+      false;  // Left out when they were recorded: the device computes nothing to compare.
   p.model_dtype = *parse_dtype(c.at("model_dtype").get<std::string>());
   p.autocast = c.at("autocast");
   const std::string ac = c.at("activation_checkpointing");
   if (ac == "full") p.checkpoint = CheckpointKind::kFull;
-  if (ac.starts_with("every_")) p.checkpoint = CheckpointKind::kEveryK, p.checkpoint_every = std::stoll(ac.substr(6));
+  if (ac.starts_with("every_"))
+    p.checkpoint = CheckpointKind::kEveryK, p.checkpoint_every = std::stoll(ac.substr(6));
   if (ac == "selective_op") p.checkpoint = CheckpointKind::kSelectiveOp;
-  const std::map<std::string, OptimizerKind> kinds{{"adamw", OptimizerKind::kAdamWForeach}, {"adamw_fused", OptimizerKind::kAdamWFused},
-      {"adamw_for", OptimizerKind::kAdamWForLoop}, {"sgd", OptimizerKind::kSgd}, {"none", OptimizerKind::kNone}};
+  const std::map<std::string, OptimizerKind> kinds{{"adamw", OptimizerKind::kAdamWForeach},
+                                                   {"adamw_fused", OptimizerKind::kAdamWFused},
+                                                   {"adamw_for", OptimizerKind::kAdamWForLoop},
+                                                   {"sgd", OptimizerKind::kSgd},
+                                                   {"none", OptimizerKind::kNone}};
   p.optimizer = kinds.at(c.at("optimizer"));
   p.momentum = 0;
   p.weight_decay = 0.1;
@@ -124,8 +142,10 @@ Stream recorded_of(const std::string& text) {
     words >> kind;
     if (kind == "#") {
       words >> what;
-      if (what == "step") words >> step;
-      else words >> phase;
+      if (what == "step")
+        words >> step;
+      else
+        words >> phase;
       continue;
     }
     if (kind != "a" && kind != "f") continue;
@@ -142,8 +162,10 @@ Stream recorded_of(const std::string& text) {
 
 std::string memory_goldens() {
   std::filesystem::path p;
-  if (const char* shared = std::getenv("FORESHARD_SHARED")) p = shared;
-  else p = std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
+  if (const char* shared = std::getenv("FORESHARD_SHARED"))
+    p = shared;
+  else
+    p = std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
   p = p / "golden" / "memory";
   return std::filesystem::exists(p) ? p.string() : std::string();
 }
@@ -168,8 +190,11 @@ Stream requests_of(const RankProgram& program) {
   std::size_t next_step = 0;
   for (std::uint32_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& op = program.instructions[i];
-    if (op.kind == InstructionKind::kMark && program.marks[op.id].kind == MarkKind::kStep && program.marks[op.id].begin) ++next_step;
-    if (op.kind == InstructionKind::kMark && program.marks[op.id].kind == MarkKind::kPhase) phase = std::string(name_of(program.marks[op.id].phase));
+    if (op.kind == InstructionKind::kMark && program.marks[op.id].kind == MarkKind::kStep &&
+        program.marks[op.id].begin)
+      ++next_step;
+    if (op.kind == InstructionKind::kMark && program.marks[op.id].kind == MarkKind::kPhase)
+      phase = std::string(name_of(program.marks[op.id].phase));
     if (op.kind != InstructionKind::kAlloc && op.kind != InstructionKind::kFree) continue;
     const Buffer& b = program.buffers[op.id];
     if (b.space != MemorySpace::kDevice) continue;
@@ -189,7 +214,8 @@ Stream requests_of(const RankProgram& program) {
 std::string first_difference(const Stream& expected, const Stream& found) {
   std::map<int, int> renamed;
   const auto text = [](const Request& r) {
-    return (r.size > 0 ? "a" : "f") + std::to_string(r.id) + (r.size > 0 ? ":" + std::to_string(r.size) + "@" + std::to_string(r.stream) : "");
+    return (r.size > 0 ? "a" : "f") + std::to_string(r.id) +
+           (r.size > 0 ? ":" + std::to_string(r.size) + "@" + std::to_string(r.stream) : "");
   };
   const std::size_t n = std::min(expected.requests.size(), found.requests.size());
   std::size_t i = 0;
@@ -199,11 +225,13 @@ std::string first_difference(const Stream& expected, const Stream& found) {
     if (e.size > 0 && renamed.emplace(e.stream, f.stream).first->second != f.stream) break;
   }
   if (i == n && expected.requests.size() == found.requests.size()) return {};
-  std::string out = "request " + std::to_string(i) + " of " + std::to_string(expected.requests.size()) + " (found " +
+  std::string out = "request " + std::to_string(i) + " of " +
+                    std::to_string(expected.requests.size()) + " (found " +
                     std::to_string(found.requests.size()) + ")";
   const auto list = [&](const char* title, const Stream& s) {
     out += std::string("\n  ") + title + (i < s.phases.size() ? s.phases[i] : "end") + ":";
-    for (std::size_t k = i > 12 ? i - 12 : 0; k < std::min(s.requests.size(), i + 14); ++k) out += (k == i ? "  >>" : " ") + text(s.requests[k]);
+    for (std::size_t k = i > 12 ? i - 12 : 0; k < std::min(s.requests.size(), i + 14); ++k)
+      out += (k == i ? "  >>" : " ") + text(s.requests[k]);
   };
   list("expected ", expected);
   list("found    ", found);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Recorded memory cases (golden/memory) for tests: the case as model and configuration, the allocator's requests in order,
-// and our program's requests in the same form.
+// Recorded memory cases (golden/memory) for tests: the case as model and configuration, the
+// allocator's requests in order, and our program's requests in the same form.
 
 #include <cstdint>
 #include <string>
@@ -22,7 +22,7 @@ struct Request {
 
 struct Stream {
   std::vector<Request> requests;
-  std::vector<std::string> phases;           ///< Of each request: "init" or "step/phase".
+  std::vector<std::string> phases;  ///< Of each request: "init" or "step/phase".
 };
 
 struct MemoryCase {
@@ -37,9 +37,11 @@ struct MemoryCase {
 std::string memory_goldens();
 /// Reads one case; ids of blocks are numbered by allocation.
 MemoryCase read_memory_case(const std::string& folder, const std::string& id);
-/// Device requests of a program, numbered by allocation; pools as the recording numbers streams is the caller's matter.
+/// Device requests of a program, numbered by allocation; pools as the recording numbers streams is
+/// the caller's matter.
 Stream requests_of(const RankProgram& program);
-/// "" if equal, else the first difference with some lines before it. Stream numbers are compared up to renaming.
+/// "" if equal, else the first difference with some lines before it. Stream numbers are compared up
+/// to renaming.
 std::string first_difference(const Stream& expected, const Stream& found);
 
 }  // namespace foreshard::testing

@@ -1,5 +1,6 @@
-// Every form in which a plan can be asked for holds: with and without tensors, compiled, and where ranks hold nothing of a
-// parameter. The validator is the independent judge; files must come back as they were written.
+// Every form in which a plan can be asked for holds: with and without tensors, compiled, and where
+// ranks hold nothing of a parameter. The validator is the independent judge; files must come back
+// as they were written.
 
 #include <gtest/gtest.h>
 
@@ -52,15 +53,16 @@ TEST_P(PlanForms, SurvivesItsFile) {
   EXPECT_EQ(text, again);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlanForms,
-                         testing::Values(Form{"Plain", 4, false, true, FrameworkKind::kFsdp2},
-                                         Form{"WithoutTensors", 4, false, false, FrameworkKind::kFsdp2},
-                                         Form{"Compiled", 4, true, true, FrameworkKind::kFsdp2},
-                                         Form{"CompiledWithoutTensors", 4, true, false, FrameworkKind::kFsdp2},
-                                         Form{"RanksWithoutElements", 100, false, true, FrameworkKind::kFsdp2},
-                                         Form{"Zero3RanksWithoutElements", 1000, false, true, FrameworkKind::kZero3},
-                                         Form{"Zero1RanksWithoutElements", 1000, false, true, FrameworkKind::kZero1}),
-                         [](const auto& form) { return form.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, PlanForms,
+    testing::Values(Form{"Plain", 4, false, true, FrameworkKind::kFsdp2},
+                    Form{"WithoutTensors", 4, false, false, FrameworkKind::kFsdp2},
+                    Form{"Compiled", 4, true, true, FrameworkKind::kFsdp2},
+                    Form{"CompiledWithoutTensors", 4, true, false, FrameworkKind::kFsdp2},
+                    Form{"RanksWithoutElements", 100, false, true, FrameworkKind::kFsdp2},
+                    Form{"Zero3RanksWithoutElements", 1000, false, true, FrameworkKind::kZero3},
+                    Form{"Zero1RanksWithoutElements", 1000, false, true, FrameworkKind::kZero1}),
+    [](const auto& form) { return form.param.name; });
 
 }  // namespace
 }  // namespace foreshard

@@ -11,9 +11,10 @@
 namespace foreshard {
 namespace {
 
-// Hidden 64, 2 heads, ffn 128, 256 words, 2 layers: 9 tensors a block, embedding, norm and head: 21 tensors.
-// Elements: 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 256 * 64 + 64 = 115,008.
-constexpr std::int64_t kTensors = 21, kElements = 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 256 * 64 + 64;
+// Hidden 64, 2 heads, ffn 128, 256 words, 2 layers: 9 tensors a block, embedding, norm and head: 21
+// tensors. Elements: 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 256 * 64 + 64 = 115,008.
+constexpr std::int64_t kTensors = 21,
+                       kElements = 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 256 * 64 + 64;
 
 ParallelConfig config(std::int64_t shard, std::int64_t replicate) {
   ParallelConfig c;
@@ -54,7 +55,8 @@ std::map<CollectiveKind, Traffic> traffic(const Schedule& s) {
   return t;
 }
 
-// Gradients are reduced once a step in fp32, parameters gathered in 16 bits; the norm's scalar is all-reduced.
+// Gradients are reduced once a step in fp32, parameters gathered in 16 bits; the norm's scalar is
+// all-reduced.
 TEST(ShardedOptimizer, ScattersFloat32SumsAndGathersParameters) {
   ParallelConfig c = config(4, 1);
   c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
@@ -76,7 +78,8 @@ TEST(ShardedOptimizer, WithoutShardsItIsDataParallel) {
   EXPECT_EQ(t.size(), 1u);
 }
 
-// One flat bucket of 16-bit gradients over all 8 ranks; each of 4 neighbours broadcasts what it owns.
+// One flat bucket of 16-bit gradients over all 8 ranks; each of 4 neighbours broadcasts what it
+// owns.
 TEST(ShardedOptimizer, OwnersBroadcastInsideTheirGroup) {
   ParallelConfig c = config(4, 2);
   c.sharded_optimizer.bucket_mib = 1024;
@@ -85,7 +88,7 @@ TEST(ShardedOptimizer, OwnersBroadcastInsideTheirGroup) {
   std::map<CollectiveKind, Traffic> t = traffic(s);
   EXPECT_EQ(t[CollectiveKind::kBroadcast].count, 4);
   EXPECT_EQ(t[CollectiveKind::kBroadcast].bytes, 2 * kElements);
-  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);      // the bucket and the norm
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);  // the bucket and the norm
   for (const Collective& x : s.programs[0].collectives) {
     const std::int64_t size = s.groups[x.group.value].size;
     EXPECT_EQ(size, x.kind == CollectiveKind::kAllReduce && x.bytes.value > 8 ? 8 : 4);

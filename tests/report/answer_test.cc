@@ -16,10 +16,12 @@ StepAnswer answer() {
   a.compute = milliseconds(7);
   a.exposed_communication = milliseconds(2);
   a.optimizer = milliseconds(1);
-  a.communication.push_back({"all-gather", 8, 4, Bytes(1000), milliseconds(5), milliseconds(2), "NVLink"});
+  a.communication.push_back(
+      {"all-gather", 8, 4, Bytes(1000), milliseconds(5), milliseconds(2), "NVLink"});
   a.memory.device_peak = Bytes(std::int64_t{60} << 30);
   a.memory.capacity = Bytes(std::int64_t{80} << 30);
-  a.suggestions.push_back({"--micro-batch 2", milliseconds(15), Bytes(std::int64_t{1} << 30), 100, 1.33, true});
+  a.suggestions.push_back(
+      {"--micro-batch 2", milliseconds(15), Bytes(std::int64_t{1} << 30), 100, 1.33, true});
   return a;
 }
 
@@ -39,13 +41,14 @@ TEST(AnswerText, VerdictFirstAndNoColoursUnlessAsked) {
 TEST(AnswerText, SaysWhatDoesNotFit) {
   StepAnswer a = answer();
   a.memory.fits = false;
-  EXPECT_NE(text_of(a, TextStyle{}).find("Does not fit: needs 60.0, has 80.0 GiB"), std::string::npos);
+  EXPECT_NE(text_of(a, TextStyle{}).find("Does not fit: needs 60.0, has 80.0 GiB"),
+            std::string::npos);
 }
 
 TEST(AnswerJson, KeysOfTheContract) {
   const Json j = to_json(answer());
-  for (const char* key : {"step_time_s", "tokens_per_s_per_gpu", "mfu", "hfu", "breakdown", "communication", "memory", "critical_path",
-                          "not_modelled", "provenance"})
+  for (const char* key : {"step_time_s", "tokens_per_s_per_gpu", "mfu", "hfu", "breakdown",
+                          "communication", "memory", "critical_path", "not_modelled", "provenance"})
     EXPECT_TRUE(j.contains(key)) << key;
   EXPECT_DOUBLE_EQ(j["breakdown"]["compute_s"].get<double>(), 0.007);
   EXPECT_EQ(j["communication"][0]["group_size"], 8);

@@ -18,10 +18,12 @@ Trace toy_trace(const testing::ToyPlaces& at, std::int32_t step) {
   t.model = "toy \"quoted\"";
   t.world = 4;
   t.spans.push_back({0, Lane::kHost, 0, at.gather, step, Time(0), nanoseconds(500)});
-  t.spans.push_back({0, Lane::kStream, 0, at.use, step, microseconds(3), microseconds(4) + picoseconds(7)});
+  t.spans.push_back(
+      {0, Lane::kStream, 0, at.use, step, microseconds(3), microseconds(4) + picoseconds(7)});
   t.spans.push_back({0, Lane::kStream, 1, at.gather, step, microseconds(1), microseconds(3)});
   t.memory.push_back({0, at.alloc, step, nanoseconds(100), Bytes(1280), Bytes(2048), Bytes(1280)});
-  t.memory.push_back({0, at.alloc + 4, step, nanoseconds(200), Bytes(1536), Bytes(2048), Bytes(1536)});
+  t.memory.push_back(
+      {0, at.alloc + 4, step, nanoseconds(200), Bytes(1536), Bytes(2048), Bytes(1536)});
   t.memory.push_back({0, at.free, step, nanoseconds(300), Bytes(512), Bytes(2048), Bytes(512)});
   t.step_memory.push_back({0, step, Bytes(1536), Bytes(2048), Bytes(1536), 0, false});
   t.step_times.push_back({0, step, Time(0), microseconds(5)});
@@ -41,7 +43,7 @@ TEST(TraceFile, ReadsBackWhatItWrites) {
   write_trace(p.document(toy_trace(p.at, 1)), out);
   const TraceDocument back = parse_trace(out.str(), "t.json");
   ASSERT_EQ(back.trace.spans.size(), 3u);
-  EXPECT_EQ(back.trace.spans[1].end, microseconds(4) + picoseconds(7));   // exact to the picosecond
+  EXPECT_EQ(back.trace.spans[1].end, microseconds(4) + picoseconds(7));  // exact to the picosecond
   EXPECT_EQ(back.trace.spans[2].stream, 1);
   EXPECT_EQ(back.trace.memory[1].allocated.value, 1536);
   EXPECT_EQ(back.trace.model, "toy \"quoted\"");
@@ -75,15 +77,15 @@ TEST(Compare, EqualTraces) {
 TEST(Compare, TimeAndPeakSortedByContribution) {
   const Pair p;
   Trace measured = toy_trace(p.at, 1);
-  measured.spans[1].end += nanoseconds(100);      // use: +0.1 us
-  measured.spans[2].end += nanoseconds(700);      // gather: +0.7 us
-  measured.step_times[0].end += nanoseconds(500); // 5 us -> 5.5 us
+  measured.spans[1].end += nanoseconds(100);       // use: +0.1 us
+  measured.spans[2].end += nanoseconds(700);       // gather: +0.7 us
+  measured.step_times[0].end += nanoseconds(500);  // 5 us -> 5.5 us
   measured.step_memory[0].allocated_peak += Bytes(64);
   const Comparison c = compare(p.document(toy_trace(p.at, 1)), p.document(measured));
   EXPECT_TRUE(c.order_equal);
   EXPECT_EQ(c.peak_difference().value, 64);
   EXPECT_DOUBLE_EQ(c.step_ratio(), 1.1);
-  ASSERT_EQ(c.differences.size(), 3u);            // the peak, then the larger time first
+  ASSERT_EQ(c.differences.size(), 3u);  // the peak, then the larger time first
   EXPECT_EQ(c.differences[1].what, "all-gather layers.0");
   EXPECT_EQ(c.differences[1].contribution, nanoseconds(700));
   EXPECT_EQ(c.differences[2].contribution, nanoseconds(100));

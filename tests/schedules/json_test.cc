@@ -33,8 +33,10 @@ std::string issues_of(const std::string& text) {
 std::string with(const std::string& from, const std::string& to) {
   std::string text = text_of(testing::toy_schedule());
   const auto at = text.find(from);
-  if (at == std::string::npos) ADD_FAILURE() << "no \"" << from << "\" in\n" << text;
-  else text.replace(at, from.size(), to);
+  if (at == std::string::npos)
+    ADD_FAILURE() << "no \"" << from << "\" in\n" << text;
+  else
+    text.replace(at, from.size(), to);
   return text;
 }
 
@@ -48,9 +50,11 @@ TEST(ScheduleJson, ReadsBackWhatItWrites) {
   p.launches[1].dims = {3, 0, -1, 5, 0, 0};
   p.marks.push_back({MarkKind::kUnitAction, true, Phase::kForward, 7, ScopeId(0), UnitId(0), 1});
   p.instructions.push_back({InstructionKind::kMark, 0, 0, 0});
-  p.parameters.push_back({"layers.0.weight", {64, 4}, DType::kBFloat16, false, TensorId(0), 3, 64, GroupId(0), 64, 0});
+  p.parameters.push_back(
+      {"layers.0.weight", {64, 4}, DType::kBFloat16, false, TensorId(0), 3, 64, GroupId(0), 64, 0});
   p.inputs.push_back({"tokens", InputKind::kTokens, {1, 16}, DType::kInt64, 100});
-  p.copies.push_back({CopyDirection::kHostToDevice, 0, Phase::kInput, true, Bytes(64), TensorId(), TensorId(2), 0, 1});
+  p.copies.push_back({CopyDirection::kHostToDevice, 0, Phase::kInput, true, Bytes(64), TensorId(),
+                      TensorId(2), 0, 1});
   p.host_work.push_back({1500, 1});
   p.carries.push_back({BufferId(0), BufferId(2)});
   s.not_modelled = {"weather"};
@@ -72,22 +76,35 @@ TEST(ScheduleJson, ReadsBackWhatItWrites) {
 TEST(ScheduleJson, RefusesOtherFormatsAndVersions) {
   EXPECT_NE(issues_of("{}").find("format"), std::string::npos);
   EXPECT_NE(issues_of("[1,2]").find("object"), std::string::npos);
-  EXPECT_NE(issues_of(with("\"version\": 1", "\"version\": 9")).find("found 9, this program reads 1"), std::string::npos);
+  EXPECT_NE(
+      issues_of(with("\"version\": 1", "\"version\": 9")).find("found 9, this program reads 1"),
+      std::string::npos);
 }
 
 TEST(ScheduleJson, NamesThePlaceOfEachFault) {
-  EXPECT_NE(issues_of(with("[\"collective\", 0]", "[\"colective\", 0]")).find("\"collective\""), std::string::npos);
-  EXPECT_NE(issues_of(with("[\"alloc\", 0]", "[\"alloc\", 99]")).find("programs[0].instructions[0]: buffer 99 does not exist"),
+  EXPECT_NE(issues_of(with("[\"collective\", 0]", "[\"colective\", 0]")).find("\"collective\""),
             std::string::npos);
-  EXPECT_NE(issues_of(with("[256, 0, \"device\"", "[-1, 0, \"device\"")).find("programs[0].buffers[0]"), std::string::npos);
-  EXPECT_NE(issues_of(with("[256, 0, \"device\"", "[255, 0, \"device\"")).find("reaches byte 256 of buffer 0, which has 255"),
+  EXPECT_NE(issues_of(with("[\"alloc\", 0]", "[\"alloc\", 99]"))
+                .find("programs[0].instructions[0]: buffer 99 does not exist"),
             std::string::npos);
-  EXPECT_NE(issues_of(with("\"world\": 4", "\"world\": 4000000000000")).find("world"), std::string::npos);
+  EXPECT_NE(
+      issues_of(with("[256, 0, \"device\"", "[-1, 0, \"device\"")).find("programs[0].buffers[0]"),
+      std::string::npos);
+  EXPECT_NE(issues_of(with("[256, 0, \"device\"", "[255, 0, \"device\""))
+                .find("reaches byte 256 of buffer 0, which has 255"),
+            std::string::npos);
+  EXPECT_NE(issues_of(with("\"world\": 4", "\"world\": 4000000000000")).find("world"),
+            std::string::npos);
   EXPECT_NE(issues_of(with("\"world\": 4", "\"world\": 4.5")).find("world"), std::string::npos);
-  EXPECT_NE(issues_of(with("\"world\": 4", "\"world\": 6")).find("does not divide the world"), std::string::npos);
+  EXPECT_NE(issues_of(with("\"world\": 4", "\"world\": 6")).find("does not divide the world"),
+            std::string::npos);
   EXPECT_NE(issues_of(with("\"events\": 2", "\"evens\": 2")).find("events"), std::string::npos);
-  EXPECT_NE(issues_of(with("\"program_of_rank\": [0]", "\"program_of_rank\": [3]")).find("program_of_rank"), std::string::npos);
-  EXPECT_NE(issues_of(with("\"program_of_rank\": [0]", "\"program_of_rank\": [0, 0]")).find("program_of_rank"), std::string::npos);
+  EXPECT_NE(issues_of(with("\"program_of_rank\": [0]", "\"program_of_rank\": [3]"))
+                .find("program_of_rank"),
+            std::string::npos);
+  EXPECT_NE(issues_of(with("\"program_of_rank\": [0]", "\"program_of_rank\": [0, 0]"))
+                .find("program_of_rank"),
+            std::string::npos);
 }
 
 TEST(ScheduleJson, HostileSizesDoNotOverflow) {
@@ -101,14 +118,17 @@ TEST(ScheduleJson, HostileSizesDoNotOverflow) {
 
 TEST(ScheduleJson, TruncatedAtEveryPlace) {
   const std::string text = text_of(testing::toy_schedule());
-  for (std::size_t n = 0; n + 2 < text.size(); n += 7) EXPECT_THROW(parse_schedule(text.substr(0, n), "plan.json"), InputError);
+  for (std::size_t n = 0; n + 2 < text.size(); n += 7)
+    EXPECT_THROW(parse_schedule(text.substr(0, n), "plan.json"), InputError);
 }
 
 TEST(ScheduleText, OneLineForEachInstruction) {
   const Schedule s = testing::toy_schedule();
   const std::string step = describe_step(s);
   EXPECT_EQ(std::count(step.begin(), step.end(), '\n'), 10);
-  EXPECT_NE(step.find("[all_gather] all-gather layers.0  1.02 kB float32 over shard(4)"), std::string::npos) << step;
+  EXPECT_NE(step.find("[all_gather] all-gather layers.0  1.02 kB float32 over shard(4)"),
+            std::string::npos)
+      << step;
   EXPECT_NE(describe_schedule(s).find("layers.0"), std::string::npos);
 }
 

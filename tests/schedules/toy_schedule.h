@@ -1,6 +1,7 @@
 #pragma once
 
-// A hand-made schedule of two steps, each: gather one unit on its own stream, wait, use it, free it.
+// A hand-made schedule of two steps, each: gather one unit on its own stream, wait, use it, free
+// it.
 
 #include <algorithm>
 
@@ -24,7 +25,8 @@ inline TensorId add_tensor(RankProgram& p, BufferId b, std::int64_t n, std::int6
   return TensorId(static_cast<std::uint32_t>(p.tensors.size() - 1));
 }
 
-inline std::uint32_t add_launch(RankProgram& p, OpKind op, std::vector<TensorId> in, std::vector<TensorId> out) {
+inline std::uint32_t add_launch(RankProgram& p, OpKind op, std::vector<TensorId> in,
+                                std::vector<TensorId> out) {
   Launch l;
   l.op = op;
   l.first_operand = static_cast<std::uint32_t>(p.operands.size());
@@ -89,7 +91,7 @@ inline Schedule toy_schedule(std::int64_t world = 4, ToyPlaces* places = nullptr
     ToyPlaces at;
     const auto begin = static_cast<std::uint32_t>(p.instructions.size());
     put(K::kRecordEvent, 1, 0);
-    put(K::kWaitEvent, 1, 1);       // The gather reads what compute wrote.
+    put(K::kWaitEvent, 1, 1);  // The gather reads what compute wrote.
     at.alloc = put(K::kAlloc, whole.value);
     at.gather = put(K::kCollective, 0);
     at.record = put(K::kRecordEvent, 0, 1);
@@ -105,11 +107,14 @@ inline Schedule toy_schedule(std::int64_t world = 4, ToyPlaces* places = nullptr
   return s;
 }
 
-/// Moves instruction `from` to stand just after `after` (after > from) or just before it (after < from).
+/// Moves instruction `from` to stand just after `after` (after > from) or just before it (after <
+/// from).
 inline void move_instruction(RankProgram& p, std::uint32_t from, std::uint32_t to) {
   auto b = p.instructions.begin();
-  if (from < to) std::rotate(b + from, b + from + 1, b + to + 1);
-  else std::rotate(b + to, b + from, b + from + 1);
+  if (from < to)
+    std::rotate(b + from, b + from + 1, b + to + 1);
+  else
+    std::rotate(b + to, b + from, b + from + 1);
 }
 
 }  // namespace foreshard::testing

@@ -8,8 +8,8 @@ namespace foreshard {
 namespace {
 
 using testing::move_instruction;
-using testing::ToyPlaces;
 using testing::toy_schedule;
+using testing::ToyPlaces;
 
 /// The faults of a schedule, without repeats, in order.
 std::vector<ScheduleFault> faults_of(const Schedule& s) {
@@ -38,13 +38,15 @@ TEST(Validate, GatherMovedAfterItsUse) {
   EXPECT_EQ(findings[0].fault, ScheduleFault::kUseBeforeGather);
   ASSERT_EQ(findings[0].places.size(), 1u);
   EXPECT_EQ(findings[0].places[0].instruction, at.use - 1);
-  EXPECT_NE(text_of(s, findings[0]).find("copy layers.0"), std::string::npos) << text_of(s, findings[0]);
+  EXPECT_NE(text_of(s, findings[0]).find("copy layers.0"), std::string::npos)
+      << text_of(s, findings[0]);
 }
 
 TEST(Validate, WaitForTheGatherLeftOut) {
   ToyPlaces at;
   Schedule s = toy_schedule(4, &at);
-  s.programs[0].instructions[at.wait].kind = InstructionKind::kSyncStream;   // of the compute stream: orders nothing
+  s.programs[0].instructions[at.wait].kind =
+      InstructionKind::kSyncStream;  // of the compute stream: orders nothing
   s.programs[0].instructions[at.wait].stream = 0;
   EXPECT_TRUE(has_fault(s, ScheduleFault::kUseBeforeGather));
 }
@@ -71,7 +73,7 @@ TEST(Validate, DoubleFreeAndDoubleAlloc) {
   s = toy_schedule(4, &at);
   s.programs[0].instructions[at.free + 1].id = 1;
   EXPECT_TRUE(has_fault(s, ScheduleFault::kDoubleFree));
-  EXPECT_TRUE(has_fault(s, ScheduleFault::kLeak));   // the activation stays
+  EXPECT_TRUE(has_fault(s, ScheduleFault::kLeak));  // the activation stays
 }
 
 TEST(Validate, LeakInTheRepeatedStep) {
@@ -96,7 +98,7 @@ TEST(Validate, WaitBeforeRecordNamesBoth) {
   Schedule s = toy_schedule(4, &at);
   RankProgram& p = s.programs[0];
   p.steps.clear();
-  p.instructions.erase(p.instructions.begin() + 2, p.instructions.begin() + 12);   // first step
+  p.instructions.erase(p.instructions.begin() + 2, p.instructions.begin() + 12);  // first step
   std::swap(p.instructions[at.record - 10], p.instructions[at.wait - 10]);
   const auto findings = validate(s);
   ASSERT_FALSE(findings.empty());
@@ -120,8 +122,9 @@ TEST(Validate, CollectiveOrderBetweenRanks) {
   for (Instruction& i : s.programs[1].instructions)
     if (i.kind == InstructionKind::kCollective) i.id = 1;
   const auto findings = validate(s);
-  const auto found = std::find_if(findings.begin(), findings.end(),
-                                  [](const auto& f) { return f.fault == ScheduleFault::kCollectiveOrder; });
+  const auto found = std::find_if(findings.begin(), findings.end(), [](const auto& f) {
+    return f.fault == ScheduleFault::kCollectiveOrder;
+  });
   ASSERT_NE(found, findings.end());
   ASSERT_EQ(found->places.size(), 2u);
   EXPECT_NE(found->places[0].program, found->places[1].program);
@@ -135,8 +138,10 @@ TEST(Validate, CrossedGroupsDeadlock) {
     p.collectives.push_back(p.collectives[0]);
     p.collectives[1].group = GroupId(1);
     for (std::size_t i = 0; i + 1 < p.instructions.size(); ++i) {
-      if (p.instructions[i].kind != InstructionKind::kCollective || p.instructions[i].id != 0) continue;
-      p.instructions.insert(p.instructions.begin() + static_cast<std::ptrdiff_t>(i) + 1, {InstructionKind::kCollective, 0, 0, 1});
+      if (p.instructions[i].kind != InstructionKind::kCollective || p.instructions[i].id != 0)
+        continue;
+      p.instructions.insert(p.instructions.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                            {InstructionKind::kCollective, 0, 0, 1});
       ++i;
     }
     p.steps.clear();

@@ -1,5 +1,5 @@
-// Step times worked out by hand. Compute runs on stream 0, gathers on stream 1, reductions on stream 2; all times in
-// nanoseconds; host work is free unless a case gives it a time.
+// Step times worked out by hand. Compute runs on stream 0, gathers on stream 1, reductions on
+// stream 2; all times in nanoseconds; host work is free unless a case gives it a time.
 
 #include <gtest/gtest.h>
 
@@ -12,17 +12,20 @@ namespace {
 using toy::ToyCost;
 using toy::ToyProgram;
 
-SimulationResult run(ToyProgram& p, const ToyCost& cost = {}, std::int64_t world = 4, SimulationOptions options = {}) {
+SimulationResult run(ToyProgram& p, const ToyCost& cost = {}, std::int64_t world = 4,
+                     SimulationOptions options = {}) {
   const Schedule s = toy::schedule_of(p, world);
   const SimulationResult r = simulate(s, cost, options);
   EXPECT_EQ(r.breakdown.total(), r.step_time);
   Time path(0);
-  for (const CriticalPathSegment& segment : r.critical_segments) path += segment.end - segment.start;
+  for (const CriticalPathSegment& segment : r.critical_segments)
+    path += segment.end - segment.start;
   EXPECT_EQ(path, r.step_time);
   return r;
 }
 
-// One unit: gather 100, then forward 40, backward 80, reduce 100. Nothing can overlap: 100 + 40 + 80 + 100 = 320.
+// One unit: gather 100, then forward 40, backward 80, reduce 100. Nothing can overlap: 100 + 40 +
+// 80 + 100 = 320.
 TEST(ByHand, OneUnit) {
   ToyProgram p;
   p.gather(100).join(0, 1).launch(40).launch(80, 0, 0, Phase::kBackward).join(2, 0).reduce(100);
@@ -47,8 +50,8 @@ TEST(ByHand, TwoUnitsWithoutPrefetch) {
   EXPECT_EQ(r.breakdown.exposed_communication, nanoseconds(200));
 }
 
-// Two units with prefetch: the second gather runs during the first compute, 100 + max(60, 100) + 60 = 260;
-// of its 100, 40 are exposed.
+// Two units with prefetch: the second gather runs during the first compute, 100 + max(60, 100) + 60
+// = 260; of its 100, 40 are exposed.
 TEST(ByHand, TwoUnitsWithPrefetch) {
   ToyProgram p;
   p.gather(100).join(0, 1).gather(100).launch(60).join(0, 1).launch(60);
@@ -68,22 +71,25 @@ TEST(ByHand, PrefetchHidesShorterGather) {
   EXPECT_EQ(r.breakdown.exposed_communication, nanoseconds(100));
 }
 
-// Serial lane (N-2): gather of unit 1 and reduction of unit 2 share a communicator. Compute of unit 2 ends at 50, its
-// reduction (100, issued first) holds the lane until 150; the gather (80) then runs to 230, compute (30) to 260.
+// Serial lane (N-2): gather of unit 1 and reduction of unit 2 share a communicator. Compute of unit
+// 2 ends at 50, its reduction (100, issued first) holds the lane until 150; the gather (80) then
+// runs to 230, compute (30) to 260.
 TEST(ByHand, SerialLaneOfOneCommunicator) {
   ToyProgram p;
   p.launch(50).join(2, 0).reduce(100).gather(80).join(0, 1).launch(30);
   EXPECT_EQ(run(p).step_time, nanoseconds(260));
 }
 
-// The same with the gather issued first: it runs at once (0 to 80), the reduction from 80 to 180; compute 80 to 110.
+// The same with the gather issued first: it runs at once (0 to 80), the reduction from 80 to 180;
+// compute 80 to 110.
 TEST(ByHand, SerialLaneFollowsIssueOrder) {
   ToyProgram p;
   p.launch(50).gather(80).join(2, 0).reduce(100).join(0, 1).launch(30);
   EXPECT_EQ(run(p).step_time, nanoseconds(180));
 }
 
-// Without serial lanes the first program's reduction (50 to 150) and gather (0 to 80) overlap: compute 80 to 110, end 150.
+// Without serial lanes the first program's reduction (50 to 150) and gather (0 to 80) overlap:
+// compute 80 to 110, end 150.
 TEST(ByHand, WithoutSerialLaneTheyOverlap) {
   ToyProgram p;
   p.launch(50).join(2, 0).reduce(100).gather(80).join(0, 1).launch(30);
@@ -92,13 +98,15 @@ TEST(ByHand, WithoutSerialLaneTheyOverlap) {
   EXPECT_EQ(run(p, {}, 4, options).step_time, nanoseconds(150));
 }
 
-// HSDP: reduce-scatter over the shard group, then all-reduce over the replicas, another communicator on another stream.
-// Two units of backward compute 100 each, reduce 60, all-reduce 70:
-// unit 2: compute 0-100, reduce 100-160, all-reduce 160-230; unit 1: compute 100-200, reduce 200-260, all-reduce 260-330.
+// HSDP: reduce-scatter over the shard group, then all-reduce over the replicas, another
+// communicator on another stream. Two units of backward compute 100 each, reduce 60, all-reduce 70:
+// unit 2: compute 0-100, reduce 100-160, all-reduce 160-230; unit 1: compute 100-200, reduce
+// 200-260, all-reduce 260-330.
 TEST(ByHand, HybridSharding) {
   ToyProgram p(4);
   for (int unit = 0; unit < 2; ++unit) {
-    p.launch(100).join(2, 0).reduce(60, 2, 0).join(3, 2).collective(CollectiveKind::kAllReduce, 70, 3, 1);
+    p.launch(100).join(2, 0).reduce(60, 2, 0).join(3, 2).collective(CollectiveKind::kAllReduce, 70,
+                                                                    3, 1);
   }
   Schedule s = toy::schedule_of(p, 8);
   s.groups = {{"shard", 4, 1}, {"replicate", 2, 4}};
@@ -113,15 +121,16 @@ TEST(ByHand, HybridSharding) {
 TEST(ByHand, HybridShardingBoundByReplicas) {
   ToyProgram p(4);
   for (int unit = 0; unit < 2; ++unit) {
-    p.launch(100).join(2, 0).reduce(60, 2, 0).join(3, 2).collective(CollectiveKind::kAllReduce, 150, 3, 1);
+    p.launch(100).join(2, 0).reduce(60, 2, 0).join(3, 2).collective(CollectiveKind::kAllReduce, 150,
+                                                                    3, 1);
   }
   Schedule s = toy::schedule_of(p, 8);
   s.groups = {{"shard", 4, 1}, {"replicate", 2, 4}};
   EXPECT_EQ(simulate(s, ToyCost{}).step_time, nanoseconds(460));
 }
 
-// Host-bound: ten kernels of 10 with 25 of dispatch each: kernel k starts at 25 k, the last at 250, end 260.
-// Exposed host: the first 25, then 15 between kernels: 25 + 9 * 15 = 160.
+// Host-bound: ten kernels of 10 with 25 of dispatch each: kernel k starts at 25 k, the last at 250,
+// end 260. Exposed host: the first 25, then 15 between kernels: 25 + 9 * 15 = 160.
 TEST(ByHand, HostBound) {
   ToyProgram p;
   for (int i = 0; i < 10; ++i) p.launch(10, 0, 25);
@@ -140,9 +149,10 @@ TEST(ByHand, HostRunsAhead) {
   EXPECT_EQ(r.breakdown.exposed_host, nanoseconds(10));
 }
 
-// Rate limiter: the host may issue gather k + 1 only when compute k - 1 is done (it waits for its event).
-// Gathers 50, computes 100: gather 0: 0-50, compute 0: 50-150, gather 1: 50-100 (issued at once), compute 1: 150-250;
-// the host waits for compute 0 (150), gather 2: 150-200, hidden; compute 2: 250-350.
+// Rate limiter: the host may issue gather k + 1 only when compute k - 1 is done (it waits for its
+// event). Gathers 50, computes 100: gather 0: 0-50, compute 0: 50-150, gather 1: 50-100 (issued at
+// once), compute 1: 150-250; the host waits for compute 0 (150), gather 2: 150-200, hidden; compute
+// 2: 250-350.
 TEST(ByHand, LimiterHidden) {
   ToyProgram p;
   const std::uint32_t done[3] = {p.event(), p.event(), p.event()};
@@ -153,8 +163,8 @@ TEST(ByHand, LimiterHidden) {
   EXPECT_EQ(run(p).step_time, nanoseconds(350));
 }
 
-// The limiter with depth one exposes every gather: the host waits for compute k before gather k + 1:
-// 3 * (50 + 100) = 450.
+// The limiter with depth one exposes every gather: the host waits for compute k before gather k +
+// 1: 3 * (50 + 100) = 450.
 TEST(ByHand, LimiterExposed) {
   ToyProgram p;
   const std::uint32_t done[3] = {p.event(), p.event(), p.event()};
@@ -167,8 +177,9 @@ TEST(ByHand, LimiterExposed) {
   EXPECT_EQ(r.breakdown.exposed_communication, nanoseconds(150));
 }
 
-// Steady state: the second step's first gather may run during the first step's last compute when nothing prevents it.
-// Step: gather 100, compute 60, no barrier. Gathers: 0-100, 100-200; computes 100-160, 200-260: the step takes 100.
+// Steady state: the second step's first gather may run during the first step's last compute when
+// nothing prevents it. Step: gather 100, compute 60, no barrier. Gathers: 0-100, 100-200; computes
+// 100-160, 200-260: the step takes 100.
 TEST(ByHand, StepsOverlapWithoutBarrier) {
   ToyProgram p;
   for (int step = 0; step < 2; ++step) p.gather(100).join(0, 1).launch(60).end_step();
@@ -178,15 +189,16 @@ TEST(ByHand, StepsOverlapWithoutBarrier) {
 // ... and 160 if the gather waits for the optimizer, which is the last compute of the step before.
 TEST(ByHand, StepsWithBarrier) {
   ToyProgram p;
-  for (int step = 0; step < 2; ++step) p.join(1, 0).gather(100).join(0, 1).launch(60, 0, 0, Phase::kOptimizer).end_step();
+  for (int step = 0; step < 2; ++step)
+    p.join(1, 0).gather(100).join(0, 1).launch(60, 0, 0, Phase::kOptimizer).end_step();
   const SimulationResult r = run(p);
   EXPECT_EQ(r.step_time, nanoseconds(160));
   EXPECT_EQ(r.breakdown.optimizer, nanoseconds(60));
   EXPECT_EQ(r.breakdown.exposed_communication, nanoseconds(100));
 }
 
-// Interference: kernels run 1.25 times slower while the gather (100) is active. The kernel (100) has done 80 of its
-// work by then and needs 20 more: 120.
+// Interference: kernels run 1.25 times slower while the gather (100) is active. The kernel (100)
+// has done 80 of its work by then and needs 20 more: 120.
 TEST(ByHand, TransfersSlowKernels) {
   ToyCost cost;
   cost.traffic[static_cast<int>(CollectiveKind::kAllGather)].interference = 0.25;
@@ -197,8 +209,9 @@ TEST(ByHand, TransfersSlowKernels) {
   EXPECT_EQ(r.breakdown.interference, nanoseconds(20));
 }
 
-// Two collectives of different groups, each alone at the full rate of the same link, share it: both run at half speed
-// until the shorter (50) is done at 100; the longer (100) has 50 left and runs alone: 150.
+// Two collectives of different groups, each alone at the full rate of the same link, share it: both
+// run at half speed until the shorter (50) is done at 100; the longer (100) has 50 left and runs
+// alone: 150.
 TEST(ByHand, TransfersShareALink) {
   ToyCost cost;
   for (auto& t : cost.traffic) t = {100, {1, 0, 0, 0}, 0};
@@ -224,7 +237,8 @@ TEST(ByHand, DifferentLinksDoNotShare) {
   EXPECT_EQ(simulate(s, cost).step_time, nanoseconds(100));
 }
 
-// A blocking copy of 30 holds the host: kernel 0-20, copy 0-30, the next kernel is issued at 30: 30 + 40 = 70.
+// A blocking copy of 30 holds the host: kernel 0-20, copy 0-30, the next kernel is issued at 30: 30
+// + 40 = 70.
 TEST(ByHand, BlockingCopy) {
   ToyProgram p;
   p.launch(20).copy(CopyDirection::kDeviceToHost, 30, 1, true).launch(40);
@@ -234,9 +248,9 @@ TEST(ByHand, BlockingCopy) {
   EXPECT_EQ(r.copies[0].exposed, nanoseconds(10));
 }
 
-// The launch queue holds two operations: kernels of 100, dispatch 10. Issued at 10, 20; the third waits until the first
-// ends at 110 and is issued then, the fourth at 210: device-bound all the same: 10 + 4 * 100 = 410, but host work after
-// the fourth launch can only begin at 210.
+// The launch queue holds two operations: kernels of 100, dispatch 10. Issued at 10, 20; the third
+// waits until the first ends at 110 and is issued then, the fourth at 210: device-bound all the
+// same: 10 + 4 * 100 = 410, but host work after the fourth launch can only begin at 210.
 TEST(ByHand, FullLaunchQueueBlocksTheHost) {
   ToyCost cost;
   cost.host_costs.launch_queue = 2;
@@ -246,8 +260,9 @@ TEST(ByHand, FullLaunchQueueBlocksTheHost) {
   EXPECT_EQ(run(p, cost).step_time, nanoseconds(711));
 }
 
-// An event recorded again: the wait refers to the record before it in host order, not to the later one.
-// Kernel 50 on stream 1, record; wait on stream 0, kernel 10: 50-60. The second record (after another 100) does not count.
+// An event recorded again: the wait refers to the record before it in host order, not to the later
+// one. Kernel 50 on stream 1, record; wait on stream 0, kernel 10: 50-60. The second record (after
+// another 100) does not count.
 TEST(ByHand, WaitTakesTheLatestRecordBeforeIt) {
   ToyProgram p;
   const std::uint32_t e = p.event();

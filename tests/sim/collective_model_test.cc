@@ -16,8 +16,9 @@ CollectiveModel model(const std::string& hardware, int ranks, int nodes = 1) {
 double us(const CollectiveCost& cost) { return to_seconds(cost.time) * 1e6; }
 double bus_gb(const CollectiveCost& cost) { return cost.bus_bandwidth.per_second * 1e-9; }
 
-// A ring of W ranks moves n (W-1)/W bytes over each link: twice the bytes take n (W-1)/W / B longer. H100: B = 360 GB/s
-// (6 rings of 60); n = 1 GiB, W = 8: 1073741824 x 7/8 / 360e9 = 2609.8 us.
+// A ring of W ranks moves n (W-1)/W bytes over each link: twice the bytes take n (W-1)/W / B
+// longer. H100: B = 360 GB/s (6 rings of 60); n = 1 GiB, W = 8: 1073741824 x 7/8 / 360e9 = 2609.8
+// us.
 TEST(CollectiveModel, RingAllGatherIsBytesOverBandwidth) {
   const auto h100 = model("dgx-h100", 8);
   for (const auto kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
@@ -29,14 +30,15 @@ TEST(CollectiveModel, RingAllGatherIsBytesOverBandwidth) {
   EXPECT_EQ(cost.algorithm, CollectiveAlgorithm::kRing);
   EXPECT_EQ(cost.protocol, CollectiveProtocol::kSimple);
   EXPECT_EQ(cost.bound, CollectiveBound::kNvLink);
-  EXPECT_EQ(cost.channels, 24);                       // NCCL debug dump of such a node
+  EXPECT_EQ(cost.channels, 24);  // NCCL debug dump of such a node
   EXPECT_DOUBLE_EQ(cost.sm_share, 24.0 / 132);
   EXPECT_DOUBLE_EQ(cost.nvlink_bytes, 1073741824.0 * 7 / 8);
   EXPECT_DOUBLE_EQ(cost.network_bytes, 0);
 }
 
-// NCCL's own latency table: a ring all-reduce with LL of 8 GPUs passes 14 hops; 6.6 us base + 14 x 0.6 us = 15 us. A public
-// H100 node shows 13 to 17 us below 8 KiB. Channels: one below 4 KiB a rank.
+// NCCL's own latency table: a ring all-reduce with LL of 8 GPUs passes 14 hops; 6.6 us base + 14 x
+// 0.6 us = 15 us. A public H100 node shows 13 to 17 us below 8 KiB. Channels: one below 4 KiB a
+// rank.
 TEST(CollectiveModel, SmallMessagesCostLatency) {
   const auto cost = model("dgx-h100", 8).cost(CollectiveKind::kAllReduce, Bytes(256));
   EXPECT_GT(us(cost), 13);
@@ -46,8 +48,8 @@ TEST(CollectiveModel, SmallMessagesCostLatency) {
   EXPECT_EQ(cost.channels, 1);
 }
 
-// Device times of NVIDIA/Megatron-LM pull request 5596 (8 H100, ring, fastest rank); no table that the constants were
-// fitted to. Below 8 MiB the model is up to 28 % slow.
+// Device times of NVIDIA/Megatron-LM pull request 5596 (8 H100, ring, fastest rank); no table that
+// the constants were fitted to. Below 8 MiB the model is up to 28 % slow.
 TEST(CollectiveModel, MeetsDeviceTimesOfH100Rings) {
   const auto h100 = model("dgx-h100", 8);
   EXPECT_NEAR(us(h100.cost(CollectiveKind::kAllGather, 8_MiB)) / 43.4, 1, 0.15);
@@ -57,8 +59,9 @@ TEST(CollectiveModel, MeetsDeviceTimesOfH100Rings) {
   EXPECT_NEAR(us(h100.cost(CollectiveKind::kReduceScatter, 32_MiB)) / 112.6, 1, 0.10);
 }
 
-// stas00/ml-engineering network page, 8 x H200, 16 GiB: all-reduce 480.0 GB/s with NVLS, all-gather 361.4, reduce-scatter
-// 362.9; all-reduce of 8 GiB over 4, 5, 6, 7, 8 GPUs 363 (ring), 414, 436, 460, 473 (NVLS).
+// stas00/ml-engineering network page, 8 x H200, 16 GiB: all-reduce 480.0 GB/s with NVLS, all-gather
+// 361.4, reduce-scatter 362.9; all-reduce of 8 GiB over 4, 5, 6, 7, 8 GPUs 363 (ring), 414, 436,
+// 460, 473 (NVLS).
 TEST(CollectiveModel, NvlsHelpsAllReduceOnly) {
   const auto h200 = model("hgx-h200", 8);
   EXPECT_NEAR(bus_gb(h200.cost(CollectiveKind::kAllReduce, 16_GiB)) / 480.0, 1, 0.02);
@@ -73,49 +76,57 @@ TEST(CollectiveModel, NvlsHelpsAllReduceOnly) {
   }
 }
 
-// NVIDIA/nccl-tests issue 178: A100 PCIe, all-reduce 208 GB/s inside a bridge pair, 20 as soon as a third GPU joins.
+// NVIDIA/nccl-tests issue 178: A100 PCIe, all-reduce 208 GB/s inside a bridge pair, 20 as soon as a
+// third GPU joins.
 TEST(CollectiveModel, AThirdGpuLeavesTheBridge) {
-  EXPECT_NEAR(bus_gb(model("8x-a100-pcie", 2).cost(CollectiveKind::kAllReduce, 4_GiB)) / 208, 1, 0.06);
+  EXPECT_NEAR(bus_gb(model("8x-a100-pcie", 2).cost(CollectiveKind::kAllReduce, 4_GiB)) / 208, 1,
+              0.06);
   const auto three = model("8x-a100-pcie", 3).cost(CollectiveKind::kAllReduce, 4_GiB);
   EXPECT_NEAR(bus_gb(three) / 20, 1, 0.25);
   EXPECT_EQ(three.bound, CollectiveBound::kPcie);
 }
 
-// Two nodes of 8 x 400 Gb/s InfiniBand: the NICs carry 400 GB/s x 0.93 = 372 GB/s, more than the rings' 360; at 200 Gb/s
-// they bound: 2 GiB x 15/16 / 186 GB/s = 10824 us more for twice the bytes of 2 GiB.
+// Two nodes of 8 x 400 Gb/s InfiniBand: the NICs carry 400 GB/s x 0.93 = 372 GB/s, more than the
+// rings' 360; at 200 Gb/s they bound: 2 GiB x 15/16 / 186 GB/s = 10824 us more for twice the bytes
+// of 2 GiB.
 TEST(CollectiveModel, NetworkBoundsTheRingWhereItIsNarrower) {
-  EXPECT_EQ(model("dgx-h100", 16, 2).cost(CollectiveKind::kAllGather, 2_GiB).bound, CollectiveBound::kNvLink);
+  EXPECT_EQ(model("dgx-h100", 16, 2).cost(CollectiveKind::kAllGather, 2_GiB).bound,
+            CollectiveBound::kNvLink);
   const auto slow = model("dgx-h100@200g", 16, 2);
   const auto cost = slow.cost(CollectiveKind::kAllGather, 2_GiB);
   EXPECT_EQ(cost.bound, CollectiveBound::kNetwork);
   EXPECT_NEAR(us(slow.cost(CollectiveKind::kAllGather, 4_GiB)) - us(cost), 10824, 1);
-  EXPECT_DOUBLE_EQ(cost.network_bytes, 2147483648.0 * 15 / 16 / 8);  // each NIC's share of what crosses the node
+  EXPECT_DOUBLE_EQ(cost.network_bytes,
+                   2147483648.0 * 15 / 16 / 8);  // each NIC's share of what crosses the node
 }
 
-// All-reduce on two nodes by tree: the buffer crosses each NIC once in each direction, so 1.875 x its bytes count as bus
-// bytes: bus bandwidth 1.875 x 200 x 0.94 = 352 GB/s on 8 x 200 Gb/s TCPXO (339 to 347 measured).
+// All-reduce on two nodes by tree: the buffer crosses each NIC once in each direction, so 1.875 x
+// its bytes count as bus bytes: bus bandwidth 1.875 x 200 x 0.94 = 352 GB/s on 8 x 200 Gb/s TCPXO
+// (339 to 347 measured).
 TEST(CollectiveModel, TreesOnTwoNodesPassTheNicsOnce) {
   const auto cost = model("gcp-a3-mega", 16, 2).cost(CollectiveKind::kAllReduce, 64_GiB);
   EXPECT_EQ(cost.algorithm, CollectiveAlgorithm::kNvlsTree);
   EXPECT_NEAR(bus_gb(cost) / 352, 1, 0.01);
 }
 
-// ml-engineering and aws-samples: all-reduce of 16 GiB on 4 p6-b200 382 GB/s, on 16 p5en 369.9; small messages on the
-// latter 166 to 171 us.
+// ml-engineering and aws-samples: all-reduce of 16 GiB on 4 p6-b200 382 GB/s, on 16 p5en 369.9;
+// small messages on the latter 166 to 171 us.
 TEST(CollectiveModel, ManyNodes) {
-  EXPECT_NEAR(bus_gb(model("aws-p6-b200", 32, 4).cost(CollectiveKind::kAllReduce, 16_GiB)) / 382, 1, 0.05);
+  EXPECT_NEAR(bus_gb(model("aws-p6-b200", 32, 4).cost(CollectiveKind::kAllReduce, 16_GiB)) / 382, 1,
+              0.05);
   const auto p5en = model("aws-p5en", 128, 16);
   EXPECT_NEAR(bus_gb(p5en.cost(CollectiveKind::kAllReduce, 16_GiB)) / 369.9, 1, 0.08);
   EXPECT_NEAR(us(p5en.cost(CollectiveKind::kAllReduce, Bytes(1024))) / 168, 1, 0.10);
 }
 
-// HSDP replicas: one rank per node uses one NIC of 50 GB/s x 0.93; eight such groups at once keep one NIC each; on 4 NICs
-// of 8 GPUs (p4d) eight groups halve what one alone gets.
+// HSDP replicas: one rank per node uses one NIC of 50 GB/s x 0.93; eight such groups at once keep
+// one NIC each; on 4 NICs of 8 GPUs (p4d) eight groups halve what one alone gets.
 TEST(CollectiveModel, ReplicaGroupsShareNics) {
   const auto bus = [](const std::string& hardware, int concurrent) {
     auto placement = place_block(2, 2);
     placement.concurrent = concurrent;
-    return bus_gb(CollectiveModel(load_hardware(hardware), placement).cost(CollectiveKind::kAllReduce, 64_GiB));
+    return bus_gb(CollectiveModel(load_hardware(hardware), placement)
+                      .cost(CollectiveKind::kAllReduce, 64_GiB));
   };
   EXPECT_NEAR(bus("dgx-h100", 1), 46.5, 0.5);
   EXPECT_NEAR(bus("dgx-h100", 8), 46.5, 0.5);
@@ -123,8 +134,8 @@ TEST(CollectiveModel, ReplicaGroupsShareNics) {
   EXPECT_NEAR(bus("aws-p4d", 8), 12.5 * 0.86 / 2, 0.1);
 }
 
-// All-to-all of n bytes per rank on two nodes of 8: 8/16 of it leaves the node, over one NIC per rank:
-// 1 GiB / 2 / 46.5 GB/s = 11545 us; the part inside (7/16 at 344 GB/s) hides behind it.
+// All-to-all of n bytes per rank on two nodes of 8: 8/16 of it leaves the node, over one NIC per
+// rank: 1 GiB / 2 / 46.5 GB/s = 11545 us; the part inside (7/16 at 344 GB/s) hides behind it.
 TEST(CollectiveModel, AllToAllIsBoundByTheSlowerWay) {
   const auto h100 = model("dgx-h100", 16, 2);
   const auto cost = h100.cost(CollectiveKind::kAllToAll, 1_GiB);

@@ -10,8 +10,10 @@
 namespace foreshard {
 namespace {
 
-// Layouts of the programs' printf calls: 2017 (no units, times in ms), 2019 (no root column, "error"), 2022 on ("#wrong").
-constexpr const char* k2017 = R"(# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+// Layouts of the programs' printf calls: 2017 (no units, times in ms), 2019 (no root column,
+// "error"), 2022 on ("#wrong").
+constexpr const char* k2017 =
+    R"(# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
 # NCCL Tests compiled with NCCL 2.2
 # Using devices
 #   Rank  0 on    node-a device  0 [0x0a] Tesla P100-SXM2-16GB
@@ -23,7 +25,8 @@ constexpr const char* k2017 = R"(# nThread 1 nGpus 2 minBytes 8 maxBytes 1342177
    134217728      33554432   float     sum    7.300  18.39  18.39    0e+00    7.290  18.41  18.41    0e+00
 )";
 
-constexpr const char* k2019 = R"(# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+constexpr const char* k2019 =
+    R"(# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
 #
 # Using devices
 #   Rank  0 Pid  11 on     node-a device  0 [0x1b] Tesla V100-SXM2-32GB
@@ -75,7 +78,8 @@ TEST(NcclLog, FirstGenerationHasMillisecondsAndNoUnits) {
   EXPECT_EQ(table.gpu, "Tesla P100-SXM2-16GB");
   ASSERT_EQ(table.rows.size(), 2u);
   EXPECT_DOUBLE_EQ(table.rows[1].out_of_place_s, 7.3e-3);
-  EXPECT_EQ(table.kind, CollectiveKind::kAllReduce);  // two ranks: 2 (n-1)/n = 1 = busbw / algbw, and it sums
+  EXPECT_EQ(table.kind,
+            CollectiveKind::kAllReduce);  // two ranks: 2 (n-1)/n = 1 = busbw / algbw, and it sums
   EXPECT_FALSE(table.notes.empty());
 }
 
@@ -102,11 +106,14 @@ TEST(NcclLog, DamagedLogsAreRefused) {
   EXPECT_NE(error_of(std::string("\0\1", 2)).find("binary"), std::string::npos);
   EXPECT_NE(error_of("hello\nworld\n").find("no header"), std::string::npos);
   const std::string whole = k2024;
-  EXPECT_NE(error_of(whole.substr(0, whole.find("     1048576"))).find("no measured line"), std::string::npos);
+  EXPECT_NE(error_of(whole.substr(0, whole.find("     1048576"))).find("no measured line"),
+            std::string::npos);
   EXPECT_NE(error_of(whole.substr(0, whole.find("29.00"))).find("cut off"), std::string::npos);
-  EXPECT_NE(error_of(replaced(whole, "(us)", "(fortnights)")).find("unknown unit"), std::string::npos);
+  EXPECT_NE(error_of(replaced(whole, "(us)", "(fortnights)")).find("unknown unit"),
+            std::string::npos);
   EXPECT_NE(error_of(replaced(whole, "(us)", "(ms)")).find("two units"), std::string::npos);
-  EXPECT_NE(error_of(replaced(replaced(whole, "(us)", "(ms)"), "(us)", "(ms)")).find("contradict"), std::string::npos);
+  EXPECT_NE(error_of(replaced(replaced(whole, "(us)", "(ms)"), "(us)", "(ms)")).find("contradict"),
+            std::string::npos);
   EXPECT_NE(error_of(replaced(whole, "30.00", "300.0")).find("contradict"), std::string::npos);
   EXPECT_NE(error_of(replaced(whole, "30.00", "-30.0")).find("is no time"), std::string::npos);
   EXPECT_NE(error_of(replaced(whole, "30.00", "nan  ")).find("is no time"), std::string::npos);
@@ -114,7 +121,8 @@ TEST(NcclLog, DamagedLogsAreRefused) {
 
 TEST(CollectiveCsv, ReadsAndRefuses) {
   const auto rows = parse_collective_csv(
-      "size_bytes,time_us_out_of_place,time_us_in_place,algbw_GBps_oop,busbw_GBps_oop\n1024,,44.8,,0.04\n8,12.9,12.8,0,0\n",
+      "size_bytes,time_us_out_of_place,time_us_in_place,algbw_GBps_oop,busbw_GBps_oop\n1024,,44.8,,"
+      "0.04\n8,12.9,12.8,0,0\n",
       "t.csv");
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].bytes.value, 8);
@@ -158,20 +166,25 @@ std::filesystem::path shared_folder() {
   return std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
 }
 
-// Facts from the index of those files: 118.87 / 222.88 GB/s for 16 ranks (factor 1.875); saturation at 22.9 GB/s;
-// all-gather of two GB10 at 22.1 GB/s.
+// Facts from the index of those files: 118.87 / 222.88 GB/s for 16 ranks (factor 1.875); saturation
+// at 22.9 GB/s; all-gather of two GB10 at 22.1 GB/s.
 TEST(NcclLog, RealPublicLogs) {
   const auto folder = shared_folder() / "data" / "user-files" / "nccl-tests";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no shared material";
-  const auto read = [&](const char* name) { return parse_nccl_log(read_text_file(folder / name), name); };
+  const auto read = [&](const char* name) {
+    return parse_nccl_log(read_text_file(folder / name), name);
+  };
   const auto a100 = read("all_reduce_2x8_a100_roce_10G.txt");
   EXPECT_EQ(a100.ranks, 16);
   EXPECT_EQ(a100.nodes, 2);
   EXPECT_EQ(a100.kind, CollectiveKind::kAllReduce);
-  EXPECT_NEAR(static_cast<double>(a100.rows[0].bytes.value) / a100.rows[0].out_of_place_s * 1e-9, 118.87, 0.01);
+  EXPECT_NEAR(static_cast<double>(a100.rows[0].bytes.value) / a100.rows[0].out_of_place_s * 1e-9,
+              118.87, 0.01);
   const auto gh200 = read("all_reduce_2x1_gh200_slingshot_v2.18.txt");
   EXPECT_EQ(gh200.rows.size(), 8u);
-  EXPECT_NEAR(static_cast<double>(gh200.rows.back().bytes.value) / gh200.rows.back().out_of_place_s * 1e-9, 22.86, 0.01);
+  EXPECT_NEAR(
+      static_cast<double>(gh200.rows.back().bytes.value) / gh200.rows.back().out_of_place_s * 1e-9,
+      22.86, 0.01);
   EXPECT_EQ(read("all_gather_2x1_gb10_qsfp_good.txt").kind, CollectiveKind::kAllGather);
 }
 

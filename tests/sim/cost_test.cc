@@ -16,7 +16,8 @@ namespace {
 
 using Direction = KernelCostModel::Direction;
 
-/// With round training ceilings, so that a new calibration does not move the values worked out below.
+/// With round training ceilings, so that a new calibration does not move the values worked out
+/// below.
 KernelCostModel kernels_of(const char* name) {
   GpuProfile gpu = load_gpu(name);
   gpu.efficiency["matmul_training"].value = 0.774;
@@ -24,13 +25,17 @@ KernelCostModel kernels_of(const char* name) {
   return KernelCostModel(gpu, CostParameters{});
 }
 
-// A100: 2 * 8192^3 = 1.0995e12 flops at 312e12 * 0.774 = 241.5e12; tiles of 256 x 128: 2048 blocks in 19 waves of 108:
-// q = 0.998, q^0.64 = 0.9987; 1 + 145 / 8192 = 1.0177: 1.0995e12 / 241.5e12 / 0.9987 * 1.0177 = 4.640 ms.
+// A100: 2 * 8192^3 = 1.0995e12 flops at 312e12 * 0.774 = 241.5e12; tiles of 256 x 128: 2048 blocks
+// in 19 waves of 108: q = 0.998, q^0.64 = 0.9987; 1 + 145 / 8192 = 1.0177: 1.0995e12 / 241.5e12 /
+// 0.9987 * 1.0177 = 4.640 ms.
 TEST(Matmul, LargeSquare) {
-  EXPECT_NEAR(to_seconds(kernels_of("a100-80").matmul(8192, 8192, 8192, 1, DType::kBFloat16, false)), 4.640e-3, 0.01e-3);
+  EXPECT_NEAR(
+      to_seconds(kernels_of("a100-80").matmul(8192, 8192, 8192, 1, DType::kBFloat16, false)),
+      4.640e-3, 0.01e-3);
 }
 
-// One block more than the multiprocessors hold starts a second wave: 108 tiles of 256 x 128 against 109 (m = 109 * 256).
+// One block more than the multiprocessors hold starts a second wave: 108 tiles of 256 x 128 against
+// 109 (m = 109 * 256).
 TEST(Matmul, WaveQuantisation) {
   const KernelCostModel k = kernels_of("a100-80");
   const double full = to_seconds(k.matmul(108 * 256, 128, 4096, 1, DType::kBFloat16, false));
@@ -38,8 +43,8 @@ TEST(Matmul, WaveQuantisation) {
   EXPECT_GT(more, 1.15 * full);
 }
 
-// cuBLASLt with random data on A100: 119 TFLOP/s at 1k, 222 at 2k, 254 at 8k (ratios to 8k: 0.47 and 0.87). The model's
-// ratios, launch time included, within a fifth.
+// cuBLASLt with random data on A100: 119 TFLOP/s at 1k, 222 at 2k, 254 at 8k (ratios to 8k: 0.47
+// and 0.87). The model's ratios, launch time included, within a fifth.
 TEST(Matmul, SmallSquaresAreSlower) {
   const KernelCostModel k = kernels_of("a100-80");
   const auto rate = [&](std::int64_t n) {
@@ -50,9 +55,11 @@ TEST(Matmul, SmallSquaresAreSlower) {
   EXPECT_NEAR(rate(2048) / rate(8192), 222.0 / 254, 0.2 * 222.0 / 254);
 }
 
-// A product with one row is bound by reading the matrix: 8192 * 8192 * 2 B / (0.816 * 2039 GB/s) = 80.7 us.
+// A product with one row is bound by reading the matrix: 8192 * 8192 * 2 B / (0.816 * 2039 GB/s)
+// = 80.7 us.
 TEST(Matmul, ThinProductsAreBoundByMemory) {
-  const double t = to_seconds(kernels_of("a100-80").matmul(1, 8192, 8192, 1, DType::kBFloat16, false));
+  const double t =
+      to_seconds(kernels_of("a100-80").matmul(1, 8192, 8192, 1, DType::kBFloat16, false));
   EXPECT_GT(t, 80e-6);
   EXPECT_LT(t, 140e-6);
 }
@@ -61,43 +68,53 @@ TEST(Matmul, UnsupportedDtypeIsAnError) {
   EXPECT_THROW(kernels_of("a100-80").matmul(64, 64, 64, 1, DType::kFloat8E4M3, false), InputError);
 }
 
-// H100, 8-bit: 2 * 8192^3 / (1979e12 * 0.774 * 0.89) = 806.5 us, (8192 / 256) * (8192 / 128) = 2048 tiles in 16 waves of 132:
-// q = 0.9697, q^0.28 = 0.9914; 1 + 165 / 8192 = 1.0201: 829.9 us and 5.5 us of launch. With a scale for each row 1 / 0.8 of that.
+// H100, 8-bit: 2 * 8192^3 / (1979e12 * 0.774 * 0.89) = 806.5 us, (8192 / 256) * (8192 / 128) = 2048
+// tiles in 16 waves of 132: q = 0.9697, q^0.28 = 0.9914; 1 + 165 / 8192 = 1.0201: 829.9 us and 5.5
+// us of launch. With a scale for each row 1 / 0.8 of that.
 TEST(Matmul, EightBits) {
   const KernelCostModel k = kernels_of("h100-80");
   const double scaled = to_seconds(k.matmul(8192, 8192, 8192, 1, DType::kFloat8E4M3, false));
   EXPECT_NEAR(scaled, 835.4e-6, 3e-6);
-  EXPECT_NEAR(to_seconds(k.matmul(8192, 8192, 8192, 1, DType::kFloat8E4M3, false, true)), 829.9e-6 / 0.8 + 5.5e-6, 4e-6);
+  EXPECT_NEAR(to_seconds(k.matmul(8192, 8192, 8192, 1, DType::kFloat8E4M3, false, true)),
+              829.9e-6 / 0.8 + 5.5e-6, 4e-6);
 }
 
-// The weight gradient of a linear layer is a little slower (0.954 on 183 A100 shapes, 0.96 in the profile).
+// The weight gradient of a linear layer is a little slower (0.954 on 183 A100 shapes, 0.96 in the
+// profile).
 TEST(Matmul, WeightGradient) {
   const KernelCostModel k = kernels_of("a100-80");
   const double forward = to_seconds(k.matmul(8192, 8192, 8192, 1, DType::kBFloat16, false));
-  EXPECT_NEAR(to_seconds(k.matmul(8192, 8192, 8192, 1, DType::kBFloat16, true)) / forward, 1 / 0.96, 1e-3);
+  EXPECT_NEAR(to_seconds(k.matmul(8192, 8192, 8192, 1, DType::kBFloat16, true)) / forward, 1 / 0.96,
+              1e-3);
 }
 
-// FlashAttention-2 on H100, forward, causal, head size 128, 16k tokens in all (figures of arXiv 2407.08608).
+// FlashAttention-2 on H100, forward, causal, head size 128, 16k tokens in all (figures of arXiv
+// 2407.08608).
 TEST(Attention, HopperForwardByLength) {
   const KernelCostModel k = kernels_of("h100-80");
-  const double published[][2] = {{512, 191}, {1024, 260}, {2048, 298}, {4096, 319}, {8192, 333}, {16384, 335}};
+  const double published[][2] = {{512, 191},  {1024, 260}, {2048, 298},
+                                 {4096, 319}, {8192, 333}, {16384, 335}};
   for (const auto& [s, tflops] : published) {
     const auto length = static_cast<std::int64_t>(s);
     const std::int64_t batch = 16384 / length, heads = 16;
     const Flops flops(2 * batch * heads * length * length * 128);
-    const Time t = k.attention({batch, heads, length, length, 128, 1}, flops, Direction::kForward, AttentionKernel::kFlash2);
+    const Time t = k.attention({batch, heads, length, length, 128, 1}, flops, Direction::kForward,
+                               AttentionKernel::kFlash2);
     const double rate = static_cast<double>(flops.value) / to_seconds(t) / 1e12;
     EXPECT_NEAR(rate, tflops, 0.12 * tflops) << length;
   }
 }
 
-// A100, batch 1, 4096 tokens, 64 heads: 185 forward, 157 backward (SimuMax tables); 4 heads reach 0.43 and 0.67 of that.
+// A100, batch 1, 4096 tokens, 64 heads: 185 forward, 157 backward (SimuMax tables); 4 heads reach
+// 0.43 and 0.67 of that.
 TEST(Attention, FewBlocksAreSlower) {
   const KernelCostModel k = kernels_of("a100-80");
   const auto rate = [&](std::int64_t heads, Direction d) {
     const Flops flops((d == Direction::kForward ? 2 : 5) * heads * 4096 * 4096 * 128);
     return static_cast<double>(flops.value) /
-           to_seconds(k.attention({1, heads, 4096, 4096, 128, 1}, flops, d, AttentionKernel::kFlash2)) / 1e12;
+           to_seconds(
+               k.attention({1, heads, 4096, 4096, 128, 1}, flops, d, AttentionKernel::kFlash2)) /
+           1e12;
   };
   EXPECT_NEAR(rate(64, Direction::kForward), 185, 0.06 * 185);
   EXPECT_NEAR(rate(64, Direction::kBackward), 157, 0.08 * 157);
@@ -107,7 +124,8 @@ TEST(Attention, FewBlocksAreSlower) {
 
 // 1 GB on A100: 1e9 / (0.816 * 2039e9) = 601 us, and 3 us for the launch.
 TEST(MemoryBound, BytesOverBandwidthPlusLaunch) {
-  EXPECT_NEAR(to_seconds(kernels_of("a100-80").memory_bound(Bytes(1'000'000'000), 1)), 604e-6, 1e-6);
+  EXPECT_NEAR(to_seconds(kernels_of("a100-80").memory_bound(Bytes(1'000'000'000), 1)), 604e-6,
+              1e-6);
   EXPECT_NEAR(to_seconds(kernels_of("a100-80").memory_bound(Bytes(0), 4)), 12e-6, 0.1e-6);
 }
 
@@ -119,13 +137,14 @@ TEST(Slowest, ExpectedMaximum) {
   EXPECT_NEAR(expected_maximum(100), 2.5076, 1e-3);
 }
 
-// A Llama block in eager PyTorch, forward: 28 launches, 157 us of host time measured on the reference CPU, of which about
-// 17 us are views, which launch nothing.
+// A Llama block in eager PyTorch, forward: 28 launches, 157 us of host time measured on the
+// reference CPU, of which about 17 us are views, which launch nothing.
 TEST(Host, EagerBlockForward) {
   std::vector<OpKind> ops(7, OpKind::kMatmul);
   for (int i = 0; i < 2; ++i) {
     ops.insert(ops.end(), {OpKind::kRmsNorm, OpKind::kAdd});
-    ops.insert(ops.end(), {OpKind::kMul, OpKind::kMul, OpKind::kMul, OpKind::kMul, OpKind::kSub, OpKind::kAdd, OpKind::kCat});
+    ops.insert(ops.end(), {OpKind::kMul, OpKind::kMul, OpKind::kMul, OpKind::kMul, OpKind::kSub,
+                           OpKind::kAdd, OpKind::kCat});
   }
   ops.insert(ops.end(), {OpKind::kFlashAttention, OpKind::kSilu, OpKind::kMul});
   ASSERT_EQ(ops.size(), 28u);
@@ -157,26 +176,32 @@ Schedule one_gather(std::int64_t world, std::int64_t bytes) {
   return toy::schedule_of(p, world);
 }
 
-// 1 GB gathered by 8 H100: rings of 12 x 30 GB/s, 8/7 of that for the whole: 1e9 * 7/8 / 360e9 = 2.43 ms, within a fifth.
+// 1 GB gathered by 8 H100: rings of 12 x 30 GB/s, 8/7 of that for the whole: 1e9 * 7/8 / 360e9
+// = 2.43 ms, within a fifth.
 TEST(Hardware, GatherOverNvLink) {
-  const SimulationResult r = simulate(one_gather(8, 1'000'000'000), make_cluster(load_hardware("dgx-h100"), 8));
+  const SimulationResult r =
+      simulate(one_gather(8, 1'000'000'000), make_cluster(load_hardware("dgx-h100"), 8));
   EXPECT_NEAR(to_seconds(r.step_time), 2.43e-3, 0.2 * 2.43e-3);
   ASSERT_EQ(r.communication.size(), 1u);
   EXPECT_EQ(r.communication[0].bottleneck, Link::kNvLink);
 }
 
-// The same on two nodes of 8 x 400 Gb/s: at most 400 GB/s through the NICs: at least 1e9 * 15/16 / 400e9 = 2.34 ms.
+// The same on two nodes of 8 x 400 Gb/s: at most 400 GB/s through the NICs: at least 1e9 * 15/16 /
+// 400e9 = 2.34 ms.
 TEST(Hardware, GatherOverTheNetwork) {
-  const SimulationResult r = simulate(one_gather(16, 1'000'000'000), make_cluster(load_hardware("dgx-h100"), 16));
+  const SimulationResult r =
+      simulate(one_gather(16, 1'000'000'000), make_cluster(load_hardware("dgx-h100"), 16));
   EXPECT_GT(to_seconds(r.step_time), 2.34e-3);
   EXPECT_LT(to_seconds(r.step_time), 2 * 2.34e-3);
 }
 
 TEST(Hardware, MoreRanksThanGpus) {
-  EXPECT_THROW(simulate(one_gather(16, 1000), make_cluster(load_hardware("dgx-h100"), 8)), InputError);
+  EXPECT_THROW(simulate(one_gather(16, 1000), make_cluster(load_hardware("dgx-h100"), 8)),
+               InputError);
 }
 
-// A gather on one node rests on NVLink and interference, not on the network, nor on products that nobody multiplies.
+// A gather on one node rests on NVLink and interference, not on the network, nor on products that
+// nobody multiplies.
 TEST(Hardware, NumbersUsed) {
   const auto has = [](const std::vector<UsedNumber>& all, const std::string& part) {
     return std::any_of(all.begin(), all.end(), [&](const UsedNumber& n) {
@@ -189,11 +214,13 @@ TEST(Hardware, NumbersUsed) {
   EXPECT_TRUE(has(one, "overlap_slowdown"));
   EXPECT_FALSE(has(one, "network."));
   EXPECT_FALSE(has(one, "matmul"));
-  EXPECT_TRUE(has(numbers_used(one_gather(16, 1000), make_cluster(load_hardware("dgx-h100"), 16)), "network.nic_rate"));
+  EXPECT_TRUE(has(numbers_used(one_gather(16, 1000), make_cluster(load_hardware("dgx-h100"), 16)),
+                  "network.nic_rate"));
 }
 
-// HSDP's two kinds of groups on two nodes: the all-reduce of one rank on each node has its own NIC (50 GB/s), whatever the
-// other seven replica groups do: 100 MB, 2 * 1/2 * 100e6 / 50e9 = 2 ms at least.
+// HSDP's two kinds of groups on two nodes: the all-reduce of one rank on each node has its own NIC
+// (50 GB/s), whatever the other seven replica groups do: 100 MB, 2 * 1/2 * 100e6 / 50e9 = 2 ms at
+// least.
 TEST(Hardware, ReplicaGroupsShareTheNics) {
   toy::ToyProgram p;
   p.collective(CollectiveKind::kAllReduce, 100'000'000, 1);

@@ -13,7 +13,8 @@ using toy::ToyProgram;
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-// 20 MiB blocks: each takes its own segment. Peak allocated 40 (two live), reserved 40 (the third reuses one).
+// 20 MiB blocks: each takes its own segment. Peak allocated 40 (two live), reserved 40 (the
+// third reuses one).
 TEST(Memory, PeaksAndOwners) {
   ToyProgram p;
   const auto a = p.buffer(20 * kMiB, 0, BufferCategory::kShardedParameter);
@@ -36,7 +37,8 @@ TEST(Memory, PeaksAndOwners) {
   EXPECT_EQ(r.memory.peak_at.instruction, 1u);  // the first alloc of the step
 }
 
-// Memory freed in one stream's pool does not serve another's: reserved 40 although only 20 are ever live.
+// Memory freed in one stream's pool does not serve another's: reserved 40 although only 20
+// are ever live.
 TEST(Memory, PoolsOfStreamsAreApart) {
   ToyProgram p;
   const auto a = p.buffer(20 * kMiB, 0), b = p.buffer(20 * kMiB, 1);
@@ -46,8 +48,9 @@ TEST(Memory, PoolsOfStreamsAreApart) {
   EXPECT_EQ(r.memory.reserved_peak, Bytes(40 * kMiB));
 }
 
-// the block is also used by stream 1, whose kernel runs 100 ns from its issue. Freed at once, it is not reusable
-// before that: a host that allocates at 50 needs a second segment, one that comes at 150 reuses the first.
+// the block is also used by stream 1, whose kernel runs 100 ns from its issue. Freed at once,
+// it is not reusable before that: a host that allocates at 50 needs a second segment, one that
+// comes at 150 reuses the first.
 TEST(Memory, DeferredFreeDependsOnTheStreamsProgress) {
   for (const bool late : {false, true}) {
     ToyProgram p;
@@ -59,10 +62,10 @@ TEST(Memory, DeferredFreeDependsOnTheStreamsProgress) {
   }
 }
 
-// A device of 45 MiB: 20 + 20 cached in two pools, then 40 in pool 0 need the cache back: the host waits for the
-// device (kernel of 1000 ns), two segments are freed (2 x 7 ns) and one is taken (5 ns).
-// Allocs of the two 20 MiB segments cost 2 x 5 ns before: the kernel is issued at 10, ends at 1010; then 2 x 7 + 5 = 19:
-// the kernel of 1 ns ends at 1030.
+// A device of 45 MiB: 20 + 20 cached in two pools, then 40 in pool 0 need the cache back: the
+// host waits for the device (kernel of 1000 ns), two segments are freed (2 x 7 ns) and one is taken
+// (5 ns). Allocs of the two 20 MiB segments cost 2 x 5 ns before: the kernel is issued at 10, ends
+// at 1010; then 2 x 7 + 5 = 19: the kernel of 1 ns ends at 1030.
 TEST(Memory, RetryWaitsForTheDeviceAndPaysTheDriver) {
   ToyProgram p;
   const auto a = p.buffer(20 * kMiB, 0), b = p.buffer(20 * kMiB, 1), c = p.buffer(40 * kMiB, 0);
@@ -86,7 +89,8 @@ TEST(Memory, RetryWaitsForTheDeviceAndPaysTheDriver) {
 // More than the device has: an answer that says what and when, and how much would be needed.
 TEST(Memory, OutOfMemoryIsAnAnswer) {
   ToyProgram p;
-  const auto a = p.buffer(30 * kMiB, 0, BufferCategory::kShardedParameter), b = p.buffer(30 * kMiB, 0);
+  const auto a = p.buffer(30 * kMiB, 0, BufferCategory::kShardedParameter),
+             b = p.buffer(30 * kMiB, 0);
   p.alloc(a).end_init();
   p.p.marks.push_back({MarkKind::kPhase, true, Phase::kForward, 0, {}, {}, 0});
   p.p.instructions.push_back({InstructionKind::kMark, 0, 0, 0});

@@ -16,10 +16,13 @@ namespace {
 using toy::ToyCost;
 using toy::ToyProgram;
 
-/// A random sharded step over a shard group and its replicas: gathers ahead, reductions behind, host syncs, copies.
+/// A random sharded step over a shard group and its replicas: gathers ahead, reductions behind,
+/// host syncs, copies.
 Schedule random_schedule(std::uint64_t seed, std::int64_t shard, std::int64_t replicate) {
   std::mt19937_64 random(seed);
-  const auto pick = [&](int n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); };
+  const auto pick = [&](int n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
   ToyProgram p(4);
   for (int step = 0; step < 2; ++step) {
     std::vector<std::uint32_t> done;
@@ -73,7 +76,8 @@ TEST(Folding, UnfoldedGivesTheSameAnswer) {
   }
 }
 
-// Two programs (even and odd ranks): the quotient keeps one rank of each; the gather waits for the slower one.
+// Two programs (even and odd ranks): the quotient keeps one rank of each; the gather waits for the
+// slower one.
 TEST(Folding, OneRankOfEachProgram) {
   ToyProgram fast, slow;
   fast.launch(10).join(1, 0).gather(100).join(0, 1).launch(5);
@@ -87,7 +91,8 @@ TEST(Folding, OneRankOfEachProgram) {
   EXPECT_EQ(r.step_time, nanoseconds(175));
 }
 
-// Ranks 0-3 lie on one node, 4-7 on two: their groups look different, so they are not folded together.
+// Ranks 0-3 lie on one node, 4-7 on two: their groups look different, so they are not folded
+// together.
 TEST(Folding, GroupsThatLieDifferentlyAreKeptApart) {
   ToyProgram p;
   p.gather(100);
@@ -100,7 +105,8 @@ TEST(Folding, GroupsThatLieDifferentlyAreKeptApart) {
   EXPECT_EQ(simulate(s, cost).ranks_simulated, 1);
 }
 
-// Rank 2 computes half as fast: everyone waits for it at the gather. 100 * 2 + 50 = 250. A fast rank is idle for 100.
+// Rank 2 computes half as fast: everyone waits for it at the gather. 100 * 2 + 50 = 250. A fast
+// rank is idle for 100.
 TEST(Variation, EveryoneWaitsForTheStraggler) {
   ToyProgram p;
   p.launch(100).join(1, 0).gather(50);
@@ -111,8 +117,8 @@ TEST(Variation, EveryoneWaitsForTheStraggler) {
   EXPECT_EQ(r.step_time, nanoseconds(250));
 }
 
-// Rank 2's link runs at half speed: the gather of all four takes 100 instead of 50, 100 + 100 = 200. Its own copy takes
-// 60 instead of 30; the other ranks' copies are hidden behind it.
+// Rank 2's link runs at half speed: the gather of all four takes 100 instead of 50, 100 + 100 =
+// 200. Its own copy takes 60 instead of 30; the other ranks' copies are hidden behind it.
 TEST(Variation, TheSlowestLinkSetsThePaceOfACollective) {
   ToyProgram p;
   p.launch(100).join(1, 0).gather(50);
@@ -150,7 +156,8 @@ TEST(Variation, DistributionDoesNotDependOnThreads) {
   EXPECT_LT(one.p10, one.p90);
 }
 
-// The slowest of many ranks sets the pace: with kernel variation the mean step of 8 synchronised ranks is longer.
+// The slowest of many ranks sets the pace: with kernel variation the mean step of 8 synchronised
+// ranks is longer.
 TEST(Variation, TheTailCosts) {
   ToyProgram p;
   for (int i = 0; i < 4; ++i) p.launch(1000).join(1, 0).gather(10).join(0, 1);
@@ -304,7 +311,8 @@ TEST(Repeats, TheLastStepIsRepeated) {
   EXPECT_EQ(r.step_times[4].end, nanoseconds(380));
 }
 
-// A pipeline of two stages: stage 0 computes 100 and sends 20; stage 1 receives and computes 30: 150.
+// A pipeline of two stages: stage 0 computes 100 and sends 20; stage 1 receives and computes 30:
+// 150.
 TEST(SendReceive, TwoStages) {
   ToyProgram a, b;
   a.launch(100).join(1, 0).collective(CollectiveKind::kSendReceive, 20, 1, 0);

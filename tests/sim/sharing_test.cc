@@ -24,7 +24,8 @@ std::vector<double> solve(SharingSolver& solver, const Problem& p) {
   return {rates.begin(), rates.end()};
 }
 
-/// The oracle: raises all open rates together by the largest common amount, everything computed anew in each round.
+/// The oracle: raises all open rates together by the largest common amount, everything computed
+/// anew in each round.
 std::vector<double> slow_twin(const Problem& p) {
   std::vector<double> rate(p.flows.size(), 0);
   std::vector<bool> open(p.flows.size(), true);
@@ -54,7 +55,8 @@ std::vector<double> slow_twin(const Problem& p) {
     for (std::size_t r = 0; r < p.capacity.size(); ++r) {
       double used = 0;
       for (std::size_t f = 0; f < rate.size(); ++f) {
-        for (const ResourceUse& u : p.flows[f].uses) used += u.resource == r ? u.weight * rate[f] : 0;
+        for (const ResourceUse& u : p.flows[f].uses)
+          used += u.resource == r ? u.weight * rate[f] : 0;
       }
       if (used < p.capacity[r] * (1 - 1e-12)) continue;
       for (std::size_t f = 0; f < rate.size(); ++f) {
@@ -78,7 +80,8 @@ TEST(Sharing, WhatALimitedFlowLeavesGoesToTheOthers) {
   EXPECT_EQ(solve(solver, p), (std::vector<double>{10, 40, 40}));
 }
 
-// Flow a uses both links (10 and 100), b only the wide one: a is held at 5 by c on the narrow link, b gets 95.
+// Flow a uses both links (10 and 100), b only the wide one: a is held at 5 by c on the narrow link,
+// b gets 95.
 TEST(Sharing, ABottleneckElsewhereFreesCapacity) {
   SharingSolver solver;
   const Problem p{{10, 100}, {{1000, {{0, 1}, {1, 1}}}, {1000, {{1, 1}}}, {1000, {{0, 1}}}}};
@@ -100,7 +103,9 @@ TEST(Sharing, FlowsWithoutResourcesRunAtTheirLimit) {
 TEST(Sharing, AgreesWithTheSlowTwin) {
   std::mt19937_64 random(20240607);
   SharingSolver solver;
-  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); };
+  const auto pick = [&](int n) {
+    return static_cast<int>(random() % static_cast<std::uint64_t>(n));
+  };
   for (int round = 0; round < 2000; ++round) {
     Problem p;
     const int resources = 1 + pick(6), flows = 1 + pick(9);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Hand-made schedules with times that a person can add up, and a cost model that reads them from the schedule.
+// Hand-made schedules with times that a person can add up, and a cost model that reads them from
+// the schedule.
 
 #include <array>
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace foreshard::toy {
 
-/// Times stand in the schedule itself: a launch has dims {device ns, host ns}; a collective and a copy take one
-/// nanosecond for each byte. Rates and links are set by the test.
+/// Times stand in the schedule itself: a launch has dims {device ns, host ns}; a collective and a
+/// copy take one nanosecond for each byte. Rates and links are set by the test.
 class ToyCost : public CostModel {
  public:
   HostCosts host_costs;
@@ -39,9 +40,13 @@ class ToyCost : public CostModel {
   TransferCost collective(const Collective& c, std::span<const std::int64_t>) const override {
     return transfer(c.bytes, traffic[static_cast<std::size_t>(c.kind)]);
   }
-  TransferCost copy(const RankProgram&, const Copy& c) const override { return transfer(c.bytes, traffic.back()); }
+  TransferCost copy(const RankProgram&, const Copy& c) const override {
+    return transfer(c.bytes, traffic.back());
+  }
   HostCosts host() const override { return host_costs; }
-  BytesPerSecond capacity(Link l) const override { return BytesPerSecond(capacities[static_cast<std::size_t>(l)]); }
+  BytesPerSecond capacity(Link l) const override {
+    return BytesPerSecond(capacities[static_cast<std::size_t>(l)]);
+  }
   DeviceMemory memory() const override { return device; }
   std::int64_t node_of(std::int64_t rank) const override { return rank / gpus_per_node; }
 
@@ -66,7 +71,8 @@ class ToyProgram {
 
   RankProgram p;
 
-  ToyProgram& launch(std::int64_t ns, int stream = 0, std::int64_t host_ns = 0, Phase phase = Phase::kForward) {
+  ToyProgram& launch(std::int64_t ns, int stream = 0, std::int64_t host_ns = 0,
+                     Phase phase = Phase::kForward) {
     Launch l;
     l.stream = static_cast<StreamIndex>(stream);
     l.phase = phase;
@@ -74,7 +80,8 @@ class ToyProgram {
     p.launches.push_back(l);
     return add(InstructionKind::kLaunch, p.launches.size() - 1);
   }
-  ToyProgram& collective(CollectiveKind kind, std::int64_t ns, int stream, std::uint32_t group = 0) {
+  ToyProgram& collective(CollectiveKind kind, std::int64_t ns, int stream,
+                         std::uint32_t group = 0) {
     Collective c;
     c.kind = kind;
     c.bytes = Bytes(ns);
@@ -99,8 +106,12 @@ class ToyProgram {
     return add(InstructionKind::kCopy, p.copies.size() - 1);
   }
   std::uint32_t event() { return p.events++; }
-  ToyProgram& record(std::uint32_t event, int stream) { return add(InstructionKind::kRecordEvent, event, stream); }
-  ToyProgram& wait(std::uint32_t event, int stream) { return add(InstructionKind::kWaitEvent, event, stream); }
+  ToyProgram& record(std::uint32_t event, int stream) {
+    return add(InstructionKind::kRecordEvent, event, stream);
+  }
+  ToyProgram& wait(std::uint32_t event, int stream) {
+    return add(InstructionKind::kWaitEvent, event, stream);
+  }
   ToyProgram& sync(std::uint32_t event) { return add(InstructionKind::kSyncEvent, event); }
   ToyProgram& sync_stream(int stream) { return add(InstructionKind::kSyncStream, 0, stream); }
   ToyProgram& sync_device() { return add(InstructionKind::kSyncDevice, 0); }
@@ -108,7 +119,8 @@ class ToyProgram {
     p.host_work.push_back({ns, 0});
     return add(InstructionKind::kHost, p.host_work.size() - 1);
   }
-  std::uint32_t buffer(std::int64_t bytes, int pool = 0, BufferCategory category = BufferCategory::kActivation) {
+  std::uint32_t buffer(std::int64_t bytes, int pool = 0,
+                       BufferCategory category = BufferCategory::kActivation) {
     Buffer b;
     b.bytes = Bytes(bytes);
     b.pool = static_cast<StreamIndex>(pool);
@@ -118,7 +130,9 @@ class ToyProgram {
   }
   ToyProgram& alloc(std::uint32_t buffer) { return add(InstructionKind::kAlloc, buffer); }
   ToyProgram& free(std::uint32_t buffer) { return add(InstructionKind::kFree, buffer); }
-  ToyProgram& record_stream(std::uint32_t buffer, int stream) { return add(InstructionKind::kRecordStream, buffer, stream); }
+  ToyProgram& record_stream(std::uint32_t buffer, int stream) {
+    return add(InstructionKind::kRecordStream, buffer, stream);
+  }
   ToyProgram& end_init() {
     p.init = {0, size()};
     begin_ = size();
@@ -140,7 +154,8 @@ class ToyProgram {
  private:
   std::uint32_t size() const { return static_cast<std::uint32_t>(p.instructions.size()); }
   ToyProgram& add(InstructionKind kind, std::size_t id, int stream = 0) {
-    p.instructions.push_back({kind, static_cast<StreamIndex>(stream), 0, static_cast<std::uint32_t>(id)});
+    p.instructions.push_back(
+        {kind, static_cast<StreamIndex>(stream), 0, static_cast<std::uint32_t>(id)});
     return *this;
   }
   std::uint32_t begin_ = 0;

@@ -19,7 +19,8 @@ std::size_t ceiling(std::string_view name) {
   return 0;
 }
 
-/// A run of 1 s at the priors, of which `matmul` s go with the A100's matmul ceiling, measured as if it were `factor`.
+/// A run of 1 s at the priors, of which `matmul` s go with the A100's matmul ceiling, measured as
+/// if it were `factor`.
 CalibrationRow row(const std::string& laboratory, double matmul, double factor) {
   CalibrationRow r;
   r.row_id = laboratory + std::to_string(matmul);
@@ -32,8 +33,8 @@ CalibrationRow row(const std::string& laboratory, double matmul, double factor) 
 }
 
 TEST(CalibrateRuns, AFewRowsPullTheFactorFromItsPriorAsBayesSays) {
-  // One row, all matmul, measured at factor f: with r = log f the estimate is r * w / (w + 1 / sd^2),
-  // w = 1 / 0.05^2 (one row of one laboratory), sd = 0.05: halfway.
+  // One row, all matmul, measured at factor f: with r = log f the estimate is r * w / (w + 1 /
+  // sd^2), w = 1 / 0.05^2 (one row of one laboratory), sd = 0.05: halfway.
   const double f = 1.02;
   const CeilingFit fit = fit_ceilings({row("a", 1, f)});
   EXPECT_NEAR(fit.factors[ceiling("matmul, A100")], std::log(f) / 2, 1e-9);
@@ -45,14 +46,16 @@ TEST(CalibrateRuns, AFewRowsPullTheFactorFromItsPriorAsBayesSays) {
 TEST(CalibrateRuns, ManyLaboratoriesThatAgreeDecide) {
   std::vector<CalibrationRow> rows;
   for (char c = 'a'; c < 'k'; ++c) {
-    for (const double share : {0.5, 0.6, 0.7, 0.8}) rows.push_back(row(std::string(1, c), share, 0.95));
+    for (const double share : {0.5, 0.6, 0.7, 0.8})
+      rows.push_back(row(std::string(1, c), share, 0.95));
   }
   const double found = std::exp(fit_ceilings(rows).factors[ceiling("matmul, A100")]);
   EXPECT_NEAR(found, 0.95, 0.01);
 }
 
 TEST(CalibrateRuns, ALaboratoryLeftOutHasNoSay) {
-  const std::vector<CalibrationRow> rows{row("a", 0.8, 0.95), row("b", 0.8, 1.05), row("b", 0.7, 1.05)};
+  const std::vector<CalibrationRow> rows{row("a", 0.8, 0.95), row("b", 0.8, 1.05),
+                                         row("b", 0.7, 1.05)};
   const CeilingFit without = fit_ceilings(rows, "b"), alone = fit_ceilings({rows[0]});
   EXPECT_EQ(without.factors, alone.factors);
   EXPECT_EQ(without.rows, 1);
@@ -60,14 +63,16 @@ TEST(CalibrateRuns, ALaboratoryLeftOutHasNoSay) {
   EXPECT_GT(fit_ceilings(rows).factors[0], without.factors[0]);
 }
 
-// Two laboratories of one row each, all matmul, measured at 1 and at f: what a fit to one leaves of the other is half of
-// log f plus the other half's distance (see the first test): a's residual with b's fit: b moved the factor by log(f) / 2, so
-// a, measured at 1, is predicted at exp(-log(f) / 2); b with a's fit (factor 1) is left with log f.
+// Two laboratories of one row each, all matmul, measured at 1 and at f: what a fit to one leaves of
+// the other is half of log f plus the other half's distance (see the first test): a's residual with
+// b's fit: b moved the factor by log(f) / 2, so a, measured at 1, is predicted at exp(-log(f) / 2);
+// b with a's fit (factor 1) is left with log f.
 TEST(CalibrateRuns, MachineSpreadIsWhatOtherLaboratoriesLeave) {
   const double f = 1.04, l = std::log(f);
   const std::vector<CalibrationRow> rows{row("a", 1, 1.0), row("b", 1, f)};
   const Json file = calibration_file(rows, fit_ceilings(rows), "two.csv");
-  EXPECT_NEAR(file["gpus"]["a100-80"]["machine_spread"]["value"].get<double>(), std::sqrt((l * l / 4 + l * l) / 2), 1e-5);
+  EXPECT_NEAR(file["gpus"]["a100-80"]["machine_spread"]["value"].get<double>(),
+              std::sqrt((l * l / 4 + l * l) / 2), 1e-5);
   EXPECT_EQ(file["residuals"]["a"]["rows"], 1);
 }
 
@@ -86,7 +91,7 @@ TEST(TrainingCeilings, FactorsMultiplyThePriorsAndZeroGivesThemBack) {
   EXPECT_DOUBLE_EQ(gpu.find_efficiency("matmul_training")->value, calibrated.prior);
   factors[ceiling("matmul, A100")] = std::log(0.9);
   apply_ceilings(factors, gpu);
-  apply_ceilings(factors, gpu);   // Not twice.
+  apply_ceilings(factors, gpu);  // Not twice.
   EXPECT_DOUBLE_EQ(gpu.find_efficiency("matmul_training")->value, 0.9 * calibrated.prior);
 }
 
@@ -101,7 +106,8 @@ TEST(TrainingCeilings, TheSlowerVariantTakesBothFactors) {
   EXPECT_NEAR(gpu.find_efficiency("matmul_training")->value, prior * 0.99, 1e-12);
 }
 
-// Kernel tests: 254 to 257 of 312 TFLOP/s with random data (0.82), 0.776 in training shapes at 300 W.
+// Kernel tests: 254 to 257 of 312 TFLOP/s with random data (0.82), 0.776 in training shapes at 300
+// W.
 TEST(TrainingCeilings, CommittedConstantsSayTheirPriorAndUncertainty) {
   for (const TrainingCeiling& c : training_ceilings()) {
     for (const std::string_view name : c.gpus) {
@@ -112,11 +118,13 @@ TEST(TrainingCeilings, CommittedConstantsSayTheirPriorAndUncertainty) {
         EXPECT_EQ(fact->kind, FactKind::kCalibrated) << name << " " << key;
         EXPECT_GT(fact->prior, 0) << name << " " << key;
         EXPECT_GT(fact->uncertainty, 0) << name << " " << key;
-        EXPECT_LT(std::fabs(std::log(fact->value / fact->prior)), 2 * c.sd + 0.13) << name << " " << key;
+        EXPECT_LT(std::fabs(std::log(fact->value / fact->prior)), 2 * c.sd + 0.13)
+            << name << " " << key;
       }
     }
   }
-  EXPECT_NEAR(load_gpu("a100-80").find_efficiency("matmul_training")->prior, (255.5 / 312 + 0.776) / 2, 0.005);
+  EXPECT_NEAR(load_gpu("a100-80").find_efficiency("matmul_training")->prior,
+              (255.5 / 312 + 0.776) / 2, 0.005);
 }
 
 }  // namespace

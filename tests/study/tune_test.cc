@@ -32,7 +32,9 @@ TEST(Tune, TriesEveryNumberOfUnits) {
   ASSERT_LT(r.chosen, r.choices.size());
   for (const WrapChoice& c : r.choices) {
     EXPECT_FALSE(c.verdict.empty());
-    if (c.fits) { EXPECT_LE(r.choices[0].step, c.step); }
+    if (c.fits) {
+      EXPECT_LE(r.choices[0].step, c.step);
+    }
   }
 }
 
@@ -40,7 +42,9 @@ TEST(Tune, ChoiceIsCloseToTheFastest) {
   const TuneResult r = tune(gpt2_job());
   const WrapChoice& chosen = r.choices[r.chosen];
   for (const WrapChoice& c : r.choices)
-    if (c.fits && c.step / r.choices[0].step <= 1.03) { EXPECT_LE(chosen.memory, c.memory); }
+    if (c.fits && c.step / r.choices[0].step <= 1.03) {
+      EXPECT_LE(chosen.memory, c.memory);
+    }
   EXPECT_LE(chosen.step / r.choices[0].step, 1.03);
 }
 
@@ -55,7 +59,8 @@ TEST(Suggest, EverySuggestionIsWhatItsOptionGives) {
   }
 }
 
-// 1.6 billion parameters with Adam in fp32 are 25.9 GB of states: more than one 24 GB card holds, whatever the activations.
+// 1.6 billion parameters with Adam in fp32 are 25.9 GB of states: more than one 24 GB card holds,
+// whatever the activations.
 TEST(Suggest, WhereNoSingleOptionFitsSeveralOrMoreGpusDo) {
   Job job = gpt2_job();
   job.model = std::make_shared<const Model>(load_model("gpt2-xl"));

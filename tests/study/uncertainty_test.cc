@@ -28,7 +28,8 @@ StepUncertainty range_of(const Job& job) {
 }
 
 double effect_of(const StepUncertainty& u, const std::string& quantity) {
-  const auto found = std::find_if(u.inputs.begin(), u.inputs.end(), [&](const UncertainInput& i) { return i.quantity == quantity; });
+  const auto found = std::find_if(u.inputs.begin(), u.inputs.end(),
+                                  [&](const UncertainInput& i) { return i.quantity == quantity; });
   return found == u.inputs.end() ? 0 : found->effect;
 }
 
@@ -39,12 +40,14 @@ TEST(Uncertainty, EffectsAddUpAsSquaresAroundThePrediction) {
   double square = 0;
   for (const UncertainInput& i : u.inputs) square += i.effect * i.effect;
   EXPECT_LE(std::sqrt(square), u.sd);
-  EXPECT_GT(std::sqrt(square), 0.95 * u.sd);              // What is dropped is small.
-  // A normal distribution has its 10th and 90th percentile 1.2816 standard deviations from the middle.
+  EXPECT_GT(std::sqrt(square), 0.95 * u.sd);  // What is dropped is small.
+  // A normal distribution has its 10th and 90th percentile 1.2816 standard deviations from the
+  // middle.
   EXPECT_NEAR(std::log(to_seconds(u.p90) / to_seconds(e.result.step_time)), 1.2816 * u.sd, 1e-6);
   EXPECT_LT(u.p10, e.result.step_time);
-  EXPECT_TRUE(std::is_sorted(u.inputs.begin(), u.inputs.end(),
-                             [](const UncertainInput& a, const UncertainInput& b) { return a.effect > b.effect; }));
+  EXPECT_TRUE(std::is_sorted(
+      u.inputs.begin(), u.inputs.end(),
+      [](const UncertainInput& a, const UncertainInput& b) { return a.effect > b.effect; }));
 }
 
 TEST(Uncertainty, ANumberKnownHalfAsWellCountsTwice) {

@@ -1,5 +1,5 @@
-// What users of FSDP and ZeRO reported, as numbers to reproduce. docs/validation/user-cases.md lists all of them with the
-// command to run; ids are those of that table.
+// What users of FSDP and ZeRO reported, as numbers to reproduce. docs/validation/user-cases.md
+// lists all of them with the command to run; ids are those of that table.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,9 @@ namespace {
 
 constexpr double kGB = 1e9, kGiB = 1073741824.0;
 
-std::shared_ptr<const Model> model_named(const std::string& name) { return std::make_shared<const Model>(load_model(name)); }
+std::shared_ptr<const Model> model_named(const std::string& name) {
+  return std::make_shared<const Model>(load_model(name));
+}
 
 /// Peaks by phase with unlimited memory.
 MemoryReplay replay(const Model& model, const ParallelConfig& config) {
@@ -57,7 +59,8 @@ ParallelConfig fsdp2(std::int64_t ranks) {
 
 // torchtitan#1092: the watchdog's _ALLGATHER_BASE has NumelIn 65,667,328 and NumelOut 525,338,624.
 TEST(UserCases, T2RootUnitOfEmbeddingHeadAndNorm) {
-  const Json config = Json::parse(R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+  const Json config =
+      Json::parse(R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
     "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "tie_word_embeddings": false})");
   ParallelConfig c = fsdp2(8);
@@ -68,7 +71,8 @@ TEST(UserCases, T2RootUnitOfEmbeddingHeadAndNorm) {
   EXPECT_EQ(root.padded_numel.value, 525'338'624);
 }
 
-// torchtitan#382: 69.04 GiB with embedding, norm and head in the root, 68.09 GiB with them as units of their own.
+// torchtitan#382: 69.04 GiB with embedding, norm and head in the root, 68.09 GiB with them as units
+// of their own.
 TEST(UserCases, T6EmbeddingAndHeadInTheRootCostAGibibyte) {
   ParallelConfig c = fsdp2(8);
   c.sequence = 8192;
@@ -81,7 +85,8 @@ TEST(UserCases, T6EmbeddingAndHeadInTheRootCostAGibibyte) {
   EXPECT_NEAR((peak(*model, c) - split) / kGiB, 69.04 - 68.09, 0.1);
 }
 
-// tnt#1057: gradients of a 26 B model in bf16 on 16 GPUs are 3.25 GB a rank sharded and 52 GB unsharded (2 bytes a parameter).
+// tnt#1057: gradients of a 26 B model in bf16 on 16 GPUs are 3.25 GB a rank sharded and 52 GB
+// unsharded (2 bytes a parameter).
 TEST(UserCases, T9AccumulationWithoutSyncKeepsWholeGradients) {
   ParallelConfig c = fsdp2(16);
   c.accumulate = 2;
@@ -101,10 +106,11 @@ TEST(UserCases, T9AccumulationWithoutSyncKeepsWholeGradients) {
   c.sync_each_micro_batch = false;
   const double kept = largest();
   EXPECT_NEAR(kept / parameters, 52.0 / 26, 0.02);
-  EXPECT_LT(synced / parameters, 0.2);      // Two units' gradients at most.
+  EXPECT_LT(synced / parameters, 0.2);  // Two units' gradients at most.
 }
 
-// verl#5364: foreach AdamW's first step makes 31.16 GB of states and 15.58 GB of temporaries, exactly half.
+// verl#5364: foreach AdamW's first step makes 31.16 GB of states and 15.58 GB of temporaries,
+// exactly half.
 TEST(UserCases, T10FirstOptimizerStepNeedsHalfTheStatesAgain) {
   ParallelConfig c = fsdp2(8);
   c.optimizer = OptimizerKind::kAdamWForeach;
@@ -120,7 +126,8 @@ TEST(UserCases, T10FirstOptimizerStepNeedsHalfTheStatesAgain) {
   EXPECT_NEAR(static_cast<double>(temporaries) / static_cast<double>(states), 15.58 / 31.16, 0.001);
 }
 
-// fairscale#642, as users reason: P before, 2 P after backward, 3 P with one optimizer state, 2 P once gradients are gone.
+// fairscale#642, as users reason: P before, 2 P after backward, 3 P with one optimizer state, 2 P
+// once gradients are gone.
 TEST(UserCases, A17TimelineOfParametersGradientsAndState) {
   ParallelConfig c = fsdp2(8);
   c.precision.param.reset();
@@ -129,7 +136,8 @@ TEST(UserCases, A17TimelineOfParametersGradientsAndState) {
   c.clip = false;
   c.sequence = 8;
   const auto model = model_named("gpt2-xl");
-  // Blocks are handed out whole where the rest is at most 1 MiB, and rows are padded: 2 % of a model this small.
+  // Blocks are handed out whole where the rest is at most 1 MiB, and rows are padded: 2 % of a
+  // model this small.
   const double unit = static_cast<double>(model->parameter_count().value) * 4 / 8;
   const MemoryReplay r = replay(*model, c);
   EXPECT_NEAR(static_cast<double>(r.init_allocated) / unit, 1, 0.04);
@@ -141,8 +149,8 @@ TEST(UserCases, A17TimelineOfParametersGradientsAndState) {
   }
 }
 
-// torchtune#389, pytorch#97712: Llama-7B in bf16 on one GPU trains in 54 GB (four copies) with foreach=False; foreach needs
-// one copy more.
+// torchtune#389, pytorch#97712: Llama-7B in bf16 on one GPU trains in 54 GB (four copies) with
+// foreach=False; foreach needs one copy more.
 TEST(UserCases, A21ForeachNeedsOneMoreCopyOfTheParameters) {
   ParallelConfig c;
   c.framework = FrameworkKind::kUnsharded;
@@ -156,16 +164,19 @@ TEST(UserCases, A21ForeachNeedsOneMoreCopyOfTheParameters) {
   const double loop = peak(model, c);
   EXPECT_NEAR(loop / kGB, 54, 1);
   c.optimizer = OptimizerKind::kAdamWForeach;
-  EXPECT_NEAR((peak(model, c) - loop) / (2.0 * static_cast<double>(model.parameter_count().value)), 1, 0.06);
+  EXPECT_NEAR((peak(model, c) - loop) / (2.0 * static_cast<double>(model.parameter_count().value)),
+              1, 0.06);
 }
 
-// pytorch#124260: Llama-2-70B in fp32 wrapped on 8 GPUs holds 70 B x 4 / 8 = 32.12 GiB by exact count.
+// pytorch#124260: Llama-2-70B in fp32 wrapped on 8 GPUs holds 70 B x 4 / 8 = 32.12 GiB by exact
+// count.
 TEST(UserCases, A24WrappedModelHoldsItsShards) {
   const MemoryReplay r = replay(*model_named("llama2-70b"), fsdp2(8));
   EXPECT_NEAR(static_cast<double>(r.init_allocated) / kGiB, 32.12, 0.01);
 }
 
-// stanford_alpaca#65: "Tried to allocate 502.00 MiB" for the fp32 head of 32,001 x 4,096 entries (500.02 MiB).
+// stanford_alpaca#65: "Tried to allocate 502.00 MiB" for the fp32 head of 32,001 x 4,096 entries
+// (500.02 MiB).
 TEST(UserCases, A26LargeRequestsAreRoundedToTwoMebibytes) {
   VirtualSegmentSource source(VirtualSegmentSource::kUnlimited);
   InstantProgress progress;
@@ -174,10 +185,12 @@ TEST(UserCases, A26LargeRequestsAreRoundedToTwoMebibytes) {
   EXPECT_EQ(allocator.stats().reserved.current, std::int64_t{502} << 20);
 }
 
-// trl#6858 and others: 16,384 tokens x 248,320 classes: 47.55 GB dense against 3.09 GB fused. Dense holds 12 bytes for each
-// logit (log-probabilities and two gradients in fp32), 45.5 GiB; fused a chunk of logits and the head's gradient.
+// trl#6858 and others: 16,384 tokens x 248,320 classes: 47.55 GB dense against 3.09 GB fused. Dense
+// holds 12 bytes for each logit (log-probabilities and two gradients in fp32), 45.5 GiB; fused a
+// chunk of logits and the head's gradient.
 TEST(UserCases, A30FusedLossNeedsAFifteenthOfTheDenseOne) {
-  const Json config = Json::parse(R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 256,
+  const Json config =
+      Json::parse(R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 256,
     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 248320,
     "tie_word_embeddings": false})");
   const Model model = model_from_json(config, "config.json");
@@ -188,19 +201,22 @@ TEST(UserCases, A30FusedLossNeedsAFifteenthOfTheDenseOne) {
     const MemoryReplay r = replay(model, c);
     double forward = 0, rest = 0;
     for (const PhasePeaks& p : r.steps.back().phases) {
-      if (p.phase == "loss" || p.phase == "backward" || p.phase == "forward") rest = std::max(rest, static_cast<double>(p.peak_allocated));
+      if (p.phase == "loss" || p.phase == "backward" || p.phase == "forward")
+        rest = std::max(rest, static_cast<double>(p.peak_allocated));
       if (p.phase == "input") forward = static_cast<double>(p.peak_allocated);
     }
     return rest - forward;
   };
-  const double dense = of_loss(LossKind::kCrossEntropyFloat), fused = of_loss(LossKind::kFused), chunked = of_loss(LossKind::kChunked);
+  const double dense = of_loss(LossKind::kCrossEntropyFloat), fused = of_loss(LossKind::kFused),
+               chunked = of_loss(LossKind::kChunked);
   EXPECT_NEAR(dense / kGB, 47.55, 4);
   EXPECT_LT(fused / dense, 3.09 / 47.55 * 2);
   EXPECT_LT(chunked, dense);
   EXPECT_GT(chunked, fused);
 }
 
-// accelerate#3474: a wrap class that no module has. The answer is an error, not a model in one unit.
+// accelerate#3474: a wrap class that no module has. The answer is an error, not a model in one
+// unit.
 TEST(UserCases, A35WrapOfNoModuleIsRefusedWithTheNearestName) {
   ParallelConfig c = fsdp2(4);
   c.wrap.kind = WrapPolicy::Kind::kModules;
@@ -213,7 +229,8 @@ TEST(UserCases, A35WrapOfNoModuleIsRefusedWithTheNearestName) {
   }
 }
 
-// DeepSpeed#1302 and others: BERT of 340 M parameters: sharding saves states only; activations dominate.
+// DeepSpeed#1302 and others: BERT of 340 M parameters: sharding saves states only; activations
+// dominate.
 TEST(UserCases, A41ShardingASmallModelSavesLittleOfWhatItNeeds) {
   ParallelConfig c = fsdp2(8);
   c.micro_batch = 32;

@@ -1,4 +1,5 @@
-// The search against every grouping of small models, and the model of a step against times worked out by hand.
+// The search against every grouping of small models, and the model of a step against times worked
+// out by hand.
 
 #include "study/wrap_search.h"
 
@@ -13,7 +14,10 @@ namespace {
 /// Blocks with costs from a generator; links take 3 us and 1 ps a byte.
 WrapCosts random_costs(std::uint32_t seed, int blocks, bool reshard) {
   std::mt19937 random(seed);
-  const auto pick = [&](std::int64_t least, std::int64_t most) { return least + static_cast<std::int64_t>(random() % static_cast<std::uint32_t>(most - least + 1)); };
+  const auto pick = [&](std::int64_t least, std::int64_t most) {
+    return least +
+           static_cast<std::int64_t>(random() % static_cast<std::uint32_t>(most - least + 1));
+  };
   WrapCosts c;
   for (int b = 0; b < blocks; ++b) {
     c.forward.push_back(microseconds(pick(1, 40)));
@@ -33,8 +37,10 @@ WrapCosts random_costs(std::uint32_t seed, int blocks, bool reshard) {
 std::vector<std::int64_t> sizes_of(std::uint32_t cuts, int blocks) {
   std::vector<std::int64_t> sizes{1};
   for (int b = 1; b < blocks; ++b) {
-    if ((cuts >> (b - 1) & 1U) != 0) sizes.push_back(1);
-    else ++sizes.back();
+    if ((cuts >> (b - 1) & 1U) != 0)
+      sizes.push_back(1);
+    else
+      ++sizes.back();
   }
   return sizes;
 }
@@ -44,7 +50,8 @@ TEST(WrapSearch, EqualsExhaustiveSearchOnSmallModels) {
     const int blocks = 1 + static_cast<int>(seed % 10);
     const WrapCosts costs = random_costs(seed, blocks, seed % 3 != 0);
     std::vector<Grouping> all;
-    for (std::uint32_t cuts = 0; cuts < 1U << (blocks - 1); ++cuts) all.push_back(evaluate_grouping(costs, sizes_of(cuts, blocks)));
+    for (std::uint32_t cuts = 0; cuts < 1U << (blocks - 1); ++cuts)
+      all.push_back(evaluate_grouping(costs, sizes_of(cuts, blocks)));
     const auto fastest = [&](Bytes limit) {
       Time best(INT64_MAX);
       for (const Grouping& g : all) {
@@ -53,17 +60,19 @@ TEST(WrapSearch, EqualsExhaustiveSearchOnSmallModels) {
       return best;
     };
     EXPECT_EQ(best_grouping(costs).step, fastest(Bytes(INT64_MAX))) << "seed " << seed;
-    for (std::size_t i = 0; i < all.size(); i += 7) {      // limits that occur
+    for (std::size_t i = 0; i < all.size(); i += 7) {  // limits that occur
       const Grouping found = best_grouping(costs, all[i].buffers);
       ASSERT_FALSE(found.sizes.empty());
-      EXPECT_EQ(found.step, fastest(all[i].buffers)) << "seed " << seed << ", limit " << all[i].buffers.value;
+      EXPECT_EQ(found.step, fastest(all[i].buffers))
+          << "seed " << seed << ", limit " << all[i].buffers.value;
       EXPECT_LE(found.buffers, all[i].buffers);
     }
   }
 }
 
 TEST(WrapSearch, StepOfTwoGroupsByHand) {
-  // Two blocks: forward 10 and 20 us, backward 30 and 40 us, gathers 8 and 16 us, reductions 6 and 12 us, no latency.
+  // Two blocks: forward 10 and 20 us, backward 30 and 40 us, gathers 8 and 16 us, reductions 6 and
+  // 12 us, no latency.
   WrapCosts c;
   c.forward = {microseconds(10), microseconds(20)};
   c.backward = {microseconds(30), microseconds(40)};
@@ -71,7 +80,8 @@ TEST(WrapSearch, StepOfTwoGroupsByHand) {
   c.reduce = {Bytes(6'000'000), Bytes(12'000'000)};
   c.gather_time = c.reduce_time = [](Bytes n) { return Time(n.value); };
   c.head = microseconds(4);
-  // Two units: 8 (gather 1) + max(10, 16) + 20 + max(4, 16) + max(40, 8) + max(30, 12) + 6 = 136 us.
+  // Two units: 8 (gather 1) + max(10, 16) + 20 + max(4, 16) + max(40, 8) + max(30, 12) + 6 = 136
+  // us.
   EXPECT_EQ(evaluate_grouping(c, {1, 1}).step, microseconds(136));
   // One unit: 24 + 30 + max(4, 24) + 70 + 18 = 166 us.
   EXPECT_EQ(evaluate_grouping(c, {2}).step, microseconds(166));
@@ -92,7 +102,7 @@ TEST(WrapSearch, FrontFallsInMemoryAndRisesInTime) {
 TEST(WrapSearch, EightyBlocksAreSearched) {
   const WrapCosts costs = random_costs(11, 80, true);
   const Grouping best = best_grouping(costs);
-  for (int k = 1; k <= 80; ++k) {                           // no regular grouping may be better
+  for (int k = 1; k <= 80; ++k) {  // no regular grouping may be better
     std::vector<std::int64_t> sizes;
     for (int left = 80; left > 0; left -= k) sizes.push_back(std::min(k, left));
     EXPECT_LE(best.step, evaluate_grouping(costs, sizes).step) << k;

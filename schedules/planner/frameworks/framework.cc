@@ -12,16 +12,24 @@ namespace {
 /// What a framework cannot keep in host memory is refused by name.
 void check_offload(const ParallelConfig& c) {
   if (c.offload == OffloadKind::kNone) return;
-  const auto refuse = [](const char* what, const char* instead) { throw InputError(Issue{"", "offload", what, instead}); };
+  const auto refuse = [](const char* what, const char* instead) {
+    throw InputError(Issue{"", "offload", what, instead});
+  };
   switch (c.framework) {
     case FrameworkKind::kUnsharded:
-    case FrameworkKind::kDdp: refuse("nothing is offloaded without sharding", "fsdp2, fsdp1 or zero"); break;
+    case FrameworkKind::kDdp:
+      refuse("nothing is offloaded without sharding", "fsdp2, fsdp1 or zero");
+      break;
     case FrameworkKind::kFsdp2:
     case FrameworkKind::kFsdp1:
       if (c.offload == OffloadKind::kParameters) break;
-      refuse("FSDP has no offload of the optimizer alone: its CPU offload moves shards, gradients and the optimizer step", "params");
+      refuse(
+          "FSDP has no offload of the optimizer alone: its CPU offload moves shards, gradients and "
+          "the optimizer step",
+          "params");
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -30,14 +38,20 @@ void check_offload(const ParallelConfig& c) {
 std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
   check_offload(config);
   switch (config.framework) {
-    case FrameworkKind::kUnsharded: return make_unsharded();
-    case FrameworkKind::kDdp: return make_ddp(config);
-    case FrameworkKind::kFsdp2: return make_fsdp2(config);
+    case FrameworkKind::kUnsharded:
+      return make_unsharded();
+    case FrameworkKind::kDdp:
+      return make_ddp(config);
+    case FrameworkKind::kFsdp2:
+      return make_fsdp2(config);
     case FrameworkKind::kZero1:
     case FrameworkKind::kZero2:
-    case FrameworkKind::kZero3: return zero::make_zero(config);
-    case FrameworkKind::kFsdp1: return fsdp1::make_fsdp1(config);
-    case FrameworkKind::kShardedOptimizer: return make_sharded_optimizer(config);
+    case FrameworkKind::kZero3:
+      return zero::make_zero(config);
+    case FrameworkKind::kFsdp1:
+      return fsdp1::make_fsdp1(config);
+    case FrameworkKind::kShardedOptimizer:
+      return make_sharded_optimizer(config);
   }
   throw InternalError("no framework of this kind");
 }
@@ -67,11 +81,11 @@ void materialize_whole(Host& host, std::vector<LocalParameter>& locals) {
   RankProgram& program = host.program().program();
   program.parameters.resize(model.parameters.size());
   std::vector<bool> module_seen(model.modules.size());
-  std::vector<SymTensor> replaced;          // Tied weights are made twice and tied again at the end.
+  std::vector<SymTensor> replaced;  // Tied weights are made twice and tied again at the end.
   const auto make = [&](ParameterId id) {
     const ParameterDef& def = model.at(id);
-    SymTensor t = host.empty(Shape(std::span<const std::int64_t>(def.shape)), def.dtype, BufferCategory::kParameter, {},
-                             host.program().intern(def.name));
+    SymTensor t = host.empty(Shape(std::span<const std::int64_t>(def.shape)), def.dtype,
+                             BufferCategory::kParameter, {}, host.program().intern(def.name));
     if (host.parameter(id)) {
       replaced.push_back(std::move(t));
       return;
@@ -93,7 +107,8 @@ void materialize_whole(Host& host, std::vector<LocalParameter>& locals) {
     module_seen[m.value] = true;
     for (const ChildModule& c : model.at(m).children) self(self, c.id);
     for (const OwnedParameter& p : model.at(m).parameters) make(p.id);
-    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host.buffer(model.at(m), static_cast<std::int64_t>(b));
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
+      host.buffer(model.at(m), static_cast<std::int64_t>(b));
   };
   visit(visit, ModuleId(0));
   replaced.clear();

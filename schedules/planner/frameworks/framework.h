@@ -1,7 +1,8 @@
 #pragma once
 
-// One interface for everything that shards or synchronises a model: unsharded, DDP, FSDP2, FSDP1, ZeRO. A framework is a
-// set of hooks that fire while the symbolic host runs; it emits its own allocations, copies, collectives and events.
+// One interface for everything that shards or synchronises a model: unsharded, DDP, FSDP2, FSDP1,
+// ZeRO. A framework is a set of hooks that fire while the symbolic host runs; it emits its own
+// allocations, copies, collectives and events.
 
 #include <cstdint>
 #include <memory>
@@ -18,8 +19,8 @@ namespace foreshard {
 /// A parameter as this rank's optimizer sees it. Its gradient is local->grad.
 struct LocalParameter {
   ParameterId id;
-  SymTensor local;                         ///< Null if this rank holds no element (the object exists, numel 0).
-  std::int64_t numel = 0;                  ///< Real elements held by this rank (unpadded).
+  SymTensor local;         ///< Null if this rank holds no element (the object exists, numel 0).
+  std::int64_t numel = 0;  ///< Real elements held by this rank (unpadded).
 };
 
 class Optimizer;
@@ -28,19 +29,26 @@ class Framework {
  public:
   virtual ~Framework() = default;
 
-  /// Wraps the model and materialises the parameters (the real program: wrap on the meta device, then to_empty).
-  /// Fills RankProgram::{streams, units, parameters} and Host::set_parameter for each parameter.
+  /// Wraps the model and materialises the parameters (the real program: wrap on the meta device,
+  /// then to_empty). Fills RankProgram::{streams, units, parameters} and Host::set_parameter for
+  /// each parameter.
   virtual void initialize(Host& host) = 0;
   /// Ranks with equal keys run the same program. Called before initialize, without a host.
-  virtual std::uint64_t rank_class(const Model&, const ParallelConfig&, std::int64_t /*rank*/) const { return 0; }
+  virtual std::uint64_t rank_class(const Model&, const ParallelConfig&,
+                                   std::int64_t /*rank*/) const {
+    return 0;
+  }
   /// Parameters in model.parameters() order, those that require gradients.
   virtual std::span<const LocalParameter> local_parameters() const = 0;
 
-  // -------------------------------------------------------------- module hooks (watched modules only)
+  // -------------------------------------------------------------- module hooks (watched modules
+  // only)
   /// `inputs` may be replaced (casts, views for post-backward hooks).
   virtual void pre_forward(Host&, ModuleId, std::span<SymTensor> /*inputs*/) {}
-  virtual void post_forward(Host&, ModuleId, std::span<SymTensor> /*inputs*/, std::span<SymTensor> /*outputs*/) {}
-  /// The module's forward ended early because recomputation has all it needs (CK-3); called innermost module first.
+  virtual void post_forward(Host&, ModuleId, std::span<SymTensor> /*inputs*/,
+                            std::span<SymTensor> /*outputs*/) {}
+  /// The module's forward ended early because recomputation has all it needs (CK-3); called
+  /// innermost module first.
   virtual void forward_aborted(Host&, ModuleId) {}
 
   // -------------------------------------------------------------- autograd hooks
@@ -57,13 +65,16 @@ class Framework {
   virtual void before_model(Host&, bool /*training*/) {}
   virtual void after_model(Host&, std::span<SymTensor> /*outputs*/) {}
   virtual void end_micro_batch(Host&) {}
-  /// torch.nn.utils.clip_grad_norm_ over local_parameters(); the default is the one-rank form (clip.h).
+  /// torch.nn.utils.clip_grad_norm_ over local_parameters(); the default is the one-rank form
+  /// (clip.h).
   virtual void clip_gradients(Host&, double max_norm);
   virtual void before_optimizer(Host&) {}
-  /// optimizer.step(); frameworks that own the step (ZeRO: sub-group by sub-group) do it piece by piece. May be null.
+  /// optimizer.step(); frameworks that own the step (ZeRO: sub-group by sub-group) do it piece by
+  /// piece. May be null.
   virtual void update(Host& host, Optimizer* optimizer);
   virtual void after_optimizer(Host&) {}
-  /// The loss is multiplied by these, one kernel each, before backward (DeepSpeed's engine.backward).
+  /// The loss is multiplied by these, one kernel each, before backward (DeepSpeed's
+  /// engine.backward).
   virtual std::vector<double> loss_factors() const { return {}; }
   /// model.zero_grad(set_to_none=True); the default drops local->grad in parameter order.
   virtual void zero_gradients(Host&);
@@ -71,8 +82,9 @@ class Framework {
 
 /// Parameters in the order of model.parameters(): modules before their children, tied ones once.
 std::vector<ParameterId> parameter_order(const Model& model);
-/// model.to_empty("cuda"): whole parameters and buffers, children first, tied weights made twice and tied again. Fills the
-/// program's parameter views and `locals` (trainable ones, model.parameters() order).
+/// model.to_empty("cuda"): whole parameters and buffers, children first, tied weights made twice
+/// and tied again. Fills the program's parameter views and `locals` (trainable ones,
+/// model.parameters() order).
 void materialize_whole(Host& host, std::vector<LocalParameter>& locals);
 
 std::unique_ptr<Framework> make_unsharded();

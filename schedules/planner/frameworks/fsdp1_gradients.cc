@@ -86,7 +86,8 @@ void Fsdp1::write_back_gradients(State& state) {
     const SymTensor& gradient = h.originals[i].parameter->grad;
     if (!gradient) {
       if (!flat) continue;
-      // PyTorch fills a frozen one too, on a stream that nothing waits for; its part is zero anyway.
+      // PyTorch fills a frozen one too, on a stream that nothing waits for; its part is zero
+      // anyway.
       if (e.trainable) {
         host_->launch(OpKind::kFill, {},
                       {host_->view_as(flat, {part.numel}, flat->offset + part.offset)}, {0.0});

@@ -8,20 +8,23 @@
 
 namespace foreshard::fsdp2 {
 
-Fsdp2::Fsdp2(const ParallelConfig& config, WrapExtras extras) : config_(config), extras_(std::move(extras)) {}
+Fsdp2::Fsdp2(const ParallelConfig& config, WrapExtras extras)
+    : config_(config), extras_(std::move(extras)) {}
 Fsdp2::~Fsdp2() = default;
 
 State& Fsdp2::state_at(ModuleId m) const {
   State* state = wrapping_->state_of(m);
   if (state == nullptr) {
-    throw Fsdp2Error(Refusal::kAttributeError, wrapping_->model().at(m).name, "is not a wrapped module");
+    throw Fsdp2Error(Refusal::kAttributeError, wrapping_->model().at(m).name,
+                     "is not a wrapped module");
   }
   return *state;
 }
 
 std::uint32_t Fsdp2::index_of(const State& state) const {
   const auto& states = wrapping_->states();
-  const auto it = std::find_if(states.begin(), states.end(), [&](const auto& s) { return s.get() == &state; });
+  const auto it =
+      std::find_if(states.begin(), states.end(), [&](const auto& s) { return s.get() == &state; });
   return static_cast<std::uint32_t>(it - states.begin());
 }
 
@@ -53,7 +56,8 @@ std::vector<std::string> Fsdp2::unsharded_parameters() const {
 }
 
 /// Hash of the rows that a rank holds of each parameter: ranks that hold alike run alike.
-std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config, std::int64_t rank) const {
+std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config,
+                                std::int64_t rank) const {
   if (cuts_.empty()) {
     std::vector<Group> groups;
     Meshes meshes(config.shard, config.replicate, 0, groups);
@@ -77,6 +81,8 @@ std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config
 
 namespace foreshard {
 
-std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config) { return std::make_unique<fsdp2::Fsdp2>(config); }
+std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config) {
+  return std::make_unique<fsdp2::Fsdp2>(config);
+}
 
 }  // namespace foreshard

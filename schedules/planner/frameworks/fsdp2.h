@@ -1,7 +1,8 @@
 #pragma once
 
-// FSDP2 (`fully_shard` of PyTorch 2.15) as a Framework: states with hooks around modules, parameter groups that gather and
-// reduce, one communication context per root. docs/symbolic-host.md says when the host fires which hook.
+// FSDP2 (`fully_shard` of PyTorch 2.15) as a Framework: states with hooks around modules, parameter
+// groups that gather and reduce, one communication context per root. docs/symbolic-host.md says
+// when the host fires which hook.
 
 #include <cstdint>
 #include <memory>
@@ -26,10 +27,12 @@ class Fsdp2 final : public Framework {
 
   // Framework
   void initialize(Host& host) override;
-  std::uint64_t rank_class(const Model& model, const ParallelConfig& config, std::int64_t rank) const override;
+  std::uint64_t rank_class(const Model& model, const ParallelConfig& config,
+                           std::int64_t rank) const override;
   std::span<const LocalParameter> local_parameters() const override { return local_parameters_; }
   void pre_forward(Host& host, ModuleId module, std::span<SymTensor> inputs) override;
-  void post_forward(Host& host, ModuleId module, std::span<SymTensor> inputs, std::span<SymTensor> outputs) override;
+  void post_forward(Host& host, ModuleId module, std::span<SymTensor> inputs,
+                    std::span<SymTensor> outputs) override;
   void forward_aborted(Host& host, ModuleId module) override;
   void on_tensor_hook(Host& host, std::uint32_t payload, SymTensor& gradient) override;
   void on_function_backward(Host& host, std::uint32_t payload) override;
@@ -97,9 +100,11 @@ class Fsdp2 final : public Framework {
 
   // clipping (fsdp2_clip.cc)
   std::vector<std::pair<SymTensor, ParamGroup*>> gradients_in_order() const;
-  SymTensor total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner, bool offload);
+  SymTensor total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner,
+                       bool offload);
   void all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vector);
-  void scale_gradients(Host& host, const std::vector<SymTensor>& gradients, const SymTensor& total, double max_norm, bool offload);
+  void scale_gradients(Host& host, const std::vector<SymTensor>& gradients, const SymTensor& total,
+                       double max_norm, bool offload);
 
   State& state_at(ModuleId m) const;
   std::uint32_t index_of(const State& state) const;
@@ -114,8 +119,9 @@ class Fsdp2 final : public Framework {
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
   std::vector<LocalParameter> local_parameters_;
-  mutable std::set<std::pair<std::int64_t, std::int64_t>> cuts_;   ///< Sizes that are cut, and over how many ranks.
-  std::vector<SymTensor> plain_;         ///< Unsharded parameters by id; null where a group owns it.
+  mutable std::set<std::pair<std::int64_t, std::int64_t>>
+      cuts_;                      ///< Sizes that are cut, and over how many ranks.
+  std::vector<SymTensor> plain_;  ///< Unsharded parameters by id; null where a group owns it.
 };
 
 /// The `fully_shard` calls of a configuration, inner modules first (F2-G-5).

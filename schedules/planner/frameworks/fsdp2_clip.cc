@@ -1,5 +1,6 @@
-// torch.nn.utils.clip_grad_norm_ over sharded gradients (F2-O-1): norms of the local parts, one vector all-reduced over the
-// shard group, the norm of that vector, one scaling of all gradients. Allocations follow PyTorch 2.15's.
+// torch.nn.utils.clip_grad_norm_ over sharded gradients (F2-O-1): norms of the local parts, one
+// vector all-reduced over the shard group, the norm of that vector, one scaling of all gradients.
+// Allocations follow PyTorch 2.15's.
 
 #include <algorithm>
 #include <set>
@@ -19,7 +20,9 @@ class ClipMemory {
  public:
   ClipMemory(Host& host, bool on_host) : host_(host), on_host_(on_host) {}
   SymTensor make(const Shape& shape, DType dtype) {
-    if (on_host_) return host_.empty_on_host(shape, dtype, MemorySpace::kHostPageable, BufferCategory::kClipTemporary);
+    if (on_host_)
+      return host_.empty_on_host(shape, dtype, MemorySpace::kHostPageable,
+                                 BufferCategory::kClipTemporary);
     return host_.empty(shape, dtype, BufferCategory::kClipTemporary);
   }
   bool on_host() const { return on_host_; }
@@ -30,7 +33,8 @@ class ClipMemory {
 };
 
 /// torch._foreach_norm: a table of chunk counts, partial sums, one scalar for each tensor.
-std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory, const std::vector<SymTensor>& gradients) {
+std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory,
+                                    const std::vector<SymTensor>& gradients) {
   std::int64_t chunks = 0;
   for (const SymTensor& g : gradients) chunks += (g->numel + kForeachChunk - 1) / kForeachChunk;
   const auto n = static_cast<std::int64_t>(gradients.size());
@@ -66,7 +70,8 @@ std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const
         if (plain && plain->grad) all.emplace_back(plain->grad, nullptr);
         continue;
       }
-      // While a group is gathered the model's parameter is the whole one, whose gradient has been taken.
+      // While a group is gathered the model's parameter is the whole one, whose gradient has been
+      // taken.
       if (owner->group->sharded != ShardedState::kSharded) continue;
       const SymTensor& gradient = owner->group->runtime.parameters[owner->index].local->grad;
       if (gradient) all.emplace_back(gradient, owner->group);
@@ -86,7 +91,8 @@ void Fsdp2::clip_gradients(Host& host, double max_norm) {
     plain = plain || group == nullptr;
     if (group == nullptr) continue;
     if (mesh != nullptr && mesh != group->mesh) {
-      throw Fsdp2Error(Refusal::kRuntimeError, "clip", "gradients of two meshes cannot be clipped together",
+      throw Fsdp2Error(Refusal::kRuntimeError, "clip",
+                       "gradients of two meshes cannot be clipped together",
                        "clip each mesh's parameters apart");
     }
     mesh = group->mesh;
@@ -106,7 +112,8 @@ void Fsdp2::clip_gradients(Host& host, double max_norm) {
   scale_gradients(host, tensors, total, max_norm, offload);
 }
 
-SymTensor Fsdp2::total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner, bool offload) {
+SymTensor Fsdp2::total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner,
+                            bool offload) {
   ClipMemory memory(host, offload);
   const DType dtype = norms[0]->dtype;
   const Shape vector{static_cast<std::int64_t>(norms.size())};
@@ -137,7 +144,8 @@ SymTensor Fsdp2::total_norm(Host& host, const std::vector<SymTensor>& norms, Par
   return total;
 }
 
-/// A functional collective: it runs on the communicator's own stream, the compute stream waits for it.
+/// A functional collective: it runs on the communicator's own stream, the compute stream waits for
+/// it.
 void Fsdp2::all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vector) {
   CommContext& comm = *owner.comm;
   if (!comm.internal) comm.internal = host.program().add_stream("communicator", 0);
@@ -156,12 +164,13 @@ void Fsdp2::all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vec
   d.collective = host.collective(c);
   host.decide(d);
   // Work on host memory ends in a wait of the host itself: kernels of the CPU follow it.
-  if (vector->storage->space != MemorySpace::kDevice) return host.program().sync_stream(*comm.internal);
+  if (vector->storage->space != MemorySpace::kDevice)
+    return host.program().sync_stream(*comm.internal);
   host.wait_stream(host.stream(), *comm.internal);
 }
 
-void Fsdp2::scale_gradients(Host& host, const std::vector<SymTensor>& gradients, const SymTensor& total, double max_norm,
-                            bool offload) {
+void Fsdp2::scale_gradients(Host& host, const std::vector<SymTensor>& gradients,
+                            const SymTensor& total, double max_norm, bool offload) {
   ClipMemory memory(host, offload);
   SymTensor sum = memory.make(Shape{}, total->dtype);
   SymTensor inverse = memory.make(Shape{}, total->dtype);
@@ -169,7 +178,7 @@ void Fsdp2::scale_gradients(Host& host, const std::vector<SymTensor>& gradients,
   inverse.reset();
   sum.reset();
   const SymTensor coefficient = memory.make(Shape{}, total->dtype);
-  LaunchRequest clip;   // add epsilon, reciprocal, times the maximum, clamp
+  LaunchRequest clip;  // add epsilon, reciprocal, times the maximum, clamp
   clip.op = OpKind::kClipCoefficient;
   clip.inputs = std::span(&total, 1);
   clip.outputs = std::span(&coefficient, 1);

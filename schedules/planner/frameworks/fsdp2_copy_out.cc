@@ -1,4 +1,5 @@
-// After an all-gather: the gathered buffer is copied out into the parameters, which change state (F2-AG-6 .. F2-AG-9, F2-F-3).
+// After an all-gather: the gathered buffer is copied out into the parameters, which change state
+// (F2-AG-6 .. F2-AG-9, F2-F-3).
 
 #include "schedules/planner/foreach.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
@@ -47,7 +48,8 @@ void Gatherer::wait(ParamGroup& group) {
 void Gatherer::make_gathered(ParamGroup& group, std::size_t i, std::int64_t numel, DType dtype) {
   SymTensor& gathered = group.runtime.parameters[i].gathered;
   if (!gathered) {
-    gathered = host_.unallocated(Shape{numel}, dtype, numel * size_of(dtype), BufferCategory::kUnshardedParameter, group.unit);
+    gathered = host_.unallocated(Shape{numel}, dtype, numel * size_of(dtype),
+                                 BufferCategory::kUnshardedParameter, group.unit);
   }
   host_.allocate_storage(gathered);
 }
@@ -64,11 +66,13 @@ void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
     make_gathered(group, i, numel * world, result.dtypes[i]);
     SymTensor target = rt.parameters[i].gathered;
     if (group.parameters[i].shard_dim != 0) {
-      target = host_.empty(target->shape, target->dtype, BufferCategory::kForwardTemporary, group.unit);
+      target =
+          host_.empty(target->shape, target->dtype, BufferCategory::kForwardTemporary, group.unit);
       other_dims.emplace_back(i, target);
     }
     if (result.as_bytes) {
-      outputs.push_back(host_.view_as(as_bytes(host_, target), Shape{world, numel * size_of(result.dtypes[i])}));
+      outputs.push_back(
+          host_.view_as(as_bytes(host_, target), Shape{world, numel * size_of(result.dtypes[i])}));
     } else {
       outputs.push_back(host_.view_as(target, Shape{world, numel}));
     }
@@ -88,17 +92,20 @@ void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
   for (const auto& [i, from] : other_dims) reassemble(group, i, from, world);
 }
 
-void Gatherer::reassemble(ParamGroup& group, std::size_t i, const SymTensor& from, std::int64_t world) {
+void Gatherer::reassemble(ParamGroup& group, std::size_t i, const SymTensor& from,
+                          std::int64_t world) {
   const ShardedParameter& p = group.parameters[i];
   if (group.sharded == ShardedState::kShardedPostForward) {
     throw Fsdp2Error(Refusal::kIndexError, p.name,
-                     "is sharded along dimension " + std::to_string(p.shard_dim) + " and resharded to a smaller group after "
-                     "forward, which cannot be put together again in backward",
+                     "is sharded along dimension " + std::to_string(p.shard_dim) +
+                         " and resharded to a smaller group after "
+                         "forward, which cannot be put together again in backward",
                      "use reshard_after_forward true or false, or shard dimension 0");
   }
   const Shape piece{std::span<const std::int64_t>(p.padded_shape)};
   std::vector<SymTensor> pieces;
-  for (std::int64_t r = 0; r < world; ++r) pieces.push_back(host_.view_as(from, piece, r * piece.numel()));
+  for (std::int64_t r = 0; r < world; ++r)
+    pieces.push_back(host_.view_as(from, piece, r * piece.numel()));
   Shape whole = piece;
   whole[p.shard_dim] *= world;
   const SymTensor target = host_.view_as(group.runtime.parameters[i].gathered, whole);
@@ -112,7 +119,7 @@ void Gatherer::reassemble(ParamGroup& group, std::size_t i, const SymTensor& fro
 }
 
 void Gatherer::copy_local(ParamGroup& group) {
-  SymTensor input;   // lives until the next parameter's input exists, as the loop variable does
+  SymTensor input;  // lives until the next parameter's input exists, as the loop variable does
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     input = single_input(group, i);
     make_gathered(group, i, input->numel, input->dtype);
@@ -135,7 +142,8 @@ void Gatherer::make_unsharded(ParamGroup& group) {
 void Gatherer::bind(ParamGroup& group) {
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const ParameterTensors& t = group.runtime.parameters[i];
-    host_.set_parameter(group.parameters[i].id, group.sharded == ShardedState::kUnsharded ? t.unsharded : SymTensor());
+    host_.set_parameter(group.parameters[i].id,
+                        group.sharded == ShardedState::kUnsharded ? t.unsharded : SymTensor());
   }
 }
 
@@ -166,21 +174,25 @@ void Gatherer::to_post_forward(ParamGroup& group) {
     ParameterTensors& t = group.runtime.parameters[i];
     if (t.gathered->numel % mesh.shard != 0) {
       throw Fsdp2Error(Refusal::kAssertionError, group.parameters[i].name,
-                       std::to_string(t.gathered->numel) + " gathered elements cannot be divided by " + std::to_string(mesh.shard) +
+                       std::to_string(t.gathered->numel) +
+                           " gathered elements cannot be divided by " + std::to_string(mesh.shard) +
                            " ranks after forward");
     }
     const std::int64_t numel = t.gathered->numel / mesh.shard;
     const ShardedParameter& p = group.parameters[i];
     // The kept part is seen as rows of dimension 0, whatever dimension the shards are cut along.
-    if (p.shard_dim != 0 && rows_of(p.shape[0], mesh.shard, mesh.shard_rank) * (p.numel() / p.shape[0]) > numel) {
+    if (p.shard_dim != 0 &&
+        rows_of(p.shape[0], mesh.shard, mesh.shard_rank) * (p.numel() / p.shape[0]) > numel) {
       throw Fsdp2Error(Refusal::kRuntimeError, p.name,
-                       "is sharded along dimension " + std::to_string(p.shard_dim) + " and cannot be resharded to " +
-                           std::to_string(mesh.shard) + " ranks after forward",
+                       "is sharded along dimension " + std::to_string(p.shard_dim) +
+                           " and cannot be resharded to " + std::to_string(mesh.shard) +
+                           " ranks after forward",
                        "use reshard_after_forward true or false, or shard dimension 0");
     }
-    t.post_forward = host_.empty(Shape{numel}, t.gathered->dtype, BufferCategory::kPostForwardShard, group.unit);
-    const SymTensor part =
-        host_.rank_view(t.gathered, Shape{numel}, mesh.shard_group, numel * size_of(t.gathered->dtype));
+    t.post_forward =
+        host_.empty(Shape{numel}, t.gathered->dtype, BufferCategory::kPostForwardShard, group.unit);
+    const SymTensor part = host_.rank_view(t.gathered, Shape{numel}, mesh.shard_group,
+                                           numel * size_of(t.gathered->dtype));
     host_.launch(OpKind::kCopy, {part}, {t.post_forward});
     if (!group.parameters[i].keep_unsharded_storage) host_.free_storage(t.gathered);
   }
@@ -203,12 +215,14 @@ void Gatherer::reshard(ParamGroup& group) {
   d.kind = DecisionKind::kReshard;
   d.unit = group.unit;
   if (before == group.sharded) {
-    d.status = before == ShardedState::kUnsharded ? DecisionStatus::kKept : DecisionStatus::kAlready;
+    d.status =
+        before == ShardedState::kUnsharded ? DecisionStatus::kKept : DecisionStatus::kAlready;
   } else if (group.sharded == ShardedState::kShardedPostForward) {
     d.status = DecisionStatus::kPostForward;
     for (const ParameterTensors& t : group.runtime.parameters) d.bytes += t.post_forward->bytes();
   } else {
-    d.status = before == ShardedState::kShardedPostForward ? DecisionStatus::kFromPostForward : DecisionStatus::kFree;
+    d.status = before == ShardedState::kShardedPostForward ? DecisionStatus::kFromPostForward
+                                                           : DecisionStatus::kFree;
   }
   host_.decide(d);
 }

@@ -8,13 +8,22 @@
 namespace foreshard::fsdp2 {
 
 /// PyTorch's class of exception for a job that FSDP2 refuses.
-enum class Refusal : std::uint8_t { kValueError, kRuntimeError, kAssertionError, kNotImplementedError, kAttributeError, kIndexError };
+enum class Refusal : std::uint8_t {
+  kValueError,
+  kRuntimeError,
+  kAssertionError,
+  kNotImplementedError,
+  kAttributeError,
+  kIndexError
+};
 
-/// The job cannot run under FSDP2: wrong input for us, an exception of class `refusal` in PyTorch. The message is ours.
+/// The job cannot run under FSDP2: wrong input for us, an exception of class `refusal` in PyTorch.
+/// The message is ours.
 class Fsdp2Error : public InputError {
  public:
   Fsdp2Error(Refusal refusal, std::string place, std::string message, std::string hint = {})
-      : InputError(Issue{"", std::move(place), std::move(message), std::move(hint)}), refusal_(refusal) {}
+      : InputError(Issue{"", std::move(place), std::move(message), std::move(hint)}),
+        refusal_(refusal) {}
   Refusal refusal() const { return refusal_; }
 
  private:
@@ -23,8 +32,8 @@ class Fsdp2Error : public InputError {
 
 /// "ValueError", ...
 inline const char* name_of(Refusal r) {
-  constexpr const char* names[] = {"ValueError",     "RuntimeError",   "AssertionError", "NotImplementedError",
-                                   "AttributeError", "IndexError"};
+  constexpr const char* names[] = {"ValueError",          "RuntimeError",   "AssertionError",
+                                   "NotImplementedError", "AttributeError", "IndexError"};
   return names[static_cast<int>(r)];
 }
 

@@ -41,11 +41,12 @@ void Gatherer::unshard(ParamGroup& group, bool async) {
 
 void Gatherer::issue(ParamGroup& group, bool async) {
   CommContext& comm = *group.comm;
-  const bool separate =
-      !async && (group.training == TrainingState::kForward || group.training == TrainingState::kPreBackward);
+  const bool separate = !async && (group.training == TrainingState::kForward ||
+                                   group.training == TrainingState::kPreBackward);
   if (separate && !comm.initialised) {
     throw Fsdp2Error(Refusal::kAttributeError, host_.model().at(group.modules[0]).name,
-                     "is prefetched before it belongs to a root that has run", "wrap the root module too");
+                     "is prefetched before it belongs to a root that has run",
+                     "wrap the root module too");
   }
   const StreamIndex copy_in = separate ? comm.copy_in : host_.stream();
   const StreamIndex gather = separate ? comm.gather : host_.stream();
@@ -72,11 +73,13 @@ void Gatherer::issue(ParamGroup& group, bool async) {
       for (SymTensor& t : inputs.tensors) t = as_bytes(host_, t);
     }
     const std::int64_t numel = bytes_per_rank / size_of(dtype);
-    result.output = host_.empty(Shape{numel * mesh.shard}, dtype, BufferCategory::kGatherOutput, group.unit);
+    result.output =
+        host_.empty(Shape{numel * mesh.shard}, dtype, BufferCategory::kGatherOutput, group.unit);
     std::vector<SymTensor> slots;
     std::int64_t offset = 0;
     for (const SymTensor& t : inputs.tensors) {
-      slots.push_back(host_.rank_view(result.output, Shape{t->numel}, mesh.shard_group, bytes_per_rank, offset));
+      slots.push_back(host_.rank_view(result.output, Shape{t->numel}, mesh.shard_group,
+                                      bytes_per_rank, offset));
       offset += t->numel;
     }
     LaunchRequest copy;
@@ -92,11 +95,12 @@ void Gatherer::issue(ParamGroup& group, bool async) {
     result.event = host_.record_event();
   }
   group.runtime.pending = std::move(result);
-  while (!inputs.tensors.empty()) inputs.tensors.pop_back();   // A list drops its last item first.
+  while (!inputs.tensors.empty()) inputs.tensors.pop_back();  // A list drops its last item first.
 }
 
-std::uint32_t Gatherer::all_gather(ParamGroup& group, const SymTensor& output, std::int64_t bytes_per_rank, DType dtype,
-                                   StreamIndex stream, bool async) {
+std::uint32_t Gatherer::all_gather(ParamGroup& group, const SymTensor& output,
+                                   std::int64_t bytes_per_rank, DType dtype, StreamIndex stream,
+                                   bool async) {
   const Mesh& mesh = group.gather_mesh();
   StreamIndex runs_on = stream;
   if (async) {
@@ -105,7 +109,8 @@ std::uint32_t Gatherer::all_gather(ParamGroup& group, const SymTensor& output, s
     runs_on = *comm.internal;
     host_.wait_stream(runs_on, stream);
   }
-  const SymTensor slice = host_.rank_view(output, Shape{bytes_per_rank / size_of(dtype)}, mesh.shard_group, bytes_per_rank);
+  const SymTensor slice = host_.rank_view(output, Shape{bytes_per_rank / size_of(dtype)},
+                                          mesh.shard_group, bytes_per_rank);
   Collective c;
   c.kind = CollectiveKind::kAllGather;
   c.dtype = dtype;
@@ -137,7 +142,8 @@ SymTensor Gatherer::single_input(ParamGroup& group, std::size_t i) {
   const ParameterTensors& t = group.runtime.parameters[i];
   SymTensor source = group.sharded == ShardedState::kSharded ? t.shard : t.post_forward;
   if (p.offload && group.sharded == ShardedState::kSharded) {
-    SymTensor on_device = host_.empty(source->shape, source->dtype, BufferCategory::kGatherInput, group.unit);
+    SymTensor on_device =
+        host_.empty(source->shape, source->dtype, BufferCategory::kGatherInput, group.unit);
     Copy copy;
     copy.direction = CopyDirection::kHostToDevice;
     copy.stream = host_.stream();

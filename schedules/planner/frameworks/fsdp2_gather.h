@@ -19,7 +19,8 @@ class Gatherer {
   /// Waits for it and copies it out; no-op if none is pending (F2-AG-6, F2-AG-7, F2-AG-9).
   void wait(ParamGroup& group);
   void reshard(ParamGroup& group);
-  /// Drops the retained forward gather; the gather streams wait for its copy-out first, or the current stream does.
+  /// Drops the retained forward gather; the gather streams wait for its copy-out first, or the
+  /// current stream does.
   void release_for_reuse(CommContext& comm);
   void release_on_current_stream(CommContext& comm);
   /// Drops a gather that nothing waited for (F2-B-2).
@@ -29,14 +30,14 @@ class Gatherer {
 
  private:
   struct Inputs {
-    std::vector<SymTensor> tensors;      ///< One per parameter, flat.
-    SymTensor flat;                      ///< The cast copy they are views of, if any.
+    std::vector<SymTensor> tensors;  ///< One per parameter, flat.
+    SymTensor flat;                  ///< The cast copy they are views of, if any.
   };
   void issue(ParamGroup& group, bool async);
   Inputs gather_inputs(ParamGroup& group);
   SymTensor single_input(ParamGroup& group, std::size_t i);
-  std::uint32_t all_gather(ParamGroup& group, const SymTensor& output, std::int64_t bytes_per_rank, DType dtype,
-                           StreamIndex stream, bool async);
+  std::uint32_t all_gather(ParamGroup& group, const SymTensor& output, std::int64_t bytes_per_rank,
+                           DType dtype, StreamIndex stream, bool async);
   void copy_out(ParamGroup& group, const GatherResult& result);
   void reassemble(ParamGroup& group, std::size_t i, const SymTensor& from, std::int64_t world);
   void copy_local(ParamGroup& group);

@@ -1,4 +1,5 @@
-// When FSDP2's hooks fire and what they do: forward (F2-F-1 .. F2-F-6), backward (F2-B-1 .. F2-B-8).
+// When FSDP2's hooks fire and what they do: forward (F2-F-1 .. F2-F-6), backward (F2-B-1 ..
+// F2-B-8).
 
 #include <algorithm>
 #include <functional>
@@ -17,7 +18,8 @@ void Fsdp2::decide_root(DecisionKind kind, const State& state) {
   host_->decide(d);
 }
 
-// ------------------------------------------------------------------------------------------------ forward
+// ------------------------------------------------------------------------------------------------
+// forward
 
 void Fsdp2::pre_forward(Host&, ModuleId module, std::span<SymTensor> inputs) {
   State& state = state_at(module);
@@ -27,18 +29,22 @@ void Fsdp2::pre_forward(Host&, ModuleId module, std::span<SymTensor> inputs) {
   state_pre_forward(state, inputs);
 }
 
-void Fsdp2::post_forward(Host&, ModuleId module, std::span<SymTensor>, std::span<SymTensor> outputs) {
+void Fsdp2::post_forward(Host&, ModuleId module, std::span<SymTensor>,
+                         std::span<SymTensor> outputs) {
   State& state = state_at(module);
   if (state.modules.size() == 1) return state_post_forward(state, outputs);
-  if (state.modules_to_run.erase(module) != 0 && state.modules_to_run.empty()) return state_post_forward(state, outputs);
+  if (state.modules_to_run.erase(module) != 0 && state.modules_to_run.empty())
+    return state_post_forward(state, outputs);
   cast_outputs(state, outputs);
 }
 
 void Fsdp2::forward_aborted(Host&, ModuleId module) {
-  // Only the hooks of grouped calls are registered to run even when the module's forward ends by an exception.
+  // Only the hooks of grouped calls are registered to run even when the module's forward ends by an
+  // exception.
   State& state = state_at(module);
   if (state.modules.size() == 1) return;
-  if (state.modules_to_run.erase(module) != 0 && state.modules_to_run.empty()) state_post_forward(state, {});
+  if (state.modules_to_run.erase(module) != 0 && state.modules_to_run.empty())
+    state_post_forward(state, {});
 }
 
 void Fsdp2::root_pre_forward(State& state) {
@@ -52,7 +58,7 @@ void Fsdp2::root_pre_forward(State& state) {
 }
 
 void Fsdp2::state_pre_forward(State& state, std::span<SymTensor> inputs) {
-  if (state.training == TrainingState::kPreBackward) {   // recomputation inside the unit (F2-B-8)
+  if (state.training == TrainingState::kPreBackward) {  // recomputation inside the unit (F2-B-8)
     for (const auto& group : state.groups) {
       if (group->sharded == ShardedState::kUnsharded) continue;
       gatherer_->unshard(*group, false);
@@ -159,13 +165,20 @@ void Fsdp2::prefetch(ParamGroup& target, bool backward) {
   target.training = before;
 }
 
-// ------------------------------------------------------------------------------------------------ backward
+// ------------------------------------------------------------------------------------------------
+// backward
 
-void Fsdp2::on_tensor_hook(Host&, std::uint32_t payload, SymTensor&) { pre_backward(*wrapping_->states()[payload]); }
+void Fsdp2::on_tensor_hook(Host&, std::uint32_t payload, SymTensor&) {
+  pre_backward(*wrapping_->states()[payload]);
+}
 
-void Fsdp2::on_function_backward(Host&, std::uint32_t payload) { reducer_->post_backward(*wrapping_->groups()[payload], false); }
+void Fsdp2::on_function_backward(Host&, std::uint32_t payload) {
+  reducer_->post_backward(*wrapping_->groups()[payload], false);
+}
 
-void Fsdp2::on_backward_callback(Host&, std::uint32_t payload) { final_callback(*wrapping_->states()[payload]); }
+void Fsdp2::on_backward_callback(Host&, std::uint32_t payload) {
+  final_callback(*wrapping_->states()[payload]);
+}
 
 void Fsdp2::pre_backward(State& state) {
   state.training = TrainingState::kPreBackward;
@@ -239,7 +252,8 @@ void Fsdp2::final_callback(State& state) {
 void Fsdp2::end_backward(State& state) {
   decide_root(DecisionKind::kFinalize, state);
   CommContext& comm = *state.comm;
-  for (const auto& [stream, event] : comm.last_post_reduce) host_->wait_event(host_->stream(), event);
+  for (const auto& [stream, event] : comm.last_post_reduce)
+    host_->wait_event(host_->stream(), event);
   comm.last_post_reduce.clear();
   for (State* each : state.context->all_states) {
     for (const auto& group : each->groups) reducer_->finalize(*group);

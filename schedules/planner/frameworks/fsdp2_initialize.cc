@@ -1,4 +1,5 @@
-// Wrapping, materialising the shards, and what the first forward of a root does to everything under it.
+// Wrapping, materialising the shards, and what the first forward of a root does to everything under
+// it.
 
 #include <algorithm>
 #include <functional>
@@ -10,7 +11,9 @@
 namespace foreshard::fsdp2 {
 namespace {
 
-Shape shape_of(const std::vector<std::int64_t>& s) { return Shape{std::span<const std::int64_t>(s)}; }
+Shape shape_of(const std::vector<std::int64_t>& s) {
+  return Shape{std::span<const std::int64_t>(s)};
+}
 
 }  // namespace
 
@@ -18,9 +21,11 @@ void Fsdp2::initialize(Host& host) {
   host_ = &host;
   gatherer_.emplace(host);
   reducer_.emplace(host, *gatherer_);
-  meshes_ = std::make_unique<Meshes>(config_.shard, config_.replicate, host.options().rank, host.groups());
+  meshes_ = std::make_unique<Meshes>(config_.shard, config_.replicate, host.options().rank,
+                                     host.groups());
   wrapping_ = std::make_unique<Wrapping>(host.model(), *meshes_, extras_);
-  for (const WrapCall& call : wrap_calls(host.model(), config_)) wrapping_->apply(call, config_.precision);
+  for (const WrapCall& call : wrap_calls(host.model(), config_))
+    wrapping_->apply(call, config_.precision);
   make_units();
   make_shards();
   publish_parameters();
@@ -37,7 +42,8 @@ void Fsdp2::make_units() {
     unit.name = unit_name(model, *group);
     const auto& siblings = group->state->groups;
     if (siblings.size() > 1) {
-      const auto it = std::find_if(siblings.begin(), siblings.end(), [&](const auto& g) { return g.get() == group; });
+      const auto it = std::find_if(siblings.begin(), siblings.end(),
+                                   [&](const auto& g) { return g.get() == group; });
       unit.name += "#" + std::to_string(it - siblings.begin());
     }
     for (const ModuleId m : group->modules) unit.modules.push_back(model.at(m).name);
@@ -48,21 +54,24 @@ void Fsdp2::make_units() {
       unit.shard_numel += Elements(p.padded_local_numel());
     }
     const ShardedParameter& first = group->parameters.front();
-    unit.gather_dtype = is_floating(first.original) ? first.policy.param.value_or(first.original) : first.original;
+    unit.gather_dtype =
+        is_floating(first.original) ? first.policy.param.value_or(first.original) : first.original;
     unit.reduce_dtype = first.unsharded_grad_dtype().value_or(first.original);
     group->unit = host_->program().add_unit(std::move(unit));
     group->runtime.parameters.resize(group->parameters.size());
   }
 }
 
-/// The order of model.to_empty(): children before parents, each parameter on its own; a wrapped module pads its shards
-/// when all of it is there (F2-P-1, F2-P-4).
+/// The order of model.to_empty(): children before parents, each parameter on its own; a wrapped
+/// module pads its shards when all of it is there (F2-P-1, F2-P-4).
 void Fsdp2::make_shards() {
   const Model& model = host_->model();
   plain_.resize(model.parameters.size());
   const auto empty = [&](const ShardedParameter& p, std::int64_t numel, UnitId unit) {
-    if (!p.offload) return host_->empty(Shape{numel}, p.original, BufferCategory::kShardedParameter, unit);
-    return host_->empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned, BufferCategory::kShardedParameter, unit);
+    if (!p.offload)
+      return host_->empty(Shape{numel}, p.original, BufferCategory::kShardedParameter, unit);
+    return host_->empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned,
+                                BufferCategory::kShardedParameter, unit);
   };
   const auto pad = [&](ParamGroup& group) {
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
@@ -82,7 +91,8 @@ void Fsdp2::make_shards() {
       if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
         const ShardedParameter& p = owner->group->parameters[owner->index];
-        t.shard = empty(p, p.local_numel(), owner->group->unit);   // A tied weight's last place wins.
+        t.shard =
+            empty(p, p.local_numel(), owner->group->unit);  // A tied weight's last place wins.
         continue;
       }
       SymTensor& t = plain_[owned.id.value];
@@ -91,7 +101,8 @@ void Fsdp2::make_shards() {
       t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
       t->requires_grad = def.trainable;
     }
-    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b) host_->buffer(model.at(m), static_cast<std::int64_t>(b));
+    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
+      host_->buffer(model.at(m), static_cast<std::int64_t>(b));
     if (State* state = wrapping_->state_of(m)) {
       for (const auto& group : state->groups) pad(*group);
     }
@@ -136,7 +147,8 @@ void Fsdp2::publish_parameters() {
     }
   }
   for (std::size_t i = 0; i < held.size(); ++i) {
-    if (held[i] && held[i]->numel > 0) host_->launch(OpKind::kInitialize, {}, {held[i]}, {static_cast<double>(i)});
+    if (held[i] && held[i]->numel > 0)
+      host_->launch(OpKind::kInitialize, {}, {held[i]}, {static_cast<double>(i)});
   }
   std::set<ParameterId> seen;
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
@@ -161,12 +173,14 @@ void Fsdp2::apply_config() {
   }
   if (config_.unshard_async && root_wrapped) set_unshard_async(ModuleId(0), true);
   list_prefetches();
-  for (const auto& [name, targets] : config_.forward_prefetch_lists) set_forward_prefetch(model.find_module(name), ids(targets));
-  for (const auto& [name, targets] : config_.backward_prefetch_lists) set_backward_prefetch(model.find_module(name), ids(targets));
+  for (const auto& [name, targets] : config_.forward_prefetch_lists)
+    set_forward_prefetch(model.find_module(name), ids(targets));
+  for (const auto& [name, targets] : config_.backward_prefetch_lists)
+    set_backward_prefetch(model.find_module(name), ids(targets));
 }
 
-/// Explicit depths: each unit lists the next ones in forward order, or the ones before it; 0 in backward lists the unit
-/// itself, which is there already (F2-B-3).
+/// Explicit depths: each unit lists the next ones in forward order, or the ones before it; 0 in
+/// backward lists the unit itself, which is there already (F2-B-3).
 void Fsdp2::list_prefetches() {
   std::vector<ModuleId> units;
   for (const auto& state : wrapping_->states()) {
@@ -178,26 +192,30 @@ void Fsdp2::list_prefetches() {
                                  units.begin() + static_cast<std::ptrdiff_t>(end));
   };
   if (config_.prefetch_forward) {
-    for (std::size_t i = 0; i < units.size(); ++i) set_forward_prefetch(units[i], after(i, *config_.prefetch_forward));
+    for (std::size_t i = 0; i < units.size(); ++i)
+      set_forward_prefetch(units[i], after(i, *config_.prefetch_forward));
   }
   if (!config_.prefetch_backward) return;
   std::reverse(units.begin(), units.end());
   for (std::size_t i = 0; i < units.size(); ++i) {
-    set_backward_prefetch(units[i], *config_.prefetch_backward == 0 ? std::vector<ModuleId>{units[i]}
-                                                                    : after(i, *config_.prefetch_backward));
+    set_backward_prefetch(units[i], *config_.prefetch_backward == 0
+                                        ? std::vector<ModuleId>{units[i]}
+                                        : after(i, *config_.prefetch_backward));
   }
   if (*config_.prefetch_backward == 0 && wrapping_->state_of(ModuleId(0)) != nullptr) {
     set_backward_prefetch(ModuleId(0), {ModuleId(0)});
   }
 }
 
-// ------------------------------------------------------------------------------------------------ first forward
+// ------------------------------------------------------------------------------------------------
+// first forward
 
 void Fsdp2::lazy_init_root(State& root) {
   if (root.is_root) return;
   const Model& model = host_->model();
   if (root.modules.size() > 1) {
-    throw Fsdp2Error(Refusal::kRuntimeError, state_name(model, root), "the root must be a single module, not a grouped call",
+    throw Fsdp2Error(Refusal::kRuntimeError, state_name(model, root),
+                     "the root must be a single module, not a grouped call",
                      "wrap the model itself last");
   }
   root.is_root = true;
@@ -207,8 +225,8 @@ void Fsdp2::lazy_init_root(State& root) {
     if (state == nullptr) continue;
     if (m != root.modules[0]) {
       if (visited.count(state) == 0 && state->is_root) {
-        throw Fsdp2Error(Refusal::kRuntimeError, model.at(m).name, "ran forward on its own before the root did",
-                         "run the root module first");
+        throw Fsdp2Error(Refusal::kRuntimeError, model.at(m).name,
+                         "ran forward on its own before the root did", "run the root module first");
       }
       state->is_root = false;
     }
@@ -240,7 +258,8 @@ void Fsdp2::share_context(State& root) {
       group->comm = root.comm;
       group->index = index++;
       group->group_count = static_cast<int>(state->groups.size());
-      comm.max_reduce_inputs = std::max(comm.max_reduce_inputs, group->switches.reduce_scatter_max_inputs);
+      comm.max_reduce_inputs =
+          std::max(comm.max_reduce_inputs, group->switches.reduce_scatter_max_inputs);
     }
   }
 }
@@ -271,11 +290,13 @@ void Fsdp2::lazy_init_group(ParamGroup& group) {
   }
   const std::string place = unit_name(host_->model(), group);
   if (any_trainable && originals.size() != 1) {
-    throw Fsdp2Error(Refusal::kAssertionError, place, "its trainable parameters have different dtypes",
+    throw Fsdp2Error(Refusal::kAssertionError, place,
+                     "its trainable parameters have different dtypes",
                      "put them into different units");
   }
   if (any_trainable && reduces.size() != 1) {
-    throw Fsdp2Error(Refusal::kAssertionError, place, "its trainable parameters have different reduce dtypes");
+    throw Fsdp2Error(Refusal::kAssertionError, place,
+                     "its trainable parameters have different reduce dtypes");
   }
   group.reduce_dtype.reset();
   if (originals.size() == 1 && reduces.size() == 1) group.reduce_dtype = *reduces.begin();
@@ -285,10 +306,12 @@ void Fsdp2::lazy_init_group(ParamGroup& group) {
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const ShardedParameter& p = group.parameters[i];
     const auto grad = p.unsharded_grad_dtype();
-    if (grad && is_floating(p.compute_dtype()) && is_floating(*grad) && size_of(*grad) > size_of(p.compute_dtype())) {
+    if (grad && is_floating(p.compute_dtype()) && is_floating(*grad) &&
+        size_of(*grad) > size_of(p.compute_dtype())) {
       group.wider_gradients.push_back(i);
     }
-    if (std::find(dtypes.begin(), dtypes.end(), p.sharded_grad_dtype()) == dtypes.end()) dtypes.push_back(p.sharded_grad_dtype());
+    if (std::find(dtypes.begin(), dtypes.end(), p.sharded_grad_dtype()) == dtypes.end())
+      dtypes.push_back(p.sharded_grad_dtype());
   }
   for (const auto& dtype : dtypes) {
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {

@@ -20,7 +20,8 @@ void Fsdp2::for_groups(ModuleId m, bool recurse, Change change) {
 }
 
 void Fsdp2::set_requires_gradient_sync(ModuleId m, bool on, bool recurse) {
-  for_groups(m, recurse, [&](ParamGroup& g) { g.switches.reduce_grads = g.switches.all_reduce_grads = on; });
+  for_groups(m, recurse,
+             [&](ParamGroup& g) { g.switches.reduce_grads = g.switches.all_reduce_grads = on; });
 }
 
 void Fsdp2::set_requires_all_reduce(ModuleId m, bool on, bool recurse) {
@@ -29,8 +30,8 @@ void Fsdp2::set_requires_all_reduce(ModuleId m, bool on, bool recurse) {
 
 void Fsdp2::set_reshard_after_forward(ModuleId m, Reshard reshard, bool recurse) {
   if (reshard.kind != Reshard::Kind::kNo && reshard.kind != Reshard::Kind::kYes) {
-    throw Fsdp2Error(Refusal::kValueError, wrapping_->model().at(m).name, "resharding can be switched on or off only",
-                     "true or false");
+    throw Fsdp2Error(Refusal::kValueError, wrapping_->model().at(m).name,
+                     "resharding can be switched on or off only", "true or false");
   }
   const bool on = reshard.kind == Reshard::Kind::kYes;
   const Model& model = wrapping_->model();
@@ -59,16 +60,18 @@ void Fsdp2::set_reduce_unused(ModuleId m, bool on, bool recurse) {
 }
 
 void Fsdp2::set_separate_reduce_group(ModuleId m, bool on, bool recurse) {
-  std::vector<std::pair<GroupId, GroupId>> made;   // one new communicator for each set of ranks
+  std::vector<std::pair<GroupId, GroupId>> made;  // one new communicator for each set of ranks
   for_groups(m, recurse, [&](ParamGroup& g) {
     GroupId& separate = g.switches.separate_reduce_group;
     if (!on) {
       separate = {};
       return;
     }
-    auto it = std::find_if(made.begin(), made.end(), [&](const auto& entry) { return entry.first == g.mesh->shard_group; });
+    auto it = std::find_if(made.begin(), made.end(),
+                           [&](const auto& entry) { return entry.first == g.mesh->shard_group; });
     if (it == made.end()) {
-      const GroupId id = separate.valid() ? separate : host_->add_group("reduce_scatter", g.mesh->shard, 1);
+      const GroupId id =
+          separate.valid() ? separate : host_->add_group("reduce_scatter", g.mesh->shard, 1);
       it = made.insert(made.end(), {g.mesh->shard_group, id});
     }
     separate = it->second;
@@ -99,12 +102,15 @@ void Fsdp2::set_unshard_in_backward(ModuleId m, bool on) {
 
 void Fsdp2::set_all_reduce_hook(ModuleId m) {
   if (state_at(m).groups.size() > 1) {
-    throw Fsdp2Error(Refusal::kValueError, wrapping_->model().at(m).name, "an all-reduce hook needs a unit with one mesh");
+    throw Fsdp2Error(Refusal::kValueError, wrapping_->model().at(m).name,
+                     "an all-reduce hook needs a unit with one mesh");
   }
   for_groups(m, false, [](ParamGroup& g) { g.switches.all_reduce_hook = true; });
 }
 
-void Fsdp2::set_is_last_backward(ModuleId m, bool on) { state_at(m).context->is_last_backward = on; }
+void Fsdp2::set_is_last_backward(ModuleId m, bool on) {
+  state_at(m).context->is_last_backward = on;
+}
 
 void Fsdp2::set_forward_prefetch(ModuleId m, const std::vector<ModuleId>& targets) {
   std::vector<State*> states;

@@ -38,14 +38,16 @@ void cut(ShardedParameter& p, Mesh& mesh, int dim) {
   const int rank = static_cast<int>(p.shape.size());
   if (dim < 0) dim += rank;
   if (dim < 0 || dim >= rank) {
-    throw Fsdp2Error(Refusal::kAssertionError, p.name,
-                     fmt::format("cannot be sharded along dimension {}: it has {} dimensions", dim, rank));
+    throw Fsdp2Error(
+        Refusal::kAssertionError, p.name,
+        fmt::format("cannot be sharded along dimension {}: it has {} dimensions", dim, rank));
   }
   const auto d = static_cast<std::size_t>(dim);
   const std::int64_t size = p.shape[d];
   if (dim > 0 && size % mesh.shard != 0) {
     throw Fsdp2Error(Refusal::kNotImplementedError, p.name,
-                     fmt::format("dimension {} has {} rows, which {} ranks cannot share evenly", dim, size, mesh.shard),
+                     fmt::format("dimension {} has {} rows, which {} ranks cannot share evenly",
+                                 dim, size, mesh.shard),
                      "only dimension 0 may be sharded unevenly");
   }
   p.mesh = &mesh;

@@ -1,6 +1,7 @@
 #pragma once
 
-// One parameter under FSDP2: how it is cut over a mesh, and in which dtypes it is gathered, computed with and reduced.
+// One parameter under FSDP2: how it is cut over a mesh, and in which dtypes it is gathered,
+// computed with and reduced.
 
 #include <cstdint>
 #include <optional>
@@ -13,29 +14,30 @@
 
 namespace foreshard::fsdp2 {
 
-/// The ranks over which a group shards and, with HSDP, replicates. Compared by address: one object for each mesh that a
-/// user would make.
+/// The ranks over which a group shards and, with HSDP, replicates. Compared by address: one object
+/// for each mesh that a user would make.
 struct Mesh {
   GroupId shard_group, replicate_group;
   std::int64_t shard = 1, shard_rank = 0;
   std::int64_t replicate = 1;
-  bool replicated = false;               ///< 2-D mesh: gradients are all-reduced over replicate_group (F2-AR-1).
+  bool replicated = false;  ///< 2-D mesh: gradients are all-reduced over replicate_group (F2-AR-1).
 };
 
-/// Policy that the user set for one gradient: not set (follows the parameter), or set to a dtype or to "unrestricted".
+/// Policy that the user set for one gradient: not set (follows the parameter), or set to a dtype or
+/// to "unrestricted".
 struct GradDtypePolicy {
   bool set = false;
-  std::optional<DType> dtype;            ///< With `set`: absent = whatever autograd produces.
+  std::optional<DType> dtype;  ///< With `set`: absent = whatever autograd produces.
 };
 
 struct ShardedParameter {
   ParameterId id;
-  std::string name;                      ///< By the first module of the group that owns it.
-  std::vector<std::string> also;         ///< Further places of the same parameter in the group (F2-G-6).
+  std::string name;               ///< By the first module of the group that owns it.
+  std::vector<std::string> also;  ///< Further places of the same parameter in the group (F2-G-6).
   std::vector<std::int64_t> shape;
-  bool trainable = true;                 ///< Of the sharded parameter; may change while training.
+  bool trainable = true;  ///< Of the sharded parameter; may change while training.
   Mesh* mesh = nullptr;
-  int shard_dim = 0;                     ///< F2-P-1, F2-P-3.
+  int shard_dim = 0;                       ///< F2-P-1, F2-P-3.
   std::vector<std::int64_t> local_shape;   ///< This rank's part, without padding.
   std::vector<std::int64_t> padded_shape;  ///< Of every rank's part, padded (F2-P-2).
   bool offload = false;
@@ -44,7 +46,7 @@ struct ShardedParameter {
   // Dtypes, resolved when the root first runs (F2-MP-1, F2-RS-6).
   MixedPrecision policy;
   DType original = DType::kFloat32;
-  std::optional<DType> gather;           ///< Dtype to cast to before the all-gather; absent: none needed.
+  std::optional<DType> gather;  ///< Dtype to cast to before the all-gather; absent: none needed.
   GradDtypePolicy grad_policy;
 
   std::int64_t numel() const;
@@ -55,7 +57,9 @@ struct ShardedParameter {
   /// Dtype in which the unsharded gradient is kept; absent: unrestricted (F2-AC-1, F2-RS-2).
   std::optional<DType> unsharded_grad_dtype() const;
   /// Dtype of the sharded gradient; absent: unrestricted.
-  std::optional<DType> sharded_grad_dtype() const { return grad_policy.set ? grad_policy.dtype : std::optional(original); }
+  std::optional<DType> sharded_grad_dtype() const {
+    return grad_policy.set ? grad_policy.dtype : std::optional(original);
+  }
   /// Clamps the policy's dtypes to what this parameter needs.
   void resolve_dtypes();
 };
@@ -65,7 +69,8 @@ std::int64_t product(const std::vector<std::int64_t>& shape);
 /// Rows that rank `index` of `ranks` holds of `size` (F2-P-1).
 std::int64_t rows_of(std::int64_t size, std::int64_t ranks, std::int64_t index);
 
-/// Cuts a parameter over `mesh` along `dim` (negative counts from the end). Fsdp2Error where PyTorch refuses (F2-P-3).
+/// Cuts a parameter over `mesh` along `dim` (negative counts from the end). Fsdp2Error where
+/// PyTorch refuses (F2-P-3).
 void cut(ShardedParameter& p, Mesh& mesh, int dim);
 
 }  // namespace foreshard::fsdp2

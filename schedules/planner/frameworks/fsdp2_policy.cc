@@ -26,7 +26,9 @@ class CallList {
       for (const OwnedParameter& p : model_.at(e).parameters) {
         for (const ModuleId t : model_.roles.tail) {
           const auto& others = model_.at(t).parameters;
-          if (std::any_of(others.begin(), others.end(), [&](const OwnedParameter& o) { return o.id == p.id; })) return true;
+          if (std::any_of(others.begin(), others.end(),
+                          [&](const OwnedParameter& o) { return o.id == p.id; }))
+            return true;
         }
       }
     }
@@ -41,7 +43,8 @@ class CallList {
   std::vector<WrapCall> calls_;
 };
 
-/// Modules whose name or class is listed, deepest first so that inner units exist before outer ones.
+/// Modules whose name or class is listed, deepest first so that inner units exist before outer
+/// ones.
 std::vector<ModuleId> listed_modules(const Model& model, const std::vector<std::string>& wanted) {
   std::vector<ModuleId> found;
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
@@ -52,8 +55,11 @@ std::vector<ModuleId> listed_modules(const Model& model, const std::vector<std::
       found.push_back(m);
     }
   }
-  const auto depth = [&](ModuleId m) { return std::count(model.at(m).name.begin(), model.at(m).name.end(), '.'); };
-  std::stable_sort(found.begin(), found.end(), [&](ModuleId a, ModuleId b) { return depth(a) > depth(b); });
+  const auto depth = [&](ModuleId m) {
+    return std::count(model.at(m).name.begin(), model.at(m).name.end(), '.');
+  };
+  std::stable_sort(found.begin(), found.end(),
+                   [&](ModuleId a, ModuleId b) { return depth(a) > depth(b); });
   return found;
 }
 
@@ -67,7 +73,8 @@ void check_listed(const Model& model, const std::vector<std::string>& wanted) {
   for (const std::string& w : wanted) {
     if (std::find(known.begin(), known.end(), w) != known.end()) continue;
     const std::string near = nearest_name(w, known);
-    issues.push_back({"", "wrap", "the model has no module or class '" + w + "'", near.empty() ? "" : "did you mean '" + near + "'?"});
+    issues.push_back({"", "wrap", "the model has no module or class '" + w + "'",
+                      near.empty() ? "" : "did you mean '" + near + "'?"});
   }
   if (!issues.empty()) throw InputError(std::move(issues));
 }
@@ -90,22 +97,28 @@ std::vector<WrapCall> wrap_calls(const Model& model, const ParallelConfig& confi
   switch (config.wrap.kind) {
     case WrapPolicy::Kind::kBlocks:
     case WrapPolicy::Kind::kEveryK: {
-      const std::int64_t k = config.wrap.kind == WrapPolicy::Kind::kEveryK ? std::max<std::int64_t>(config.wrap.every, 1) : 1;
+      const std::int64_t k = config.wrap.kind == WrapPolicy::Kind::kEveryK
+                                 ? std::max<std::int64_t>(config.wrap.every, 1)
+                                 : 1;
       for (std::size_t i = 0; i < roles.blocks.size(); i += static_cast<std::size_t>(k)) {
         const std::size_t end = std::min(roles.blocks.size(), i + static_cast<std::size_t>(k));
-        list.add({roles.blocks.begin() + static_cast<std::ptrdiff_t>(i), roles.blocks.begin() + static_cast<std::ptrdiff_t>(end)},
+        list.add({roles.blocks.begin() + static_cast<std::ptrdiff_t>(i),
+                  roles.blocks.begin() + static_cast<std::ptrdiff_t>(end)},
                  config.reshard);
       }
       break;
     }
     case WrapPolicy::Kind::kModules:
       check_listed(model, config.wrap.modules);
-      for (const ModuleId m : listed_modules(model, config.wrap.modules)) list.add({m}, config.reshard);
+      for (const ModuleId m : listed_modules(model, config.wrap.modules))
+        list.add({m}, config.reshard);
       break;
     case WrapPolicy::Kind::kSize:
-      throw InputError(Issue{"", "wrap", "FSDP2 has no size-based wrap policy", "blocks, every:K, root or modules:a,b,c"});
+      throw InputError(Issue{"", "wrap", "FSDP2 has no size-based wrap policy",
+                             "blocks, every:K, root or modules:a,b,c"});
     case WrapPolicy::Kind::kRootOnly:
-    case WrapPolicy::Kind::kCalls: break;
+    case WrapPolicy::Kind::kCalls:
+      break;
   }
   if (split && !tied) list.add(roles.tail, Reshard::no());
   list.add({ModuleId(0)}, config.root_reshard);

@@ -1,5 +1,5 @@
-// What happens around a group's reduction: gradients are collected, buffers of earlier reductions let go, and the group is
-// closed at the end of backward (F2-B-6, F2-B-7).
+// What happens around a group's reduction: gradients are collected, buffers of earlier reductions
+// let go, and the group is closed at the end of backward (F2-B-6, F2-B-7).
 
 #include <algorithm>
 #include <utility>
@@ -18,7 +18,8 @@ void Reducer::post_backward(ParamGroup& group, bool final_callback) {
   host_.decide(d);
   spend(host_, kPostBackwardCost, group);
   // A grouped unit of which only some modules ran (F2-RS-7).
-  const bool partial_forward = group.modules.size() > 1 && group.training == TrainingState::kForward;
+  const bool partial_forward =
+      group.modules.size() > 1 && group.training == TrainingState::kForward;
   group.training = TrainingState::kPostBackward;
   if (!group.switches.reduce_grads) {
     set_grad_dtypes(group, false);
@@ -74,7 +75,8 @@ void Reducer::set_grad_dtypes(ParamGroup& group, bool defer_upcast) {
 bool Reducer::in_partial_output(const ParamGroup& group, std::size_t i) const {
   if (!group.runtime.partial_output) return false;
   const auto& layout = group.runtime.partial_layout;
-  return std::any_of(layout.begin(), layout.end(), [&](const auto& entry) { return entry.first == i; });
+  return std::any_of(layout.begin(), layout.end(),
+                     [&](const auto& entry) { return entry.first == i; });
 }
 
 Reducer::Gradients Reducer::take_gradients(ParamGroup& group) {
@@ -84,14 +86,16 @@ Reducer::Gradients Reducer::take_gradients(ParamGroup& group) {
     SymTensor& leaf = group.runtime.parameters[i].unsharded;
     if (!leaf) continue;
     SymTensor gradient = leaf->grad;
-    if (!gradient && (in_partial_output(group, i) || (group.switches.reduce_unused && leaf->requires_grad))) {
+    if (!gradient &&
+        (in_partial_output(group, i) || (group.switches.reduce_unused && leaf->requires_grad))) {
       const DType dtype = leaf->grad_dtype < 0 ? leaf->dtype : static_cast<DType>(leaf->grad_dtype);
       gradient = host_.empty(leaf->shape, dtype, BufferCategory::kUnshardedGradient, group.unit);
       host_.launch(OpKind::kFill, {}, {gradient}, {0.0});
     }
     if (!gradient) continue;
     if (!p.unsharded_grad_dtype() && group.switches.reduce_unused) {
-      throw Fsdp2Error(Refusal::kValueError, p.name, "reducing unused parameters needs a reduce dtype");
+      throw Fsdp2Error(Refusal::kValueError, p.name,
+                       "reducing unused parameters needs a reduce dtype");
     }
     g.parameters.push_back(i);
     g.tensors.push_back(std::move(gradient));
@@ -113,7 +117,8 @@ void Reducer::pop_reduce_inputs(ParamGroup& group) {
     host_.decide(d);
     if (oldest.held.event) {
       host_.wait_event(oldest.allocation_stream, *oldest.held.event);
-      if (host_.stream() != oldest.allocation_stream) host_.wait_event(host_.stream(), *oldest.held.event);
+      if (host_.stream() != oldest.allocation_stream)
+        host_.wait_event(host_.stream(), *oldest.held.event);
     }
   }
 }
@@ -131,14 +136,16 @@ void Reducer::wait_for_own_reduction(ParamGroup& group) {
     host_.wait_event(host_.stream(), *rt.post_reduce_event);
     rt.post_reduce_event.reset();
   }
-  if (rt.all_reduce && rt.all_reduce->event) host_.wait_event(host_.stream(), *rt.all_reduce->event);
+  if (rt.all_reduce && rt.all_reduce->event)
+    host_.wait_event(host_.stream(), *rt.all_reduce->event);
   rt.all_reduce.reset();
 }
 
 void Reducer::finalize(ParamGroup& group) {
   GroupRuntime& rt = group.runtime;
   rt.post_reduce_event.reset();
-  // The records name the stray gather before the all-reduce buffer; PyTorch lets the buffer go first, in one call.
+  // The records name the stray gather before the all-reduce buffer; PyTorch lets the buffer go
+  // first, in one call.
   if (rt.all_reduce) {
     Decision d;
     d.kind = DecisionKind::kFreeAllReduceBuffer;

@@ -12,14 +12,17 @@ namespace {
 DType promote(DType a, DType b) {
   if (a == b) return a;
   if (size_of(a) != size_of(b)) return size_of(a) > size_of(b) ? a : b;
-  return DType::kFloat32;   // bf16 with fp16
+  return DType::kFloat32;  // bf16 with fp16
 }
 
-Shape shape_of(const std::vector<std::int64_t>& s) { return Shape{std::span<const std::int64_t>(s)}; }
+Shape shape_of(const std::vector<std::int64_t>& s) {
+  return Shape{std::span<const std::int64_t>(s)};
+}
 
 }  // namespace
 
-Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dtype, std::optional<double> factor, bool force_sum) {
+Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dtype,
+                     std::optional<double> factor, bool force_sum) {
   Division d;
   const bool overflow_risk = reduce_dtype != DType::kFloat32 && reduce_dtype != DType::kBFloat16;
   const std::int64_t world = shard * replicate;
@@ -67,7 +70,9 @@ SymTensor Reducer::prepare_partial(ParamGroup& group, const Gradients& g, DType 
     total += layout.back().second;
   }
   if (layout == rt.partial_layout) {
-    if (rt.partial_output) rt.partial_output = host_.cast(rt.partial_output, dtype, BufferCategory::kReduceOutput, group.unit);
+    if (rt.partial_output)
+      rt.partial_output =
+          host_.cast(rt.partial_output, dtype, BufferCategory::kReduceOutput, group.unit);
     return rt.partial_output;
   }
   SymTensor repacked;
@@ -80,7 +85,8 @@ SymTensor Reducer::prepare_partial(ParamGroup& group, const Gradients& g, DType 
       for (const auto& [old, old_size] : rt.partial_layout) {
         const std::int64_t n = group.parameters[i].local_numel();
         if (old == i && n > 0) {
-          host_.launch(OpKind::kCopy, {host_.view_as(rt.partial_output, Shape{n}, from)}, {host_.view_as(repacked, Shape{n}, to)});
+          host_.launch(OpKind::kCopy, {host_.view_as(rt.partial_output, Shape{n}, from)},
+                       {host_.view_as(repacked, Shape{n}, to)});
         }
         from += old_size;
       }
@@ -94,7 +100,7 @@ SymTensor Reducer::prepare_partial(ParamGroup& group, const Gradients& g, DType 
 
 void Reducer::move_chunks_first(ParamGroup& group, Gradients& g) {
   if (group.mesh->shard == 1) return;
-  SymTensor previous;   // the loop variable of the caller keeps the gradient until the next one
+  SymTensor previous;  // the loop variable of the caller keeps the gradient until the next one
   for (std::size_t k = 0; k < g.parameters.size(); ++k) {
     const ShardedParameter& p = group.parameters[g.parameters[k]];
     if (p.shard_dim == 0) continue;
@@ -106,10 +112,12 @@ void Reducer::move_chunks_first(ParamGroup& group, Gradients& g) {
     whole[0] *= group.mesh->shard;
     const auto stride = gradient->stride[static_cast<std::size_t>(p.shard_dim)];
     for (std::int64_t r = 0; r < group.mesh->shard; ++r) {
-      chunks.push_back(host_.view_as(gradient, piece, std::span<const std::int64_t>(gradient->stride.data(), piece.rank),
-                                     gradient->offset + r * piece[p.shard_dim] * stride));
+      chunks.push_back(host_.view_as(
+          gradient, piece, std::span<const std::int64_t>(gradient->stride.data(), piece.rank),
+          gradient->offset + r * piece[p.shard_dim] * stride));
     }
-    const SymTensor moved = host_.empty(whole, gradient->dtype, BufferCategory::kReduceTemporary, group.unit);
+    const SymTensor moved =
+        host_.empty(whole, gradient->dtype, BufferCategory::kReduceTemporary, group.unit);
     const double dim = 0;
     LaunchRequest cat;
     cat.op = OpKind::kCat;
@@ -126,10 +134,12 @@ SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
   const std::int64_t world = group.mesh->shard;
   std::int64_t numel = 0;
   for (const std::size_t i : g.parameters) numel += group.parameters[i].padded_numel();
-  const SymTensor input = host_.empty(Shape{numel}, dtype, BufferCategory::kReduceInput, group.unit);
+  const SymTensor input =
+      host_.empty(Shape{numel}, dtype, BufferCategory::kReduceInput, group.unit);
   {
     std::vector<std::int64_t> parts;
-    for (const std::size_t i : g.parameters) parts.push_back(group.parameters[i].padded_numel() / world * size_of(dtype));
+    for (const std::size_t i : g.parameters)
+      parts.push_back(group.parameters[i].padded_numel() / world * size_of(dtype));
     const SymTensor table = host_.pointer_table(chunk_cat_table_bytes(parts));
     const SymTensor rows = host_.view_as(input, Shape{world, numel / world});
     const double dim = 0;
@@ -140,7 +150,7 @@ SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
     cat.attributes = std::span(&dim, 1);
     host_.launch(cat);
   }
-  while (!g.tensors.empty()) g.tensors.pop_back();   // A list drops its last item first.
+  while (!g.tensors.empty()) g.tensors.pop_back();  // A list drops its last item first.
   return input;
 }
 
@@ -148,14 +158,17 @@ void Reducer::divide(const SymTensor& t, std::optional<double> by) {
   if (by && *by != 1) host_.launch(OpKind::kMulScalar, {t}, {t}, {1 / *by});
 }
 
-SymTensor Reducer::reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype, const Division& division) {
+SymTensor Reducer::reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype,
+                                  const Division& division) {
   const std::int64_t world = group.mesh->shard;
-  const SymTensor output = host_.empty(Shape{input->numel / world}, dtype, BufferCategory::kReduceOutput, group.unit);
+  const SymTensor output =
+      host_.empty(Shape{input->numel / world}, dtype, BufferCategory::kReduceOutput, group.unit);
   divide(input, division.pre);
   if (world == 1) {
     const std::optional<double> factor = group.switches.divide_factor;
     if (factor && *factor != 1) {
-      const SymTensor divided = host_.empty(input->shape, dtype, BufferCategory::kReduceTemporary, group.unit);
+      const SymTensor divided =
+          host_.empty(input->shape, dtype, BufferCategory::kReduceTemporary, group.unit);
       host_.launch(OpKind::kMulScalar, {input}, {divided}, {1 / *factor});
       host_.launch(OpKind::kCopy, {divided}, {output});
     } else {
@@ -208,8 +221,8 @@ void Reducer::reduce(ParamGroup& group, Gradients g) {
   CommContext& comm = *group.comm;
   const StreamIndex current = host_.stream();
   const DType dtype = reduce_dtype(group, g);
-  const Division division =
-      division_of(group.mesh->shard, group.mesh->replicate, dtype, group.switches.divide_factor, group.switches.force_sum);
+  const Division division = division_of(group.mesh->shard, group.mesh->replicate, dtype,
+                                        group.switches.divide_factor, group.switches.force_sum);
 
   SymTensor partial;
   if (group.mesh->replicated) {
@@ -334,12 +347,14 @@ std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTe
   std::vector<SymTensor> gradients;
   std::int64_t at = 0;
   for (const Run& run : runs) {
-    SymTensor part = run.numel == output->numel ? output : host_.view_as(output, Shape{run.numel}, at);
+    SymTensor part =
+        run.numel == output->numel ? output : host_.view_as(output, Shape{run.numel}, at);
     const bool casts = run.dtype && *run.dtype != output->dtype;
     if (casts) {
       part = host_.cast(part, *run.dtype, BufferCategory::kShardedGradient, group.unit);
     } else if (copy_uncast) {
-      const SymTensor clone = host_.empty(Shape{run.numel}, part->dtype, BufferCategory::kShardedGradient, group.unit);
+      const SymTensor clone =
+          host_.empty(Shape{run.numel}, part->dtype, BufferCategory::kShardedGradient, group.unit);
       host_.launch(OpKind::kCopy, {part}, {clone});
       part = clone;
     } else {
@@ -356,15 +371,16 @@ std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTe
   return gradients;
 }
 
-void Reducer::accumulate(ParamGroup& group, const std::vector<std::size_t>& parameters, std::vector<SymTensor> gradients,
-                         StreamIndex stream) {
+void Reducer::accumulate(ParamGroup& group, const std::vector<std::size_t>& parameters,
+                         std::vector<SymTensor> gradients, StreamIndex stream) {
   for (std::size_t k = 0; k < parameters.size(); ++k) {
     const ShardedParameter& p = group.parameters[parameters[k]];
     SymTensor& local = group.runtime.parameters[parameters[k]].local;
     const bool add = static_cast<bool>(local->grad);
     if (p.offload) {
-      SymTensor on_host = host_.empty_on_host(gradients[k]->shape, gradients[k]->dtype, local->storage->space,
-                                              BufferCategory::kShardedGradient, group.unit);
+      SymTensor on_host =
+          host_.empty_on_host(gradients[k]->shape, gradients[k]->dtype, local->storage->space,
+                              BufferCategory::kShardedGradient, group.unit);
       Copy copy;
       copy.direction = CopyDirection::kDeviceToHost;
       copy.stream = stream;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Gradients of a parameter group after its backward: collected, reduce-scattered, all-reduced, added to the sharded
-// gradients (F2-B-6, F2-RS-1 .. F2-RS-8, F2-AR-1 .. F2-AR-3, F2-AC-1).
+// Gradients of a parameter group after its backward: collected, reduce-scattered, all-reduced,
+// added to the sharded gradients (F2-B-6, F2-RS-1 .. F2-RS-8, F2-AR-1 .. F2-AR-3, F2-AC-1).
 
 #include <optional>
 #include <vector>
@@ -12,13 +12,16 @@
 
 namespace foreshard::fsdp2 {
 
-/// How a mean over ranks is taken: divisions apart from the collectives, and the collectives' operations (F2-RS-8).
+/// How a mean over ranks is taken: divisions apart from the collectives, and the collectives'
+/// operations (F2-RS-8).
 struct Division {
-  std::optional<double> pre, post;       ///< Kernels before the reduce-scatter and after the last reduction.
+  std::optional<double> pre,
+      post;  ///< Kernels before the reduce-scatter and after the last reduction.
   ReduceOp scatter = ReduceOp::kSum, all = ReduceOp::kSum;
-  double premul = 1;                     ///< kPreMulSum: factor before the sum.
+  double premul = 1;  ///< kPreMulSum: factor before the sum.
 };
-Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dtype, std::optional<double> factor, bool force_sum);
+Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dtype,
+                     std::optional<double> factor, bool force_sum);
 
 class Reducer {
  public:
@@ -26,14 +29,15 @@ class Reducer {
 
   /// F2-B-6. `final_callback`: run at the end of backward, not by autograd.
   void post_backward(ParamGroup& group, bool final_callback);
-  /// Leaves gradients in the dtype that autograd produces, or casts them to the one they are kept in (F2-AC-1).
+  /// Leaves gradients in the dtype that autograd produces, or casts them to the one they are kept
+  /// in (F2-AC-1).
   void set_grad_dtypes(ParamGroup& group, bool defer_upcast);
   /// End of the last backward, for one group (F2-B-7).
   void finalize(ParamGroup& group);
 
  private:
   struct Gradients {
-    std::vector<std::size_t> parameters;   ///< Indices in packing order.
+    std::vector<std::size_t> parameters;  ///< Indices in packing order.
     std::vector<SymTensor> tensors;
   };
   Gradients take_gradients(ParamGroup& group);
@@ -45,11 +49,14 @@ class Reducer {
   void reduce(ParamGroup& group, Gradients g);
   void move_chunks_first(ParamGroup& group, Gradients& g);
   SymTensor copy_in(ParamGroup& group, Gradients& g, DType dtype);
-  SymTensor reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype, const Division& division);
+  SymTensor reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype,
+                           const Division& division);
   void all_reduce(ParamGroup& group, const SymTensor& buffer, const Division& division);
   void divide(const SymTensor& t, std::optional<double> by);
-  std::vector<SymTensor> sharded_gradients(ParamGroup& group, const SymTensor& output, const std::vector<std::size_t>& parameters);
-  void accumulate(ParamGroup& group, const std::vector<std::size_t>& parameters, std::vector<SymTensor> gradients, StreamIndex stream);
+  std::vector<SymTensor> sharded_gradients(ParamGroup& group, const SymTensor& output,
+                                           const std::vector<std::size_t>& parameters);
+  void accumulate(ParamGroup& group, const std::vector<std::size_t>& parameters,
+                  std::vector<SymTensor> gradients, StreamIndex stream);
   void report_kept(const ParamGroup& group);
 
   Host& host_;

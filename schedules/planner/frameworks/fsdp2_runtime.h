@@ -1,7 +1,7 @@
 #pragma once
 
-// What FSDP2 holds on the device between hooks: shards, gathered parameters, buffers kept for overlap, and the events that
-// order them (F2-AG-7, F2-RS-4, F2-AR-1).
+// What FSDP2 holds on the device between hooks: shards, gathered parameters, buffers kept for
+// overlap, and the events that order them (F2-AG-7, F2-RS-4, F2-AR-1).
 
 #include <cstdint>
 #include <optional>
@@ -16,23 +16,24 @@ struct ParamGroup;
 struct State;
 
 struct ParameterTensors {
-  SymTensor shard;                       ///< Flat, padded; original dtype.
-  SymTensor local;                       ///< This rank's rows; a view of `shard`. Its gradient is the sharded gradient.
-  SymTensor post_forward;                ///< Clone kept after resharding to a smaller group (F2-P-5).
-  SymTensor gathered;                    ///< Flat storage of the whole parameter, resized as it comes and goes (F2-AG-6).
-  SymTensor unsharded;                   ///< The leaf that the model computes with; a view of `gathered`.
+  SymTensor shard;  ///< Flat, padded; original dtype.
+  SymTensor local;  ///< This rank's rows; a view of `shard`. Its gradient is the sharded gradient.
+  SymTensor post_forward;  ///< Clone kept after resharding to a smaller group (F2-P-5).
+  SymTensor
+      gathered;  ///< Flat storage of the whole parameter, resized as it comes and goes (F2-AG-6).
+  SymTensor unsharded;  ///< The leaf that the model computes with; a view of `gathered`.
 };
 
 /// An all-gather that was issued and not yet copied out.
 struct GatherResult {
   SymTensor output;
   UnitId unit;
-  std::optional<EventId> event;          ///< Completion of the collective.
-  bool async = false;                    ///< Issued on the communicator's own stream.
-  bool local = false;                    ///< One shard rank: nothing was gathered (F2-AG-11).
-  bool as_bytes = false;                 ///< Mixed dtypes travel as bytes (F2-AG-5).
-  std::vector<DType> dtypes;             ///< Per parameter.
-  std::vector<std::int64_t> numels;      ///< Per parameter: elements of one rank's part.
+  std::optional<EventId> event;      ///< Completion of the collective.
+  bool async = false;                ///< Issued on the communicator's own stream.
+  bool local = false;                ///< One shard rank: nothing was gathered (F2-AG-11).
+  bool as_bytes = false;             ///< Mixed dtypes travel as bytes (F2-AG-5).
+  std::vector<DType> dtypes;         ///< Per parameter.
+  std::vector<std::int64_t> numels;  ///< Per parameter: elements of one rank's part.
 };
 
 struct HeldBuffer {
@@ -44,33 +45,34 @@ struct GroupRuntime {
   std::vector<ParameterTensors> parameters;
   std::optional<GatherResult> pending;
   std::optional<EventId> post_reduce_event, reshard_event;
-  std::optional<HeldBuffer> all_reduce;        ///< F2-AR-1
-  SymTensor partial_output;                    ///< Reduce-scattered, not yet all-reduced (F2-AR-2).
+  std::optional<HeldBuffer> all_reduce;  ///< F2-AR-1
+  SymTensor partial_output;              ///< Reduce-scattered, not yet all-reduced (F2-AR-2).
   /// Parameters inside partial_output with their padded sizes, in packing order.
   std::vector<std::pair<std::size_t, std::int64_t>> partial_layout;
-  std::vector<EventId> offload_events;         ///< F2-OFF-2
+  std::vector<EventId> offload_events;  ///< F2-OFF-2
 };
 
 /// Streams and buffers shared by all states of one root.
 struct CommContext {
   bool initialised = false;
   StreamIndex copy_in = 0, gather = 0, reduce = 0, all_reduce = 0;
-  std::optional<StreamIndex> internal;         ///< Of the communicator, for asynchronous operations (N-1).
-  std::optional<std::pair<GatherResult, EventId>> retained;   ///< Forward's last gather and its copy-out (F2-AG-7).
+  std::optional<StreamIndex> internal;  ///< Of the communicator, for asynchronous operations (N-1).
+  std::optional<std::pair<GatherResult, EventId>>
+      retained;  ///< Forward's last gather and its copy-out (F2-AG-7).
   struct ReduceInput {
     HeldBuffer held;
     StreamIndex allocation_stream = 0;
     ParamGroup* group = nullptr;
   };
-  std::vector<ReduceInput> reduce_inputs;      ///< F2-RS-4, oldest first.
+  std::vector<ReduceInput> reduce_inputs;  ///< F2-RS-4, oldest first.
   std::int64_t max_reduce_inputs = 1;
   std::vector<ParamGroup*> post_forward_order;
-  std::vector<std::pair<StreamIndex, EventId>> last_post_reduce;   ///< One per stream (F2-B-7).
+  std::vector<std::pair<StreamIndex, EventId>> last_post_reduce;  ///< One per stream (F2-B-7).
 };
 
 /// Shared by all states under one root.
 struct StateContext {
-  std::vector<State*> all_states;              ///< named_modules order.
+  std::vector<State*> all_states;  ///< named_modules order.
   State* forward_root = nullptr;
   bool callback_queued = false;
   bool is_last_backward = true;

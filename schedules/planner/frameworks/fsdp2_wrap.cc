@@ -22,7 +22,8 @@ ParameterId parameter_named(const Model& model, const std::string& name) {
 }
 
 template <typename Value>
-std::map<ParameterId, Value> by_parameter(const Model& model, const std::map<std::string, Value>& by_name) {
+std::map<ParameterId, Value> by_parameter(const Model& model,
+                                          const std::map<std::string, Value>& by_name) {
   std::map<ParameterId, Value> result;
   for (const auto& [name, value] : by_name) {
     const ParameterId id = parameter_named(model, name);
@@ -33,7 +34,8 @@ std::map<ParameterId, Value> by_parameter(const Model& model, const std::map<std
 
 std::string place_of(const WrapCall& call) {
   std::string text;
-  for (const std::string& m : call.modules) text += (text.empty() ? "" : ",") + (m.empty() ? "(root)" : m);
+  for (const std::string& m : call.modules)
+    text += (text.empty() ? "" : ",") + (m.empty() ? "(root)" : m);
   return text;
 }
 
@@ -75,9 +77,11 @@ std::string state_name(const Model& model, const State& state) {
   return name;
 }
 
-// ------------------------------------------------------------------------------------------------ meshes
+// ------------------------------------------------------------------------------------------------
+// meshes
 
-Meshes::Meshes(std::int64_t shard, std::int64_t replicate, std::int64_t rank, std::vector<Group>& groups)
+Meshes::Meshes(std::int64_t shard, std::int64_t replicate, std::int64_t rank,
+               std::vector<Group>& groups)
     : shard_(shard), replicate_(replicate), rank_(rank), groups_(groups) {
   Mesh mesh;
   mesh.shard = shard;
@@ -119,7 +123,8 @@ Mesh& Meshes::post_forward(std::int64_t size) {
   return add(mesh);
 }
 
-// ------------------------------------------------------------------------------------------------ wrapping
+// ------------------------------------------------------------------------------------------------
+// wrapping
 
 State* Wrapping::state_of(ModuleId module) const {
   const auto it = state_of_.find(module);
@@ -135,13 +140,14 @@ std::vector<ModuleId> Wrapping::root_modules(const WrapCall& call) const {
   }
   for (const ModuleId id : listed) {
     if (state_of(id) != nullptr) {
-      throw Fsdp2Error(Refusal::kAssertionError, model_.at(id).name, "is wrapped twice", "wrap each module once");
+      throw Fsdp2Error(Refusal::kAssertionError, model_.at(id).name, "is wrapped twice",
+                       "wrap each module once");
     }
   }
   if (listed.size() == 1) {
     if (!call.as_list && !model_.at(listed[0]).has_forward) {
-      throw Fsdp2Error(Refusal::kValueError, model_.at(listed[0]).name, "a container without a forward cannot be a unit",
-                       "wrap its children");
+      throw Fsdp2Error(Refusal::kValueError, model_.at(listed[0]).name,
+                       "a container without a forward cannot be a unit", "wrap its children");
     }
     return listed;
   }
@@ -175,14 +181,18 @@ std::vector<ModuleId> Wrapping::managed_modules(const std::vector<ModuleId>& roo
 
 Mesh* Wrapping::post_forward_mesh(const Reshard& reshard, Mesh& mesh, const std::string& place) {
   switch (reshard.kind) {
-    case Reshard::Kind::kNo: return nullptr;
+    case Reshard::Kind::kNo:
+      return nullptr;
     case Reshard::Kind::kDefault:
-    case Reshard::Kind::kYes: return &mesh;
-    case Reshard::Kind::kGroup: break;
+    case Reshard::Kind::kYes:
+      return &mesh;
+    case Reshard::Kind::kGroup:
+      break;
   }
   if (reshard.group < 1 || reshard.group > mesh.shard || mesh.shard % reshard.group != 0) {
     throw Fsdp2Error(Refusal::kValueError, place,
-                     fmt::format("cannot reshard after forward to {} ranks: the shard group has {}", reshard.group, mesh.shard),
+                     fmt::format("cannot reshard after forward to {} ranks: the shard group has {}",
+                                 reshard.group, mesh.shard),
                      "a divisor of the shard group's size");
   }
   if (reshard.group == 1) return nullptr;
@@ -210,24 +220,28 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   std::vector<std::pair<Mesh*, std::vector<Owned>>> by_mesh;
   const auto placements = by_parameter(model_, call.placement);
   std::set<ParameterId> ignored, seen;
-  for (const std::string& name : call.ignored_parameters) ignored.insert(parameter_named(model_, name));
+  for (const std::string& name : call.ignored_parameters)
+    ignored.insert(parameter_named(model_, name));
   for (const ModuleId m : managed) {
     for (const OwnedParameter& p : model_.at(m).parameters) {
       if (ignored.count(p.id) != 0 || !seen.insert(p.id).second) continue;
       if (model_.at(p.id).shape.empty()) {
-        throw Fsdp2Error(Refusal::kValueError, full_name(model_, m, p.name), "a scalar parameter cannot be sharded",
-                         "make it a vector of one element");
+        throw Fsdp2Error(Refusal::kValueError, full_name(model_, m, p.name),
+                         "a scalar parameter cannot be sharded", "make it a vector of one element");
       }
       const auto placed = placements.find(p.id);
-      Mesh* mesh = placed != placements.end() && placed->second.mesh_size > 0 ? &meshes_.consecutive(placed->second.mesh_size)
-                                                                              : &meshes_.whole();
-      auto it = std::find_if(by_mesh.begin(), by_mesh.end(), [&](const auto& entry) { return entry.first == mesh; });
+      Mesh* mesh = placed != placements.end() && placed->second.mesh_size > 0
+                       ? &meshes_.consecutive(placed->second.mesh_size)
+                       : &meshes_.whole();
+      auto it = std::find_if(by_mesh.begin(), by_mesh.end(),
+                             [&](const auto& entry) { return entry.first == mesh; });
       if (it == by_mesh.end()) it = by_mesh.insert(by_mesh.end(), {mesh, {}});
       it->second.emplace_back(m, p);
     }
   }
   for (const auto& [mesh, owned] : by_mesh) {
-    Mesh* after = mesh == &meshes_.whole() ? post_forward : post_forward_mesh(call.reshard, *mesh, place_of(call));
+    Mesh* after = mesh == &meshes_.whole() ? post_forward
+                                           : post_forward_mesh(call.reshard, *mesh, place_of(call));
     made.groups.push_back(make_group(made, call, *mesh, after, owned));
   }
   for (const auto& group : made.groups) {
@@ -241,8 +255,9 @@ const Wrapping::Owner* Wrapping::owner_of(ModuleId module, const std::string& na
   return it == owners_.end() ? nullptr : &it->second;
 }
 
-std::unique_ptr<ParamGroup> Wrapping::make_group(State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
-                                                 const std::vector<std::pair<ModuleId, OwnedParameter>>& owned) {
+std::unique_ptr<ParamGroup> Wrapping::make_group(
+    State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
+    const std::vector<std::pair<ModuleId, OwnedParameter>>& owned) {
   const auto placements = by_parameter(model_, call.placement);
   const auto overrides = by_parameter(model_, call.param_dtype_override);
   auto group = std::make_unique<ParamGroup>();
@@ -260,13 +275,17 @@ std::unique_ptr<ParamGroup> Wrapping::make_group(State& state, const WrapCall& c
     p.offload = call.offload;
     p.policy = state.precision;
     if (const auto o = overrides.find(p.id); o != overrides.end()) p.policy.param = o->second;
-    if (const auto g = extras_.grad_dtype.find(p.id); g != extras_.grad_dtype.end()) p.grad_policy = g->second;
+    if (const auto g = extras_.grad_dtype.find(p.id); g != extras_.grad_dtype.end())
+      p.grad_policy = g->second;
     p.name = full_name(model_, module, parameter.name);
-    if (std::find(extras_.non_contiguous.begin(), extras_.non_contiguous.end(), p.name) != extras_.non_contiguous.end()) {
-      throw Fsdp2Error(Refusal::kNotImplementedError, p.name, "a parameter that is not contiguous cannot be sharded");
+    if (std::find(extras_.non_contiguous.begin(), extras_.non_contiguous.end(), p.name) !=
+        extras_.non_contiguous.end()) {
+      throw Fsdp2Error(Refusal::kNotImplementedError, p.name,
+                       "a parameter that is not contiguous cannot be sharded");
     }
     if (is_sharded(module, parameter.name)) {
-      throw Fsdp2Error(Refusal::kRuntimeError, p.name, "is already sharded by an outer unit", "wrap inner modules first");
+      throw Fsdp2Error(Refusal::kRuntimeError, p.name, "is already sharded by an outer unit",
+                       "wrap inner modules first");
     }
     const auto placed = placements.find(p.id);
     cut(p, mesh, placed == placements.end() ? 0 : placed->second.dim);
@@ -288,7 +307,8 @@ void Wrapping::find_places(ParamGroup& group, std::size_t index) {
     }
   }
   p.name = full_name(model_, places.at(0).first, places[0].second);
-  for (std::size_t i = 1; i < places.size(); ++i) p.also.push_back(full_name(model_, places[i].first, places[i].second));
+  for (std::size_t i = 1; i < places.size(); ++i)
+    p.also.push_back(full_name(model_, places[i].first, places[i].second));
   for (const auto& place : places) owners_.insert_or_assign(place, Owner{&group, index});
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// `fully_shard` calls: which parameters form a group, on which mesh, in which order (F2-G-1 .. F2-G-10, F2-P-1 .. F2-P-3).
+// `fully_shard` calls: which parameters form a group, on which mesh, in which order (F2-G-1 ..
+// F2-G-10, F2-P-1 .. F2-P-3).
 
 #include <map>
 #include <memory>
@@ -12,10 +13,11 @@
 
 namespace foreshard::fsdp2 {
 
-/// What PyTorch lets a user do to a model before wrapping, beyond what Model and ParallelConfig say.
+/// What PyTorch lets a user do to a model before wrapping, beyond what Model and ParallelConfig
+/// say.
 struct WrapExtras {
   std::map<ParameterId, GradDtypePolicy> grad_dtype;
-  std::vector<std::string> non_contiguous;   ///< Parameters stored with other strides: refused.
+  std::vector<std::string> non_contiguous;  ///< Parameters stored with other strides: refused.
 };
 
 /// Meshes of the job and the groups of ranks behind them.
@@ -44,7 +46,8 @@ class Meshes {
 /// The states of a model and who owns which module and parameter.
 class Wrapping {
  public:
-  Wrapping(const Model& model, Meshes& meshes, const WrapExtras& extras) : model_(model), meshes_(meshes), extras_(extras) {}
+  Wrapping(const Model& model, Meshes& meshes, const WrapExtras& extras)
+      : model_(model), meshes_(meshes), extras_(extras) {}
 
   /// One call. Fsdp2Error where PyTorch refuses; a call that fails leaves no group.
   void apply(const WrapCall& call, const MixedPrecision& default_precision);
@@ -55,8 +58,11 @@ class Wrapping {
   /// All groups in wrap order.
   const std::vector<ParamGroup*>& groups() const { return groups_; }
   /// Whether the parameter that `module` calls `name` has been sharded by a call so far.
-  bool is_sharded(ModuleId module, const std::string& name) const { return owner_of(module, name) != nullptr; }
-  /// Group and index inside it of the parameter that `module` calls `name`; nullptr if no group owns it.
+  bool is_sharded(ModuleId module, const std::string& name) const {
+    return owner_of(module, name) != nullptr;
+  }
+  /// Group and index inside it of the parameter that `module` calls `name`; nullptr if no group
+  /// owns it.
   struct Owner {
     ParamGroup* group = nullptr;
     std::size_t index = 0;
@@ -67,8 +73,9 @@ class Wrapping {
  private:
   std::vector<ModuleId> root_modules(const WrapCall& call) const;
   std::vector<ModuleId> managed_modules(const std::vector<ModuleId>& roots) const;
-  std::unique_ptr<ParamGroup> make_group(State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
-                                         const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
+  std::unique_ptr<ParamGroup> make_group(
+      State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
+      const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
   Mesh* post_forward_mesh(const Reshard& reshard, Mesh& mesh, const std::string& place);
   void find_places(ParamGroup& group, std::size_t index);
 

@@ -1,6 +1,7 @@
-// Data parallelism with a sharded optimizer (ZeRO stage 1) as trainers write it themselves: whole 16-bit parameters on every
-// rank, gradients reduced in buckets behind backward, each rank updates its part in fp32 and sends it to the others.
-// Sources: nanotron src/nanotron/optim/{gradient_accumulator,zero}.py; InternEvo
+// Data parallelism with a sharded optimizer (ZeRO stage 1) as trainers write it themselves: whole
+// 16-bit parameters on every rank, gradients reduced in buckets behind backward, each rank updates
+// its part in fp32 and sends it to the others. Sources: nanotron
+// src/nanotron/optim/{gradient_accumulator,zero}.py; InternEvo
 // internlm/solver/optimizer/hybrid_zero_optim.py.
 
 #include <algorithm>
@@ -18,7 +19,8 @@ class ShardedOptimizer final : public Framework {
   explicit ShardedOptimizer(const ParallelConfig& config)
       : options_(config.sharded_optimizer), world_(config.world()), shard_(config.shard) {
     if (options_.reduce_scatter && config.replicate > 1) {
-      throw InputError(Issue{"", "replicate", "gradients that are scattered have no replicas", "shard alone, or all-reduce"});
+      throw InputError(Issue{"", "replicate", "gradients that are scattered have no replicas",
+                             "shard alone, or all-reduce"});
     }
   }
 
@@ -38,7 +40,8 @@ class ShardedOptimizer final : public Framework {
   };
 
   void flush(Host& host);
-  void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input, const SymTensor& output);
+  void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
+                  const SymTensor& output);
   void unflatten(Host& host);
   void set_shard_gradients(Host& host);
   void send_parameters(Host& host);
@@ -56,7 +59,7 @@ class ShardedOptimizer final : public Framework {
   GroupId data_group_, shard_group_;
   StreamIndex stream_ = 0;
   bool sync_ = true;
-  std::vector<LocalParameter> masters_;    ///< fp32 parts that the optimizer updates.
+  std::vector<LocalParameter> masters_;  ///< fp32 parts that the optimizer updates.
   std::vector<SymTensor> parameters_, sums_;
   std::vector<Ref<AutogradNode>> accumulators_;
   std::vector<std::size_t> bucket_;
@@ -73,18 +76,21 @@ void ShardedOptimizer::initialize(Host& host) {
   for (const LocalParameter& p : whole) {
     parameters_.push_back(p.local);
     accumulators_.push_back(host.grad_accumulator(p.local));
-    host.register_accumulate_hook(accumulators_.back(), static_cast<std::uint32_t>(parameters_.size() - 1));
-    SymTensor master = host.empty({p.local->numel / shard_}, DType::kFloat32, BufferCategory::kShardedParameter);
+    host.register_accumulate_hook(accumulators_.back(),
+                                  static_cast<std::uint32_t>(parameters_.size() - 1));
+    SymTensor master =
+        host.empty({p.local->numel / shard_}, DType::kFloat32, BufferCategory::kShardedParameter);
     host.launch(OpKind::kCopy, {part(host, p.local)}, {master});
     masters_.push_back({p.id, std::move(master), p.local->numel / shard_});
     if (!options_.accumulate_in_float32) continue;
-    sums_.push_back(host.empty(p.local->shape, DType::kFloat32, BufferCategory::kUnshardedGradient));
+    sums_.push_back(
+        host.empty(p.local->shape, DType::kFloat32, BufferCategory::kUnshardedGradient));
     host.launch(OpKind::kFill, {}, {sums_.back()}, {0.0});
   }
 }
 
-void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
-                                  const SymTensor& output) {
+void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group,
+                                  const SymTensor& input, const SymTensor& output) {
   Collective c;
   c.kind = kind;
   const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
@@ -98,7 +104,8 @@ void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group
   host.collective(c);
 }
 
-// ---------------------------------------------------------------------------------------------- gradients
+// ----------------------------------------------------------------------------------------------
+// gradients
 
 void ShardedOptimizer::on_accumulated(Host& host, std::uint32_t index) {
   spend_host(host, kDdpHookUs, "gradient hooks");
@@ -175,7 +182,8 @@ void ShardedOptimizer::set_shard_gradients(Host& host) {
       continue;
     }
     parts.push_back(part(host, parameters_[i]->grad));
-    wide.push_back(host.empty(parts.back()->shape, DType::kFloat32, BufferCategory::kShardedGradient));
+    wide.push_back(
+        host.empty(parts.back()->shape, DType::kFloat32, BufferCategory::kShardedGradient));
     masters_[i].local->grad = wide.back();
   }
   if (!parts.empty()) launch_lists(host, OpKind::kForeachCopy, {&parts}, {&wide});
@@ -200,7 +208,8 @@ void ShardedOptimizer::clip_gradients(Host& host, double max_norm) {
   scale_gradients(host, gradients, norm, max_norm);
 }
 
-// ---------------------------------------------------------------------------------------------- parameters
+// ----------------------------------------------------------------------------------------------
+// parameters
 
 void ShardedOptimizer::after_optimizer(Host& host) {
   TensorList updated, places;
@@ -218,7 +227,8 @@ void ShardedOptimizer::after_optimizer(Host& host) {
 void ShardedOptimizer::send_parameters(Host& host) {
   host.wait_stream(stream_, host.stream());
   if (options_.owners_broadcast) {
-    // Owners hold whole tensors, as even a load as these allow: what each owns goes out in one broadcast.
+    // Owners hold whole tensors, as even a load as these allow: what each owns goes out in one
+    // broadcast.
     const auto tensors = static_cast<std::int64_t>(parameters_.size());
     const std::int64_t owners = std::min(shard_, tensors);
     for (std::int64_t o = 0; o < owners; ++o) {
@@ -228,13 +238,15 @@ void ShardedOptimizer::send_parameters(Host& host) {
       c.group = shard_group_;
       c.root = static_cast<std::int32_t>(o);
       c.dtype = parameters_[0]->dtype;
-      for (std::int64_t i = o; i < tensors; i += owners) c.bytes += Bytes(parameters_[static_cast<std::size_t>(i)]->bytes());
+      for (std::int64_t i = o; i < tensors; i += owners)
+        c.bytes += Bytes(parameters_[static_cast<std::size_t>(i)]->bytes());
       c.input = c.output = host.id_of(parameters_[static_cast<std::size_t>(o)]);
       host.collective(c);
     }
   } else {
     for (const SymTensor& p : parameters_) {
-      if (p->numel >= shard_) collective(host, CollectiveKind::kAllGather, shard_group_, part(host, p), p);
+      if (p->numel >= shard_)
+        collective(host, CollectiveKind::kAllGather, shard_group_, part(host, p), p);
     }
   }
   host.wait_stream(host.stream(), stream_);

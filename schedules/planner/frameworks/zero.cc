@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "schedules/planner/frameworks/zero1_styles.h"
 
 namespace foreshard::zero {
 namespace {
@@ -17,13 +16,7 @@ void check(const ParallelConfig& c) {
   IssueList issues("configuration");
   const ZeroOptions& z = c.zero;
   const bool stage3 = c.framework == FrameworkKind::kZero3;
-  using Style = ZeroOptions::Style;
-  if (z.style != Style::kDeepSpeed && c.framework != FrameworkKind::kZero1) {
-    issues.add("zero.style", "is of stage 1", "zero1, or DeepSpeed's style");
-  }
-  if (z.style != Style::kDeepSpeed && c.offload != OffloadKind::kNone)
-    issues.add("offload", "is DeepSpeed's alone", "none");
-  if (z.style != Style::kTensorOwners && c.replicate > 1 && c.shard > 1)
+  if (c.replicate > 1 && c.shard > 1)
     issues.add("replicate", "ZeRO shards over all ranks", "shard alone");
   if (!stage3 && (c.offload == OffloadKind::kParameters || c.offload == OffloadKind::kBoth)) {
     issues.add("offload", "parameters can be offloaded in stage 3 only", "optimizer, or zero3");
@@ -43,8 +36,6 @@ void check(const ParallelConfig& c) {
 
 std::unique_ptr<Framework> make_zero(const ParallelConfig& config, Extras extras) {
   check(config);
-  if (config.zero.style == ZeroOptions::Style::kTensorOwners) return make_tensor_owners(config);
-  if (config.zero.style == ZeroOptions::Style::kFlatShards) return make_flat_shards(config);
   if (config.framework == FrameworkKind::kZero3) return make_zero3(config, std::move(extras));
   return make_zero12(config, std::move(extras));
 }

@@ -8,7 +8,8 @@
 
 namespace foreshard {
 
-// ---------------------------------------------------------------------------------------------- nodes
+// ----------------------------------------------------------------------------------------------
+// nodes
 
 void AutogradNode::add_edge(AutogradEdge e) {
   if (inline_edges < kInlineEdges) {
@@ -20,7 +21,8 @@ void AutogradNode::add_edge(AutogradEdge e) {
 
 namespace {
 
-/// Nodes whose last reference went while another one is being destroyed: a long graph must not recurse once per node.
+/// Nodes whose last reference went while another one is being destroyed: a long graph must not
+/// recurse once per node.
 struct Doomed {
   std::vector<AutogradNode*> nodes;
   bool running = false;
@@ -68,7 +70,8 @@ void HostImpl::release(SavedTensor& s) {
   if (s.frame < 0) return;
   CheckpointFrame& f = frames[static_cast<std::size_t>(s.frame)];
   f.holder_alive[static_cast<std::size_t>(s.slot)] = 0;
-  if (static_cast<std::size_t>(s.slot) < f.recomputed.size()) f.recomputed[static_cast<std::size_t>(s.slot)].reset();
+  if (static_cast<std::size_t>(s.slot) < f.recomputed.size())
+    f.recomputed[static_cast<std::size_t>(s.slot)].reset();
   --f.live_holders;
   const std::int32_t frame = s.frame;
   s.frame = s.slot = -1;
@@ -115,20 +118,25 @@ void HostImpl::add_hook(AutogradNode& n, HookEntry e) {
     return;
   }
   std::int32_t at = n.first_hook;
-  while (hooks[static_cast<std::size_t>(at)].next >= 0) at = hooks[static_cast<std::size_t>(at)].next;
+  while (hooks[static_cast<std::size_t>(at)].next >= 0)
+    at = hooks[static_cast<std::size_t>(at)].next;
   hooks[static_cast<std::size_t>(at)].next = index;
 }
 
-// ---------------------------------------------------------------------------------------------- public face
+// ----------------------------------------------------------------------------------------------
+// public face
 
 void Host::register_tensor_hook(const SymTensor& t, std::uint32_t payload) {
   Ref<AutogradNode> n = impl_->gradient_edge_node(*t);
   impl_->add_hook(*n, {payload, t->output_nr, HookKind::kTensorPreHook, -1});
-  // A leaf's hooks belong to the tensor; its node may come and go, so keep it while the tensor lives.
+  // A leaf's hooks belong to the tensor; its node may come and go, so keep it while the tensor
+  // lives.
   if (t->is_leaf()) impl_->kept_accumulators.push_back(std::move(n));
 }
 
-Ref<AutogradNode> Host::grad_accumulator(const SymTensor& leaf) { return impl_->gradient_edge_node(*leaf); }
+Ref<AutogradNode> Host::grad_accumulator(const SymTensor& leaf) {
+  return impl_->gradient_edge_node(*leaf);
+}
 
 void Host::register_accumulate_hook(const Ref<AutogradNode>& accumulator, std::uint32_t payload) {
   impl_->add_hook(*accumulator, {payload, 0, HookKind::kNodePostHook, -1});
@@ -168,7 +176,8 @@ std::vector<const SymTensorImpl*> Host::leaves_of(std::span<const SymTensor> roo
     n->visit = mark;
     stack.push_back(n);
   };
-  for (const SymTensor& r : roots) if (r) see(r->grad_fn.get());
+  for (const SymTensor& r : roots)
+    if (r) see(r->grad_fn.get());
   while (!stack.empty()) {
     AutogradNode* const n = stack.back();
     stack.pop_back();
@@ -195,7 +204,8 @@ void pass_through(BackwardContext& ctx) {
 
 }  // namespace
 
-void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, std::uint32_t payload) {
+void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward,
+                        std::uint32_t payload) {
   bool any = false;
   for (const SymTensor& t : passed) any = any || (t && t->requires_grad);
   if (!any || !host.grad_enabled_) return;
@@ -208,7 +218,8 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward, 
   n->runs_without_gradients = true;
   for (const SymTensor& t : passed) n->mixed_dtypes = n->mixed_dtypes || t->dtype != n->dtype;
   for (const SymTensor& t : passed) {
-    n->add_edge(t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr} : AutogradEdge{});
+    n->add_edge(t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr}
+                                 : AutogradEdge{});
   }
   for (std::size_t i = 0; i < passed.size(); ++i) {
     SymTensor view = host.detach(passed[i]);
@@ -226,16 +237,19 @@ void Host::apply_function(std::span<SymTensor> tensors, std::uint32_t payload) {
 
 void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(roots, {}); }
 
-// ---------------------------------------------------------------------------------------------- engine
+// ----------------------------------------------------------------------------------------------
+// engine
 
 struct HostImpl::GraphTask {
   std::uint32_t number = 0;
-  std::vector<SymTensor> slots;                       ///< Input buffers of the nodes that wait.
-  std::vector<EventId> ready_events;                  ///< Beside them: what the node's stream waits for first.
-  std::vector<StreamIndex> leaf_streams;              ///< Streams of the AccumulateGrads that ran.
-  std::priority_queue<ReadyNode> ready;               ///< Ties as std::priority_queue resolves them: PyTorch's own.
+  std::vector<SymTensor> slots;           ///< Input buffers of the nodes that wait.
+  std::vector<EventId> ready_events;      ///< Beside them: what the node's stream waits for first.
+  std::vector<StreamIndex> leaf_streams;  ///< Streams of the AccumulateGrads that ran.
+  std::priority_queue<ReadyNode>
+      ready;  ///< Ties as std::priority_queue resolves them: PyTorch's own.
   std::vector<AutogradNode*> stack;
-  /// State of nodes that an outer backward still waits for (a nested backward may share AccumulateGrad with it).
+  /// State of nodes that an outer backward still waits for (a nested backward may share
+  /// AccumulateGrad with it).
   struct Outer {
     Ref<AutogradNode> node;
     std::uint32_t visit;
@@ -270,16 +284,19 @@ void HostImpl::count_dependencies(GraphTask& task, AutogradNode* root) {
   }
 }
 
-/// A gradient made on one stream and used on another must not be reused too early (_record_stream_any_impl).
+/// A gradient made on one stream and used on another must not be reused too early
+/// (_record_stream_any_impl).
 void HostImpl::use_on_stream(const SymTensor& t, StreamIndex stream) {
   const SymStorage& s = *t->storage;
-  if (s.buffer.valid() && s.space == MemorySpace::kDevice) host.program_.record_stream(s.buffer, stream);
+  if (s.buffer.valid() && s.space == MemorySpace::kDevice)
+    host.program_.record_stream(s.buffer, stream);
 }
 
-/// InputBuffer::add: the first gradient is taken as it is; further ones are added, in place if the buffer holds the only
-/// reference to a dense tensor and its storage. A producer on another stream than the consumer leaves an event for it;
-/// sums are made on the consumer's stream.
-void HostImpl::accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input, SymTensor&& g) {
+/// InputBuffer::add: the first gradient is taken as it is; further ones are added, in place if the
+/// buffer holds the only reference to a dense tensor and its storage. A producer on another stream
+/// than the consumer leaves an event for it; sums are made on the consumer's stream.
+void HostImpl::accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next,
+                                int input, SymTensor&& g) {
   if (next->slots == UINT32_MAX) {
     next->slots = static_cast<std::uint32_t>(task.slots.size());
     task.slots.resize(task.slots.size() + next->gradients_in);
@@ -309,13 +326,16 @@ void HostImpl::accumulate_input(GraphTask& task, StreamIndex producer, AutogradN
   }
 }
 
-/// AccumulateGrad (accumulate_grad.h): take the gradient over, or add in place to the one that is there.
+/// AccumulateGrad (accumulate_grad.h): take the gradient over, or add in place to the one that is
+/// there.
 void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks) {
   SymTensorImpl& leaf = *node.variable;
   SymTensor g = std::move(gradient);
-  // The node keeps the dtype that the leaf had when it was made; the leaf's data may have been exchanged since.
+  // The node keeps the dtype that the leaf had when it was made; the leaf's data may have been
+  // exchanged since.
   const DType wanted = leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : node.dtype;
-  if (g->dtype != wanted) g = host.cast(g, wanted, BufferCategory::kUnshardedGradient, leaf.storage->unit);
+  if (g->dtype != wanted)
+    g = host.cast(g, wanted, BufferCategory::kUnshardedGradient, leaf.storage->unit);
   if (leaf.grad) {
     host.launch(OpKind::kAddInPlace, {leaf.grad, g}, {leaf.grad});
     ++leaf.grad->version;
@@ -328,7 +348,8 @@ void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, boo
     leaf.grad = host.detach(g);
     leaf.grad->base = g->base ? g->base : g;
   } else {
-    SymTensor copy = host.empty(leaf.shape, g->dtype, BufferCategory::kUnshardedGradient, leaf.storage->unit);
+    SymTensor copy =
+        host.empty(leaf.shape, g->dtype, BufferCategory::kUnshardedGradient, leaf.storage->unit);
     host.launch(OpKind::kCopy, {g}, {copy});
     leaf.grad = std::move(copy);
   }
@@ -341,11 +362,12 @@ void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
     const AutogradNode* const next = node.edge(static_cast<int>(i)).node.get();
     if (!next || next->mixed_dtypes) continue;
     DType wanted = next->dtype;
-    if (!next->backward) {                  // AccumulateGrad: the leaf may ask for gradients of another dtype.
+    if (!next->backward) {  // AccumulateGrad: the leaf may ask for gradients of another dtype.
       if (!next->variable || static_cast<int>(i) == node.late_edge) continue;
       if (next->variable->grad_dtype >= 0) wanted = static_cast<DType>(next->variable->grad_dtype);
     }
-    if (out[i]->dtype != wanted) out[i] = host.cast(out[i], wanted, BufferCategory::kBackwardTemporary);
+    if (out[i]->dtype != wanted)
+      out[i] = host.cast(out[i], wanted, BufferCategory::kBackwardTemporary);
   }
 }
 
@@ -356,14 +378,17 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   if (n_in > small_in.size()) big_in.resize(n_in);
   const auto edges = static_cast<std::size_t>(node->edges());
   if (edges > small_out.size()) big_out.resize(edges);
-  const std::span<SymTensor> in = big_in.empty() ? std::span<SymTensor>(small_in.data(), n_in) : std::span<SymTensor>(big_in);
-  const std::span<SymTensor> out = big_out.empty() ? std::span<SymTensor>(small_out.data(), edges) : std::span<SymTensor>(big_out);
+  const std::span<SymTensor> in =
+      big_in.empty() ? std::span<SymTensor>(small_in.data(), n_in) : std::span<SymTensor>(big_in);
+  const std::span<SymTensor> out = big_out.empty() ? std::span<SymTensor>(small_out.data(), edges)
+                                                   : std::span<SymTensor>(big_out);
 
   for (std::uint16_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
   host.scope_ = node->scope;
   const StreamGuard on_own_stream(host, node->stream);
   for (std::uint16_t i = 0; i < n_in; ++i) {
-    if (const EventId e = task.ready_events[node->slots + i]; e.valid()) host.wait_event(node->stream, e);
+    if (const EventId e = task.ready_events[node->slots + i]; e.valid())
+      host.wait_event(node->stream, e);
   }
   bool has_post_hooks = false;
   SymTensor kept;
@@ -379,7 +404,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   if (!node->backward) {
     task.leaf_streams.push_back(node->stream);
     if (in[0] && node->variable) {
-      if (has_post_hooks) kept = in[0];     // The hooks see the inputs, so they live on.
+      if (has_post_hooks) kept = in[0];  // The hooks see the inputs, so they live on.
       accumulate_gradient(*node, std::move(in[0]), has_post_hooks);
     }
   } else {
@@ -408,7 +433,8 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   }
 }
 
-void HostImpl::run_backward(std::span<const SymTensor> roots, std::span<const SymTensor> gradients) {
+void HostImpl::run_backward(std::span<const SymTensor> roots,
+                            std::span<const SymTensor> gradients) {
   const bool grad_before = host.grad_enabled_;
   const ScopeId scope_before = host.scope_;
   const std::uint32_t running_before = running_backward;
@@ -429,7 +455,8 @@ void HostImpl::run_backward(std::span<const SymTensor> roots, std::span<const Sy
     if (!r->requires_grad) throw InternalError("backward of a tensor that needs no gradient");
     count_dependencies(task, gradient_edge_node(*r).get());
   }
-  // The engine's root node feeds every root; a root that another root's graph reaches waits for that too.
+  // The engine's root node feeds every root; a root that another root's graph reaches waits for
+  // that too.
   for (std::size_t i = 0; i < roots.size(); ++i) {
     const Ref<AutogradNode> n = gradient_edge_node(*roots[i]);
     accumulate_input(task, host.stream_, n.get(), roots[i]->output_nr, SymTensor(ones[i]));
@@ -453,10 +480,13 @@ void HostImpl::run_backward(std::span<const SymTensor> roots, std::span<const Sy
   }
   // The caller's stream waits for the leaves' before the callbacks.
   std::sort(task.leaf_streams.begin(), task.leaf_streams.end());
-  task.leaf_streams.erase(std::unique(task.leaf_streams.begin(), task.leaf_streams.end()), task.leaf_streams.end());
-  for (const StreamIndex s : task.leaf_streams) if (s != host.stream_) host.wait_stream(host.stream_, s);
+  task.leaf_streams.erase(std::unique(task.leaf_streams.begin(), task.leaf_streams.end()),
+                          task.leaf_streams.end());
+  for (const StreamIndex s : task.leaf_streams)
+    if (s != host.stream_) host.wait_stream(host.stream_, s);
   // Callbacks may queue further ones.
-  for (std::size_t i = 0; i < callbacks.size(); ++i) host.framework_->on_backward_callback(host, callbacks[i]);
+  for (std::size_t i = 0; i < callbacks.size(); ++i)
+    host.framework_->on_backward_callback(host, callbacks[i]);
   callbacks = std::move(callbacks_before);
   running_backward = running_before;
   --host.backward_depth_;

@@ -1,6 +1,7 @@
-// Activation checkpointing as torch.utils.checkpoint(use_reentrant=False) does it: tensors saved inside a region are not
-// kept; the first one that backward asks for runs the region's forward again, which stops as soon as all are back (CK-3).
-// Regions nest: inputs of an inner region are saved tensors of the outer one. Source: torch/utils/checkpoint.py (2.15).
+// Activation checkpointing as torch.utils.checkpoint(use_reentrant=False) does it: tensors saved
+// inside a region are not kept; the first one that backward asks for runs the region's forward
+// again, which stops as soon as all are back (CK-3). Regions nest: inputs of an inner region are
+// saved tensors of the outer one. Source: torch/utils/checkpoint.py (2.15).
 
 #include "core/error.h"
 #include "schedules/planner/host/host_impl.h"
@@ -17,7 +18,8 @@ bool keeps(KeptOp op, std::int32_t n) { return op == KeptOp::kAttention || n % 2
 }  // namespace
 
 bool HostImpl::take_kept(KeptOp op, std::span<SymTensor* const> results) {
-  if (save_scopes.empty() || save_scopes.back().frame < 0 || !save_scopes.back().recomputing) return false;
+  if (save_scopes.empty() || save_scopes.back().frame < 0 || !save_scopes.back().recomputing)
+    return false;
   CheckpointFrame& f = frames[static_cast<std::size_t>(save_scopes.back().frame)];
   if (!f.selective) return false;
   if (op == KeptOp::kProduct) ++f.products_again;
@@ -54,18 +56,21 @@ SavedTensor HostImpl::pack(const SymTensor& t) {
   x->requires_grad = t->requires_grad;
   const auto slot = static_cast<std::size_t>(f.counter++);
   if (slot >= f.holder_alive.size()) {
-    if (host.config().checkpoint_early_stop) throw InternalError("recomputation saves more tensors than the forward");
+    if (host.config().checkpoint_early_stop)
+      throw InternalError("recomputation saves more tensors than the forward");
     return {x, -1, -1};
   }
   if (f.recomputed.size() < f.holder_alive.size()) f.recomputed.resize(f.holder_alive.size());
   if (f.holder_alive[slot]) f.recomputed[slot] = x;
-  if (host.config().checkpoint_early_stop && slot + 1 == f.holder_alive.size()) throw StopRecomputation{};
+  if (host.config().checkpoint_early_stop && slot + 1 == f.holder_alive.size())
+    throw StopRecomputation{};
   return {std::move(x), -1, -1};
 }
 
 SymTensor HostImpl::unpack(SavedTensor& s) {
   if (s.frame < 0) return s.tensor;
-  if (frames[static_cast<std::size_t>(s.frame)].recomputed_in != backward_number) recompute(s.frame);
+  if (frames[static_cast<std::size_t>(s.frame)].recomputed_in != backward_number)
+    recompute(s.frame);
   CheckpointFrame& f = frames[static_cast<std::size_t>(s.frame)];
   return std::move(f.recomputed[static_cast<std::size_t>(s.slot)]);
 }
@@ -88,12 +93,14 @@ void HostImpl::drop_frame_if_done(std::int32_t frame) {
   for (auto a = arguments.rbegin(); a != arguments.rend(); ++a) release(*a);
 }
 
-void HostImpl::run_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+void HostImpl::run_checkpointed(ModuleId m, std::span<SymTensor> inputs,
+                                std::span<SymTensor> outputs) {
   if (host.config().checkpoint_outside_units) return host.call_hooked(m, inputs, outputs);
   run_module(m, inputs, outputs);
 }
 
-void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs,
+                                 std::span<SymTensor> outputs) {
   if (!host.grad_enabled_) return run_checkpointed(m, inputs, outputs);
   if (host.config().checkpoint_reentrant) return call_reentrant(m, inputs, outputs);
   std::int32_t index = 0;
@@ -125,7 +132,8 @@ void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::s
     }
   };
   save_scopes.push_back({index, false});
-  const bool dispatches = frames[static_cast<std::size_t>(index)].selective && !host.config().compile;
+  const bool dispatches =
+      frames[static_cast<std::size_t>(index)].selective && !host.config().compile;
   spend_host(host, dispatches ? kSelectiveForwardUs : kCheckpointForwardUs, "checkpointing");
   const Scope scope{*this, index};
   run_checkpointed(m, inputs, outputs);
@@ -135,7 +143,8 @@ void HostImpl::recompute(std::int32_t frame) {
   ModuleId module;
   std::vector<SymTensor> arguments;
   {
-    // An argument of a nested region may itself need the outer region's recomputation, which may add frames.
+    // An argument of a nested region may itself need the outer region's recomputation, which may
+    // add frames.
     module = frames[static_cast<std::size_t>(frame)].module;
     const std::size_t n = frames[static_cast<std::size_t>(frame)].arguments.size();
     for (std::size_t i = 0; i < n; ++i) {
@@ -159,7 +168,8 @@ void HostImpl::recompute(std::int32_t frame) {
   host.decide({.kind = DecisionKind::kRecomputeBegin, .module = module});
   autocast = frames[static_cast<std::size_t>(frame)].autocast;
   if (autocast) ++autocast_depth;
-  const bool dispatches = frames[static_cast<std::size_t>(frame)].selective && !host.config().compile;
+  const bool dispatches =
+      frames[static_cast<std::size_t>(frame)].selective && !host.config().compile;
   spend_host(host, dispatches ? kSelectiveBackwardUs : kCheckpointBackwardUs, "checkpointing");
   save_scopes.push_back({frame, true});
   const Module& def = host.model().at(module);
@@ -180,16 +190,19 @@ void HostImpl::recompute(std::int32_t frame) {
   frames[static_cast<std::size_t>(frame)].forward_running = false;
 }
 
-// ------------------------------------------------------------------------------------------------ reentrant
+// ------------------------------------------------------------------------------------------------
+// reentrant
 
 namespace {
 
-/// CheckpointFunction.backward: the forward again on detached inputs with autograd on, then a backward of its own from the
-/// outputs, inside the running one; the gradients of the detached inputs go on.
+/// CheckpointFunction.backward: the forward again on detached inputs with autograd on, then a
+/// backward of its own from the outputs, inside the running one; the gradients of the detached
+/// inputs go on.
 void reentrant_backward(BackwardContext& ctx) {
   HostImpl& impl = ctx.host.impl();
   const ModuleId module(ctx.node.payload);
-  std::vector<SymTensor> inputs, outputs(ctx.host.model().at(module).outputs.size()), roots, gradients;
+  std::vector<SymTensor> inputs, outputs(ctx.host.model().at(module).outputs.size()), roots,
+      gradients;
   for (int i = 0; i < ctx.node.saved_count(); ++i) {
     const SymTensor& saved = ctx.saved(i);
     inputs.push_back(saved ? ctx.host.detach(saved) : SymTensor());
@@ -203,7 +216,8 @@ void reentrant_backward(BackwardContext& ctx) {
     gradients.push_back(ctx.grad(static_cast<int>(i)));
   }
   if (roots.empty()) {
-    throw HostRefusal(ctx.host.model().at(module).name, "no output of the checkpoint requires a gradient",
+    throw HostRefusal(ctx.host.model().at(module).name,
+                      "no output of the checkpoint requires a gradient",
                       "a checkpoint that is not reentrant");
   }
   impl.run_backward(roots, gradients);
@@ -214,7 +228,8 @@ void reentrant_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-void HostImpl::rerun(ModuleId module, std::span<SymTensor> arguments, std::span<SymTensor> outputs) {
+void HostImpl::rerun(ModuleId module, std::span<SymTensor> arguments,
+                     std::span<SymTensor> outputs) {
   const bool grad_before = host.grad_enabled_;
   const Phase phase_before = host.phase_;
   host.grad_enabled_ = true;
@@ -228,17 +243,19 @@ void HostImpl::rerun(ModuleId module, std::span<SymTensor> arguments, std::span<
   host.grad_enabled_ = grad_before;
 }
 
-void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs,
+                              std::span<SymTensor> outputs) {
   bool any = false;
   for (const SymTensor& t : inputs) any = any || (t && t->requires_grad);
   Ref<AutogradNode> node;
   if (any) {
-    node = new_node(next_sequence++, reentrant_backward);   // Made before the forward runs.
+    node = new_node(next_sequence++, reentrant_backward);  // Made before the forward runs.
     AutogradNode* const n = node.get();
     n->payload = m.value;
     n->scope = host.scope_;
     for (const SymTensor& t : inputs) {
-      n->add_edge(t && t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr} : AutogradEdge{});
+      n->add_edge(t && t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr}
+                                        : AutogradEdge{});
       n->more_saved.push_back(pack(t));
     }
     // Saved tensors are counted from the inline ones on.
@@ -254,7 +271,8 @@ void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs, std::span
   if (!node) return;
   node->gradients_in = static_cast<std::uint16_t>(outputs.size());
   node->dtype = outputs[0]->dtype;
-  for (const SymTensor& t : outputs) node->mixed_dtypes = node->mixed_dtypes || (t && t->dtype != node->dtype);
+  for (const SymTensor& t : outputs)
+    node->mixed_dtypes = node->mixed_dtypes || (t && t->dtype != node->dtype);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i] || !is_floating(outputs[i]->dtype)) continue;
     if (outputs[i]->grad_fn || outputs[i]->requires_grad) outputs[i] = host.detach(outputs[i]);

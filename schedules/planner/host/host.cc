@@ -11,7 +11,8 @@
 namespace foreshard {
 namespace {
 
-/// Deepest stack of module values; a model beyond it is a bug of the importer (a module that calls itself).
+/// Deepest stack of module values; a model beyond it is a bug of the importer (a module that calls
+/// itself).
 constexpr std::size_t kValueStack = 1 << 15;
 
 }  // namespace
@@ -62,7 +63,8 @@ void Host::set_phase(Phase p) {
   if (p != Phase::kOther) program_.mark(m);
 }
 
-// ---------------------------------------------------------------------------------------------- tensors
+// ----------------------------------------------------------------------------------------------
+// tensors
 
 SymTensor HostImpl::make_tensor(Ref<SymStorage> storage, const Shape& shape, DType dtype) {
   SymTensorImpl* const t = tensors.take();
@@ -79,7 +81,8 @@ SymTensor HostImpl::make_tensor(Ref<SymStorage> storage, const Shape& shape, DTy
   return SymTensor(t);
 }
 
-Ref<SymStorage> HostImpl::make_storage(std::int64_t bytes, BufferCategory category, UnitId unit, std::uint32_t name) {
+Ref<SymStorage> HostImpl::make_storage(std::int64_t bytes, BufferCategory category, UnitId unit,
+                                       std::uint32_t name) {
   SymStorage* const s = storages.take();
   s->host = &host;
   s->bytes = bytes;
@@ -106,20 +109,23 @@ void HostImpl::allocate(SymStorage& s) {
   ++s.generation;
 }
 
-SymTensor Host::empty(const Shape& shape, DType dtype, BufferCategory category, UnitId unit, std::uint32_t name) {
+SymTensor Host::empty(const Shape& shape, DType dtype, BufferCategory category, UnitId unit,
+                      std::uint32_t name) {
   Ref<SymStorage> s = impl_->make_storage(shape.numel() * size_of(dtype), category, unit, name);
   impl_->allocate(*s);
   return impl_->make_tensor(std::move(s), shape, dtype);
 }
 
-SymTensor Host::empty_on_host(const Shape& shape, DType dtype, MemorySpace space, BufferCategory category, UnitId unit) {
+SymTensor Host::empty_on_host(const Shape& shape, DType dtype, MemorySpace space,
+                              BufferCategory category, UnitId unit) {
   Ref<SymStorage> s = impl_->make_storage(shape.numel() * size_of(dtype), category, unit, 0);
   s->space = space;
   impl_->allocate(*s);
   return impl_->make_tensor(std::move(s), shape, dtype);
 }
 
-SymTensor Host::unallocated(const Shape& shape, DType dtype, std::int64_t bytes, BufferCategory category, UnitId unit) {
+SymTensor Host::unallocated(const Shape& shape, DType dtype, std::int64_t bytes,
+                            BufferCategory category, UnitId unit) {
   return impl_->make_tensor(impl_->make_storage(bytes, category, unit, 0), shape, dtype);
 }
 
@@ -140,15 +146,15 @@ SymTensor Host::view_as(const SymTensor& base, const Shape& shape, std::int64_t 
   return v;
 }
 
-SymTensor Host::view_as(const SymTensor& base, const Shape& shape, std::span<const std::int64_t> strides,
-                        std::int64_t offset_elements) {
+SymTensor Host::view_as(const SymTensor& base, const Shape& shape,
+                        std::span<const std::int64_t> strides, std::int64_t offset_elements) {
   SymTensor v = view_as(base, shape, offset_elements);
   for (std::size_t d = 0; d < strides.size(); ++d) v->stride[d] = strides[d];
   return v;
 }
 
-SymTensor Host::rank_view(const SymTensor& base, const Shape& shape, GroupId group, std::int64_t bytes_per_rank,
-                          std::int64_t offset_elements) {
+SymTensor Host::rank_view(const SymTensor& base, const Shape& shape, GroupId group,
+                          std::int64_t bytes_per_rank, std::int64_t offset_elements) {
   SymTensor v = view_as(base, shape, offset_elements);
   v->group = group;
   v->offset_per_rank = bytes_per_rank;
@@ -163,7 +169,8 @@ const SymTensor& Host::buffer(const Module& m, std::int64_t index) {
   if (!b) {
     const BufferDef& def = m.buffers[static_cast<std::size_t>(index)];
     const std::string full = m.name.empty() ? def.name : m.name + "." + def.name;
-    b = empty(Shape(std::span<const std::int64_t>(def.shape)), def.dtype, BufferCategory::kPersistent, {}, program_.intern(full));
+    b = empty(Shape(std::span<const std::int64_t>(def.shape)), def.dtype,
+              BufferCategory::kPersistent, {}, program_.intern(full));
     launch(OpKind::kInitialize, {}, {b}, {-1.0});
   }
   return b;
@@ -171,7 +178,8 @@ const SymTensor& Host::buffer(const Module& m, std::int64_t index) {
 
 void Host::cast_buffer(const Module& m, std::int64_t index, DType dtype) {
   const SymTensor cast_to = cast(buffer(m, index), dtype, BufferCategory::kPersistent);
-  buffers_[static_cast<std::size_t>(&m - model_.modules.data())][static_cast<std::size_t>(index)] = cast_to;
+  buffers_[static_cast<std::size_t>(&m - model_.modules.data())][static_cast<std::size_t>(index)] =
+      cast_to;
 }
 
 void Host::materialize_buffers() {
@@ -188,7 +196,8 @@ SymTensor Host::detach(const SymTensor& t) {
 
 void Host::set_data(const SymTensor& leaf, const SymTensor& data) {
   SymTensorImpl& t = *leaf;
-  if (t.dtype != data->dtype || t.storage->space != data->storage->space) t.grad_accumulator = nullptr;
+  if (t.dtype != data->dtype || t.storage->space != data->storage->space)
+    t.grad_accumulator = nullptr;
   t.dtype = data->dtype;
   t.storage = data->storage;
   t.shape = data->shape;
@@ -215,7 +224,8 @@ TensorId Host::id_of(const SymTensor& t) {
   SymTensorImpl& i = *t;
   SymStorage& s = *i.storage;
   if (i.id_generation == s.generation && i.id.valid()) return i.id;
-  if (!s.buffer.valid() && i.numel > 0) throw InternalError("tensor used while its storage is freed");
+  if (!s.buffer.valid() && i.numel > 0)
+    throw InternalError("tensor used while its storage is freed");
   Tensor out;
   out.buffer = s.buffer;
   out.dtype = i.dtype;
@@ -232,7 +242,8 @@ TensorId Host::id_of(const SymTensor& t) {
   return i.id;
 }
 
-// ---------------------------------------------------------------------------------------------- device work
+// ----------------------------------------------------------------------------------------------
+// device work
 
 namespace {
 
@@ -246,7 +257,9 @@ StreamIndex Host::cpu_stream() {
 }
 
 void Host::launch(const LaunchRequest& r) {
-  const auto any = [](std::span<const SymTensor> list) { return !list.empty() && in_host_memory(list[0]); };
+  const auto any = [](std::span<const SymTensor> list) {
+    return !list.empty() && in_host_memory(list[0]);
+  };
   const bool on_cpu = any(r.outputs) || any(r.inputs);
   Launch l;
   l.op = r.op;
@@ -267,14 +280,19 @@ void Host::launch(const LaunchRequest& r) {
     if (!t) continue;
     read += t->bytes();
     if (!t->storage->buffer.valid() && t->numel > 0) {
-      throw HostRefusal(model_.modules.empty() || !scope_.valid() ? std::string() : program_.program().scopes[scope_.value],
-                        "a tensor is used whose memory is freed", "a parameter that is not gathered?");
+      throw HostRefusal(
+          model_.modules.empty() || !scope_.valid() ? std::string()
+                                                    : program_.program().scopes[scope_.value],
+          "a tensor is used whose memory is freed", "a parameter that is not gathered?");
     }
   }
-  for (const SymTensor& t : r.outputs) if (t) written += t->bytes();
+  for (const SymTensor& t : r.outputs)
+    if (t) written += t->bytes();
   l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : read);
   l.written = Bytes(written);
-  l.flops = r.flops >= 0 ? Flops(r.flops) : flops_of(r.op, l.dims, r.outputs.empty() || !r.outputs[0] ? 0 : r.outputs[0]->numel);
+  l.flops = r.flops >= 0 ? Flops(r.flops)
+                         : flops_of(r.op, l.dims,
+                                    r.outputs.empty() || !r.outputs[0] ? 0 : r.outputs[0]->numel);
   RankProgram& p = program_.program();
   if (options_.executable) {
     l.first_operand = static_cast<std::uint32_t>(p.operands.size());
@@ -294,7 +312,8 @@ void Host::launch(const LaunchRequest& r) {
   if (on_cpu) program_.sync_stream(l.stream);
 }
 
-void Host::launch(OpKind op, std::initializer_list<SymTensor> inputs, std::initializer_list<SymTensor> outputs,
+void Host::launch(OpKind op, std::initializer_list<SymTensor> inputs,
+                  std::initializer_list<SymTensor> outputs,
                   std::initializer_list<double> attributes) {
   LaunchRequest r;
   r.op = op;
@@ -321,9 +340,10 @@ void Host::copy(const Copy& c) {
 SymTensor Host::cast(const SymTensor& t, DType dtype, BufferCategory category, UnitId unit) {
   if (t->dtype == dtype) return t;
   SymTensor y = empty(t->shape, dtype, category, unit);
-  if (!is_contiguous(*t)) {                 // to() preserves the strides of a dense tensor.
+  if (!is_contiguous(*t)) {  // to() preserves the strides of a dense tensor.
     std::int64_t extent = 1;
-    for (int d = 0; d < t->shape.rank; ++d) extent += (t->shape[d] - 1) * t->stride[static_cast<std::size_t>(d)];
+    for (int d = 0; d < t->shape.rank; ++d)
+      extent += (t->shape[d] - 1) * t->stride[static_cast<std::size_t>(d)];
     if (extent == t->numel) y->stride = t->stride;
   }
   launch(OpKind::kCopy, {t}, {y});

@@ -15,31 +15,37 @@
 
 namespace foreshard {
 
-/// A checkpointed region between forward and its recomputation (torch.utils.checkpoint, non-reentrant: _CheckpointFrame).
+/// A checkpointed region between forward and its recomputation (torch.utils.checkpoint,
+/// non-reentrant: _CheckpointFrame).
 struct CheckpointFrame {
   bool in_use = false;
   ModuleId module;
-  std::int32_t live_holders = 0;           ///< Saved tensors of the region that still exist.
+  std::int32_t live_holders = 0;  ///< Saved tensors of the region that still exist.
   bool forward_running = false;
-  std::vector<SavedTensor> arguments;      ///< Inputs of the module, packed by an outer region if there is one.
+  std::vector<SavedTensor>
+      arguments;  ///< Inputs of the module, packed by an outer region if there is one.
   std::vector<std::uint8_t> holder_alive;  ///< For each saved tensor, in order of saving.
   std::vector<SymTensor> recomputed;
-  std::uint32_t recomputed_in = 0;         ///< Number of the backward that ran it again.
-  std::int32_t counter = 0;                ///< Tensors saved again so far.
+  std::uint32_t recomputed_in = 0;  ///< Number of the backward that ran it again.
+  std::int32_t counter = 0;         ///< Tensors saved again so far.
   bool autocast = false;
-  // Selective checkpointing per operator (CK-5): results that forward keeps and recomputation takes instead of running.
+  // Selective checkpointing per operator (CK-5): results that forward keeps and recomputation takes
+  // instead of running.
   bool selective = false;
-  std::int32_t products = 0, products_again = 0;   ///< Matrix products of the forward and of the recomputation so far.
-  std::vector<std::array<SymTensor, 4>> kept;      ///< Results in order; each is taken once.
+  std::int32_t products = 0,
+               products_again =
+                   0;  ///< Matrix products of the forward and of the recomputation so far.
+  std::vector<std::array<SymTensor, 4>> kept;  ///< Results in order; each is taken once.
   std::size_t kept_taken = 0;
 };
 
-/// Operators whose results a selective checkpoint may keep: every second matrix product, attention always (CK-5).
+/// Operators whose results a selective checkpoint may keep: every second matrix product, attention
+/// always (CK-5).
 enum class KeptOp : std::uint8_t { kProduct, kAttention };
 
 /// Who receives tensors that functions save: innermost last.
 struct SaveScope {
-  std::int32_t frame = -1;                 ///< -1: keep the tensor itself.
+  std::int32_t frame = -1;  ///< -1: keep the tensor itself.
   bool recomputing = false;
 };
 
@@ -51,7 +57,8 @@ struct CompiledModule {
   bool ready = false;
   std::int32_t slots = 0;
   std::vector<std::uint32_t> release_end;  ///< For each statement: end of its range in `release`.
-  std::vector<std::uint32_t> inputs_end;   ///< ... and end of the inputs in that range; unused outputs follow.
+  std::vector<std::uint32_t>
+      inputs_end;  ///< ... and end of the inputs in that range; unused outputs follow.
   std::vector<ValueSlot> release;
 };
 
@@ -68,17 +75,18 @@ class HostImpl {
 
   // ---------------------------------------------------------------- tensors
   SymTensor make_tensor(Ref<SymStorage> storage, const Shape& shape, DType dtype);
-  Ref<SymStorage> make_storage(std::int64_t bytes, BufferCategory category, UnitId unit, std::uint32_t name);
+  Ref<SymStorage> make_storage(std::int64_t bytes, BufferCategory category, UnitId unit,
+                               std::uint32_t name);
   void allocate(SymStorage& s);
 
   // ---------------------------------------------------------------- autograd
   std::uint64_t next_sequence = 0;
-  bool node_streams = true;                ///< False: backward runs on one stream (the device is a CPU).
+  bool node_streams = true;  ///< False: backward runs on one stream (the device is a CPU).
   std::vector<HookEntry> hooks;
   std::uint32_t backward_number = 0;
-  std::uint32_t running_backward = 0;      ///< Number of the innermost backward that runs; 0: none.
+  std::uint32_t running_backward = 0;  ///< Number of the innermost backward that runs; 0: none.
   std::vector<std::uint32_t> callbacks;
-  std::vector<Ref<AutogradNode>> kept_accumulators;   ///< Of leaves with tensor hooks.
+  std::vector<Ref<AutogradNode>> kept_accumulators;  ///< Of leaves with tensor hooks.
 
   /// A node with host, scope and stream of the present moment.
   Ref<AutogradNode> new_node(std::uint64_t sequence, BackwardFunction backward);
@@ -89,7 +97,8 @@ class HostImpl {
 
   void add_hook(AutogradNode& n, HookEntry e);
   Ref<AutogradNode> gradient_edge_node(SymTensorImpl& t);
-  /// `gradients`: of the roots; empty: ones. May run inside another backward (reentrant checkpoints).
+  /// `gradients`: of the roots; empty: ones. May run inside another backward (reentrant
+  /// checkpoints).
   void run_backward(std::span<const SymTensor> roots, std::span<const SymTensor> gradients);
   void release_saved(AutogradNode& n);
   void release(SavedTensor& s);
@@ -100,9 +109,11 @@ class HostImpl {
   std::vector<SaveScope> save_scopes;
   std::vector<std::uint8_t> checkpointed;  ///< For each module.
 
-  /// Fills `results` (null entries allowed) and returns true if a recomputation takes them from its selective checkpoint.
+  /// Fills `results` (null entries allowed) and returns true if a recomputation takes them from its
+  /// selective checkpoint.
   bool take_kept(KeptOp op, std::span<SymTensor* const> results);
-  /// Offers the results of an operator that ran to the selective checkpoint around it, if there is one.
+  /// Offers the results of an operator that ran to the selective checkpoint around it, if there is
+  /// one.
   void offer_kept(KeptOp op, std::span<SymTensor* const> results);
   SavedTensor pack(const SymTensor& t);
   SymTensor unpack(SavedTensor& s);
@@ -120,8 +131,10 @@ class HostImpl {
   std::vector<SymTensor> value_stack;
   std::size_t value_top = 0;
 
-  std::vector<std::uint8_t> traced;        ///< Modules whose forward and backward are reported to the sink.
-  std::vector<std::uint8_t> traced_parameters;   ///< Modules whose add_param statements are reported.
+  std::vector<std::uint8_t>
+      traced;  ///< Modules whose forward and backward are reported to the sink.
+  std::vector<std::uint8_t>
+      traced_parameters;  ///< Modules whose add_param statements are reported.
   /// A reported call (of a module, or of a statement if `parameter` is valid).
   struct ReportedCall {
     ModuleId module;
@@ -132,7 +145,8 @@ class HostImpl {
 
   const CompiledModule& compile(ModuleId m);
   void set_scope(ScopeId s) { host.scope_ = s; }
-  /// A function that passes its arguments through and runs `backward` when all their gradients are there.
+  /// A function that passes its arguments through and runs `backward` when all their gradients are
+  /// there.
   void identity(std::span<SymTensor> tensors, BackwardFunction backward, std::uint32_t payload);
   /// Reports the begin of the call's backward when a gradient of one of `outputs` arrives.
   void report_backward(const ReportedCall& call, std::span<SymTensor> outputs);
@@ -141,11 +155,16 @@ class HostImpl {
 
   /// Frequencies for long contexts, kept by a rotary embedding (by module) from its first call on.
   std::map<std::uint32_t, SymTensor> long_frequencies;
-  SymTensor packed_mask;                   ///< Of the running forward, see ParallelConfig::packed_sequences.
+  SymTensor packed_mask;  ///< Of the running forward, see ParallelConfig::packed_sequences.
 
-  // ---------------------------------------------------------------- autocast (torch.autocast, bf16)
+  // ---------------------------------------------------------------- autocast (torch.autocast,
+  // bf16)
   bool autocast = false;
-  struct CachedCast { SymTensorImpl* source; SymTensor source_ref; SymTensor result; };
+  struct CachedCast {
+    SymTensorImpl* source;
+    SymTensor source_ref;
+    SymTensor result;
+  };
   std::vector<CachedCast> autocast_cache;
   int autocast_depth = 0;
   void begin_autocast();
@@ -158,7 +177,8 @@ class HostImpl {
   };
   struct GraphTask;
   void count_dependencies(GraphTask& task, AutogradNode* root);
-  void accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input, SymTensor&& g);
+  void accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input,
+                        SymTensor&& g);
   void use_on_stream(const SymTensor& t, StreamIndex stream);
   void evaluate(GraphTask& task, AutogradNode* node);
   void validate_outputs(AutogradNode& node, std::span<SymTensor> out);

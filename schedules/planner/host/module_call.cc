@@ -1,5 +1,6 @@
-// nn.Module.__call__ and forward programs: statements run one after the other; values are Python locals, dropped when
-// rebound or when the forward returns; values whose name starts with '%' are temporaries, dropped after their last use.
+// nn.Module.__call__ and forward programs: statements run one after the other; values are Python
+// locals, dropped when rebound or when the forward returns; values whose name starts with '%' are
+// temporaries, dropped after their last use.
 
 #include <algorithm>
 
@@ -17,9 +18,11 @@ const CompiledModule& HostImpl::compile(ModuleId m) {
   c.slots = static_cast<std::int32_t>(def.value_names.size());
   std::vector<std::int32_t> last(static_cast<std::size_t>(c.slots), -1);
   for (std::size_t i = 0; i < def.program.size(); ++i) {
-    for (const ValueSlot v : def.program[i].inputs) last[static_cast<std::size_t>(v)] = static_cast<std::int32_t>(i);
+    for (const ValueSlot v : def.program[i].inputs)
+      last[static_cast<std::size_t>(v)] = static_cast<std::int32_t>(i);
     for (const ValueSlot v : def.program[i].outputs) {
-      last[static_cast<std::size_t>(v)] = std::max(last[static_cast<std::size_t>(v)], static_cast<std::int32_t>(i));
+      last[static_cast<std::size_t>(v)] =
+          std::max(last[static_cast<std::size_t>(v)], static_cast<std::int32_t>(i));
     }
   }
   for (const ValueSlot v : def.outputs) last[static_cast<std::size_t>(v)] = INT32_MAX;
@@ -29,16 +32,20 @@ const CompiledModule& HostImpl::compile(ModuleId m) {
     const auto dies = [&](ValueSlot v) {
       return last[static_cast<std::size_t>(v)] == static_cast<std::int32_t>(i) &&
              def.value_names[static_cast<std::size_t>(v)].starts_with('%') &&
-             std::find(c.release.begin() + static_cast<std::ptrdiff_t>(begin), c.release.end(), v) == c.release.end();
+             std::find(c.release.begin() + static_cast<std::ptrdiff_t>(begin), c.release.end(),
+                       v) == c.release.end();
     };
     // A tuple's items are dropped last first.
     if (s.function == Function::kCat) {
-      for (auto it = s.inputs.rbegin(); it != s.inputs.rend(); ++it) if (dies(*it)) c.release.push_back(*it);
+      for (auto it = s.inputs.rbegin(); it != s.inputs.rend(); ++it)
+        if (dies(*it)) c.release.push_back(*it);
     } else {
-      for (const ValueSlot v : s.inputs) if (dies(v)) c.release.push_back(v);
+      for (const ValueSlot v : s.inputs)
+        if (dies(v)) c.release.push_back(v);
     }
     c.inputs_end.push_back(static_cast<std::uint32_t>(c.release.size()));
-    for (const ValueSlot v : s.outputs) if (dies(v)) c.release.push_back(v);
+    for (const ValueSlot v : s.outputs)
+      if (dies(v)) c.release.push_back(v);
     c.release_end.push_back(static_cast<std::uint32_t>(c.release.size()));
   }
   c.ready = true;
@@ -52,7 +59,8 @@ class ValueFrame {
  public:
   ValueFrame(HostImpl& impl, std::int32_t slots) : impl_(impl), base_(impl.value_top) {
     impl.value_top += static_cast<std::size_t>(slots);
-    if (impl.value_top > impl.value_stack.size()) throw InternalError("module calls are nested too deeply");
+    if (impl.value_top > impl.value_stack.size())
+      throw InternalError("module calls are nested too deeply");
   }
   ~ValueFrame() {
     for (std::size_t i = base_; i < impl_.value_top; ++i) impl_.value_stack[i].reset();
@@ -60,14 +68,16 @@ class ValueFrame {
   }
   ValueFrame(const ValueFrame&) = delete;
   ValueFrame& operator=(const ValueFrame&) = delete;
-  SymTensor& operator[](ValueSlot v) { return impl_.value_stack[base_ + static_cast<std::size_t>(v)]; }
+  SymTensor& operator[](ValueSlot v) {
+    return impl_.value_stack[base_ + static_cast<std::size_t>(v)];
+  }
 
  private:
   HostImpl& impl_;
   std::size_t base_;
 };
 
-constexpr std::size_t kMaxValues = 48;     // Inputs or outputs of one statement.
+constexpr std::size_t kMaxValues = 48;  // Inputs or outputs of one statement.
 
 }  // namespace
 
@@ -80,14 +90,19 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
   std::uint32_t released = 0;
   for (std::size_t i = 0; i < def.program.size(); ++i) {
     const Statement& s = def.program[i];
-    if (s.inputs.size() > kMaxValues || s.outputs.size() > kMaxValues) throw InternalError("statement with too many values");
+    if (s.inputs.size() > kMaxValues || s.outputs.size() > kMaxValues)
+      throw InternalError("statement with too many values");
     for (std::size_t k = 0; k < s.inputs.size(); ++k) in[k] = values[s.inputs[k]];
-    const std::span<SymTensor> in_span(in.data(), s.inputs.size()), out_span(out.data(), s.outputs.size());
+    const std::span<SymTensor> in_span(in.data(), s.inputs.size()),
+        out_span(out.data(), s.outputs.size());
     const bool grad_before = host.grad_enabled_;
     if (s.no_grad) host.grad_enabled_ = false;
-    const bool report = s.function == Function::kAddParameter && traced_parameters[m.value] && host.has_sink();
+    const bool report =
+        s.function == Function::kAddParameter && traced_parameters[m.value] && host.has_sink();
     if (report) {
-      host.decide({.kind = DecisionKind::kModuleForwardBegin, .flag = host.recomputing(), .module = m,
+      host.decide({.kind = DecisionKind::kModuleForwardBegin,
+                   .flag = host.recomputing(),
+                   .module = m,
                    .parameter = s.parameters[0]});
     }
     if (s.function == Function::kCall) {
@@ -98,7 +113,8 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
     if (report) report_backward({m, s.parameters[0]}, out_span);
     host.grad_enabled_ = grad_before;
     for (std::size_t k = 0; k < s.inputs.size(); ++k) in[k].reset();
-    // Temporaries that were arguments go when the call returns, before its results are stored over old values.
+    // Temporaries that were arguments go when the call returns, before its results are stored over
+    // old values.
     for (; released < c.inputs_end[i]; ++released) values[c.release[released]].reset();
     for (std::size_t k = 0; k < s.outputs.size(); ++k) values[s.outputs[k]] = std::move(out[k]);
     for (; released < c.release_end[i]; ++released) values[c.release[released]].reset();
@@ -108,19 +124,23 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
 
 namespace {
 
-/// Reports of a module's own backward (kModuleBackwardBegin / End), as identity functions in the graph.
+/// Reports of a module's own backward (kModuleBackwardBegin / End), as identity functions in the
+/// graph.
 void report_begin(BackwardContext& ctx) {
   HostImpl::ReportedCall& call = ctx.host.impl().reported_calls[ctx.node.payload];
   if (!call.backward_seen) {
     call.backward_seen = true;
-    ctx.host.decide({.kind = DecisionKind::kModuleBackwardBegin, .module = call.module, .parameter = call.parameter});
+    ctx.host.decide({.kind = DecisionKind::kModuleBackwardBegin,
+                     .module = call.module,
+                     .parameter = call.parameter});
   }
   if (ctx.needs(0)) ctx.set(0, ctx.grad(0));
 }
 
 void report_end(BackwardContext& ctx) {
   ctx.host.decide({.kind = DecisionKind::kModuleBackwardEnd, .module = ModuleId(ctx.node.payload)});
-  for (int i = 0; i < ctx.gradients(); ++i) if (ctx.needs(i)) ctx.set(i, ctx.grad(i));
+  for (int i = 0; i < ctx.gradients(); ++i)
+    if (ctx.needs(i)) ctx.set(i, ctx.grad(i));
 }
 
 }  // namespace
@@ -146,15 +166,18 @@ void HostImpl::run_module(ModuleId m, std::span<SymTensor> inputs, std::span<Sym
   std::array<SymTensor, kMaxValues> marked;
   std::span<SymTensor> in = inputs;
   if (report) {
-    host.decide({.kind = DecisionKind::kModuleForwardBegin, .flag = host.recomputing(), .module = m});
+    host.decide(
+        {.kind = DecisionKind::kModuleForwardBegin, .flag = host.recomputing(), .module = m});
     in = {marked.data(), inputs.size()};
     std::copy(inputs.begin(), inputs.end(), in.begin());
     std::vector<SymTensor> wanted;
-    for (const SymTensor& t : in) if (t && t->requires_grad && host.grad_enabled_) wanted.push_back(t);
+    for (const SymTensor& t : in)
+      if (t && t->requires_grad && host.grad_enabled_) wanted.push_back(t);
     if (!wanted.empty()) {
       identity(wanted, report_end, m.value);
       std::size_t k = 0;
-      for (SymTensor& t : in) if (t && t->requires_grad) t = wanted[k++];
+      for (SymTensor& t : in)
+        if (t && t->requires_grad) t = wanted[k++];
     }
   }
   struct Finish {

@@ -6,7 +6,8 @@
 
 namespace foreshard {
 
-/// Objects of one type that are made and dropped all the time; addresses are stable, memory goes when the pool goes.
+/// Objects of one type that are made and dropped all the time; addresses are stable, memory goes
+/// when the pool goes.
 template <typename T>
 class Pool {
  public:

@@ -20,7 +20,8 @@ UnitId ProgramBuilder::add_unit(ShardUnit unit) {
 }
 
 std::uint32_t ProgramBuilder::intern(std::string_view text) {
-  const auto [it, fresh] = names_.emplace(std::string(text), static_cast<std::uint32_t>(program_.names.size()));
+  const auto [it, fresh] =
+      names_.emplace(std::string(text), static_cast<std::uint32_t>(program_.names.size()));
   if (fresh) program_.names.push_back(it->first);
   return it->second;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-// Writes a RankProgram: one method per instruction, tables filled on the way. Knows nothing of tensors' lives or autograd.
+// Writes a RankProgram: one method per instruction, tables filled on the way. Knows nothing of
+// tensors' lives or autograd.
 
 #include <cstdint>
 #include <span>
@@ -18,7 +19,9 @@ class ProgramBuilder {
 
   RankProgram& program() { return program_; }
   const RankProgram& program() const { return program_; }
-  std::uint32_t position() const { return static_cast<std::uint32_t>(program_.instructions.size()); }
+  std::uint32_t position() const {
+    return static_cast<std::uint32_t>(program_.instructions.size());
+  }
 
   StreamIndex add_stream(std::string name, int priority, bool on_host = false);
   UnitId add_unit(ShardUnit unit);
@@ -28,18 +31,24 @@ class ProgramBuilder {
 
   BufferId alloc(const Buffer& buffer);
   void free(BufferId buffer) { emit(InstructionKind::kFree, 0, buffer.value); }
-  void record_stream(BufferId buffer, StreamIndex stream) { emit(InstructionKind::kRecordStream, stream, buffer.value); }
+  void record_stream(BufferId buffer, StreamIndex stream) {
+    emit(InstructionKind::kRecordStream, stream, buffer.value);
+  }
   EventId record_event(StreamIndex stream);
-  void wait_event(StreamIndex stream, EventId event) { emit(InstructionKind::kWaitEvent, stream, event.value); }
+  void wait_event(StreamIndex stream, EventId event) {
+    emit(InstructionKind::kWaitEvent, stream, event.value);
+  }
   void sync_event(EventId event) { emit(InstructionKind::kSyncEvent, 0, event.value); }
   void sync_stream(StreamIndex stream) { emit(InstructionKind::kSyncStream, stream, 0); }
   void sync_device() { emit(InstructionKind::kSyncDevice, 0, 0); }
   /// `stream` starts after what is now on `other`: an event recorded and waited for.
-  void wait_stream(StreamIndex stream, StreamIndex other) { wait_event(stream, record_event(other)); }
+  void wait_stream(StreamIndex stream, StreamIndex other) {
+    wait_event(stream, record_event(other));
+  }
 
   TensorId add_tensor(const Tensor& t);
   void launch(const Launch& l);
-  std::uint32_t collective(const Collective& c);   ///< Index of the collective.
+  std::uint32_t collective(const Collective& c);  ///< Index of the collective.
   void copy(const Copy& c);
   void host_work(std::int64_t reference_ns, std::uint32_t name);
   void mark(const Mark& m);

@@ -1,7 +1,8 @@
 #pragma once
 
-// Symbolic tensors of the planner's host: geometry and a reference-counted storage, no data. When the last reference to
-// a storage goes, its buffer is freed in the program at that very point, as CPython and autograd would do it.
+// Symbolic tensors of the planner's host: geometry and a reference-counted storage, no data. When
+// the last reference to a storage goes, its buffer is freed in the program at that very point, as
+// CPython and autograd would do it.
 
 #include <array>
 #include <cstdint>
@@ -23,8 +24,12 @@ template <typename T>
 class Ref {
  public:
   Ref() = default;
-  explicit Ref(T* p) : p_(p) { if (p_) ++p_->refs; }
-  Ref(const Ref& o) : p_(o.p_) { if (p_) ++p_->refs; }
+  explicit Ref(T* p) : p_(p) {
+    if (p_) ++p_->refs;
+  }
+  Ref(const Ref& o) : p_(o.p_) {
+    if (p_) ++p_->refs;
+  }
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
   Ref& operator=(const Ref& o) { return *this = Ref(o); }
   Ref& operator=(Ref&& o) noexcept {
@@ -32,17 +37,23 @@ class Ref {
     if (old) drop(old);
     return *this;
   }
-  ~Ref() { if (p_) drop(p_); }
+  ~Ref() {
+    if (p_) drop(p_);
+  }
 
   T* get() const { return p_; }
   T* operator->() const { return p_; }
   T& operator*() const { return *p_; }
   explicit operator bool() const { return p_ != nullptr; }
-  void reset() { if (T* const old = std::exchange(p_, nullptr)) drop(old); }
+  void reset() {
+    if (T* const old = std::exchange(p_, nullptr)) drop(old);
+  }
   bool operator==(const Ref&) const = default;
 
  private:
-  static void drop(T* p) { if (--p->refs == 0) destroy(p); }
+  static void drop(T* p) {
+    if (--p->refs == 0) destroy(p);
+  }
   T* p_ = nullptr;
 };
 
@@ -56,7 +67,9 @@ struct Shape {
   explicit Shape(std::span<const std::int64_t> d) : rank(static_cast<std::uint8_t>(d.size())) {
     for (std::size_t i = 0; i < d.size() && i < kMaxRank; ++i) dim[i] = d[i];
   }
-  std::int64_t operator[](int i) const { return dim[static_cast<std::size_t>(i < 0 ? i + rank : i)]; }
+  std::int64_t operator[](int i) const {
+    return dim[static_cast<std::size_t>(i < 0 ? i + rank : i)];
+  }
   std::int64_t& operator[](int i) { return dim[static_cast<std::size_t>(i < 0 ? i + rank : i)]; }
   std::int64_t numel() const {
     std::int64_t n = 1;
@@ -66,13 +79,15 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-/// Memory behind one or several tensors. `buffer` is invalid while nothing is allocated (a storage resized to zero).
+/// Memory behind one or several tensors. `buffer` is invalid while nothing is allocated (a storage
+/// resized to zero).
 struct SymStorage {
   std::uint32_t refs = 0;
-  std::uint32_t generation = 0;            ///< Counts allocations: tensors cache their TensorId per generation.
+  std::uint32_t generation =
+      0;  ///< Counts allocations: tensors cache their TensorId per generation.
   Host* host = nullptr;
   BufferId buffer;
-  std::int64_t bytes = 0;                  ///< Size when allocated.
+  std::int64_t bytes = 0;  ///< Size when allocated.
   StreamIndex pool = 0;
   MemorySpace space = MemorySpace::kDevice;
   BufferCategory category = BufferCategory::kActivation;
@@ -86,30 +101,33 @@ struct SymTensorImpl;
 void destroy(SymTensorImpl* t);
 void destroy(AutogradNode* n);
 
-/// Handle of a symbolic tensor, as a Python variable is: copying it makes another reference to the same object.
+/// Handle of a symbolic tensor, as a Python variable is: copying it makes another reference to the
+/// same object.
 using SymTensor = Ref<SymTensorImpl>;
 
 /// One tensor object: a view of a storage and its autograd metadata.
 struct SymTensorImpl {
   std::uint32_t refs = 0;
   DType dtype = DType::kFloat32;
-  bool requires_grad = false;              ///< Leaf that asks for a gradient, or result of a recorded function.
-  std::int8_t grad_dtype = -1;             ///< DType that a gradient is cast to when accumulated; -1: own dtype.
-  std::uint16_t output_nr = 0;             ///< Which output of grad_fn.
-  std::uint32_t version = 0;               ///< In-place changes, for the autocast cache.
+  bool requires_grad = false;  ///< Leaf that asks for a gradient, or result of a recorded function.
+  std::int8_t grad_dtype =
+      -1;  ///< DType that a gradient is cast to when accumulated; -1: own dtype.
+  std::uint16_t output_nr = 0;  ///< Which output of grad_fn.
+  std::uint32_t version = 0;    ///< In-place changes, for the autocast cache.
   HostImpl* impl = nullptr;
   Ref<SymStorage> storage;
   Shape shape;
   std::array<std::int64_t, kMaxRank> stride{};
-  std::int64_t offset = 0;                 ///< Elements from the start of the storage.
-  std::int64_t offset_per_rank = 0;        ///< Bytes; with `group`, see Tensor::offset_per_rank.
+  std::int64_t offset = 0;           ///< Elements from the start of the storage.
+  std::int64_t offset_per_rank = 0;  ///< Bytes; with `group`, see Tensor::offset_per_rank.
   GroupId group;
   std::int64_t numel = 0;
   Ref<AutogradNode> grad_fn;
-  AutogradNode* grad_accumulator = nullptr;   ///< Of a leaf; owned by the graph (and by hooks' owners), not by the tensor.
-  SymTensor grad;                          ///< Of a leaf.
-  SymTensor base;                          ///< Tensor that a recorded view was taken from, while the view lives.
-  TensorId id;                             ///< Entry in the program's table, valid for `id_generation` only.
+  AutogradNode* grad_accumulator =
+      nullptr;     ///< Of a leaf; owned by the graph (and by hooks' owners), not by the tensor.
+  SymTensor grad;  ///< Of a leaf.
+  SymTensor base;  ///< Tensor that a recorded view was taken from, while the view lives.
+  TensorId id;     ///< Entry in the program's table, valid for `id_generation` only.
   std::uint32_t id_generation = UINT32_MAX;
 
   bool is_leaf() const { return !grad_fn; }

@@ -1,4 +1,5 @@
-// Scaled dot product attention: FlashAttention-2 for 16-bit inputs without a mask, else the memory-efficient kernel.
+// Scaled dot product attention: FlashAttention-2 for 16-bit inputs without a mask, else the
+// memory-efficient kernel.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +12,8 @@ namespace {
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-/// A tensor [b, h, s, d] laid out as q is: [b, s, h, d] in memory unless q is contiguous as it stands.
+/// A tensor [b, h, s, d] laid out as q is: [b, s, h, d] in memory unless q is contiguous as it
+/// stands.
 SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape) {
   SymTensor y = empty_result(h, shape, q->dtype);
   if (q->stride[1] < q->stride[2]) {
@@ -20,18 +22,23 @@ SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape) {
   return y;
 }
 
-/// `head`: mean head size of the products where q's and v's differ (forward one each, backward three and two).
-std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool causal, std::int64_t head = 0) {
-  return {q->shape[0], q->shape[1], q->shape[2], k->shape[2], head > 0 ? head : q->shape[3], causal ? 1 : 0};
+/// `head`: mean head size of the products where q's and v's differ (forward one each, backward
+/// three and two).
+std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool causal,
+                                    std::int64_t head = 0) {
+  return {q->shape[0],   q->shape[1], q->shape[2], k->shape[2], head > 0 ? head : q->shape[3],
+          causal ? 1 : 0};
 }
 
 /// FLOPs of products whose inner sizes add up to `sizes`.
-std::int64_t product_flops(const SymTensor& q, const SymTensor& k, bool causal, std::int64_t sizes) {
+std::int64_t product_flops(const SymTensor& q, const SymTensor& k, bool causal,
+                           std::int64_t sizes) {
   return 2 * q->shape[0] * q->shape[1] * q->shape[2] * k->shape[2] * sizes / (causal ? 2 : 1);
 }
 
-void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out,
-                      const std::array<std::int64_t, 6>& dims, bool causal, double scale, std::int64_t flops = -1) {
+void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in,
+                      std::span<const SymTensor> out, const std::array<std::int64_t, 6>& dims,
+                      bool causal, double scale, std::int64_t flops = -1) {
   const std::array<double, 2> attributes{causal ? 1.0 : 0.0, scale};
   LaunchRequest q;
   q.op = op;
@@ -46,7 +53,8 @@ void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in, std::sp
 /// `t` [b, h, s, d] if its memory is dense in the order [b, s, h, d], else a copy that is.
 SymTensor rows_first(Host& h, const SymTensor& t) {
   const Shape& n = t->shape;
-  SymTensor swapped = raw_view(h, t, {n[0], n[2], n[1], n[3]}, {t->stride[0], t->stride[2], t->stride[1], t->stride[3]}, t->offset);
+  SymTensor swapped = raw_view(h, t, {n[0], n[2], n[1], n[3]},
+                               {t->stride[0], t->stride[2], t->stride[1], t->stride[3]}, t->offset);
   if (is_contiguous(*swapped)) return t;
   SymTensor y = empty_result(h, n, t->dtype);
   y->stride = {n[1] * n[2] * n[3], n[3], n[1] * n[3], 1};
@@ -54,16 +62,19 @@ SymTensor rows_first(Host& h, const SymTensor& t) {
   return y;
 }
 
-/// Saved: key, query, value, logsumexp, output, rng state, unused. Temporaries: softmax_d, fp32 dq accumulator; with grouped
-/// queries dk and dv of every query head.
+/// Saved: key, query, value, logsumexp, output, rng state, unused. Temporaries: softmax_d, fp32 dq
+/// accumulator; with grouped queries dk and dv of every query head.
 void flash_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
-  SymTensor k = ctx.saved(0), q = ctx.saved(1), v = ctx.saved(2), lse = ctx.saved(3), o = ctx.saved(4);
+  SymTensor k = ctx.saved(0), q = ctx.saved(1), v = ctx.saved(2), lse = ctx.saved(3),
+            o = ctx.saved(4);
   SymTensor rng = ctx.saved(5), unused = ctx.saved(6);
-  const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3], kv = k->shape[1];
+  const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3],
+                     kv = k->shape[1];
   // The kernel wants the gradient and the output as [b, s, h, d].
   SymTensor dense_grad = rows_first(h, ctx.grad()), dense_o = rows_first(h, o);
-  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape);
+  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape),
+            gv = like_query(h, v, v->shape);
   const std::int64_t rows = round_up(s, 128), width = round_up(d, d <= 128 ? 32 : 64);
   {
     SymTensor d_sum = empty_temporary(h, b * heads * rows * 4);
@@ -76,7 +87,8 @@ void flash_backward(BackwardContext& ctx) {
     const bool causal = ctx.node.ints[0] != 0;
     const std::array<SymTensor, 6> in{dense_grad, q, k, v, dense_o, lse};
     const std::array<SymTensor, 3> out{gq, gk, gv};
-    launch_attention(h, OpKind::kFlashAttentionBackward, in, out, dims_of(q, k, causal), causal, ctx.node.floats[0]);
+    launch_attention(h, OpKind::kFlashAttentionBackward, in, out, dims_of(q, k, causal), causal,
+                     ctx.node.floats[0]);
     wide_v.reset();
     wide_k.reset();
     dq.reset();
@@ -86,7 +98,8 @@ void flash_backward(BackwardContext& ctx) {
   ctx.set(2, std::move(gv));
 }
 
-SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, bool causal, double dropout_p, double scale) {
+SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, bool causal,
+                double dropout_p, double scale) {
   Record r(h, flash_backward, {&q, &k, &v});
   if (r) {
     r->ints[0] = causal ? 1 : 0;
@@ -105,7 +118,8 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     if (dropout_p > 0) rng = empty_result(h, {2}, DType::kInt64);
     const std::array<SymTensor, 3> operands{q, k, v};
     const std::array<SymTensor, 2> results{o, lse};
-    launch_attention(h, OpKind::kFlashAttention, operands, results, dims_of(q, k, causal), causal, scale);
+    launch_attention(h, OpKind::kFlashAttention, operands, results, dims_of(q, k, causal), causal,
+                     scale);
     h.impl().offer_kept(KeptOp::kAttention, kept);
   }
   r.attach(o);
@@ -130,17 +144,22 @@ SymTensor mask_gradient(Host& h, const SymTensor& mask) {
   return raw_view(h, whole, mask->shape, whole->stride, whole->offset);
 }
 
-/// Saved: bias?, key, query, value, log_sumexp, output, philox offset, philox seed. Edges: query, key, value, bias.
+/// Saved: bias?, key, query, value, log_sumexp, output, philox offset, philox seed. Edges: query,
+/// key, value, bias.
 void efficient_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   const bool has_mask = ctx.node.ints[1] != 0;
   int i = 0;
   SymTensor mask = has_mask ? ctx.saved(i++) : SymTensor();
-  SymTensor k = ctx.saved(i++), q = ctx.saved(i++), v = ctx.saved(i++), lse = ctx.saved(i++), o = ctx.saved(i++);
-  const bool random_state = ctx.node.ints[2] == 0;   // With dropout it lives on the host.
-  SymTensor offset = random_state ? ctx.saved(i++) : SymTensor(), seed = random_state ? ctx.saved(i++) : SymTensor();
-  const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3], kv = k->shape[1];
-  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape), gv = like_query(h, v, v->shape), gmask;
+  SymTensor k = ctx.saved(i++), q = ctx.saved(i++), v = ctx.saved(i++), lse = ctx.saved(i++),
+            o = ctx.saved(i++);
+  const bool random_state = ctx.node.ints[2] == 0;  // With dropout it lives on the host.
+  SymTensor offset = random_state ? ctx.saved(i++) : SymTensor(),
+            seed = random_state ? ctx.saved(i++) : SymTensor();
+  const std::int64_t b = q->shape[0], heads = q->shape[1], s = q->shape[2], d = q->shape[3],
+                     kv = k->shape[1];
+  SymTensor gq = like_query(h, q, q->shape), gk = like_query(h, k, k->shape),
+            gv = like_query(h, v, v->shape), gmask;
   const bool causal = ctx.node.ints[0] != 0;
   {
     SymTensor wide_k, wide_v;
@@ -150,23 +169,24 @@ void efficient_backward(BackwardContext& ctx) {
     }
     const bool half = size_of(q->dtype) == 2;
     SymTensor delta;
-    if (half) {                             // The kernel itself computes it.
+    if (half) {  // The kernel itself computes it.
       delta = empty_temporary(h, b * heads * s * 4);
-    } else {                                // (grad * out).sum(-1), then made contiguous.
+    } else {  // (grad * out).sum(-1), then made contiguous.
       SymTensor product = empty_temporary(h, o->numel * 4);
       SymTensor sum = empty_temporary(h, b * heads * s * 4);
       delta = empty_temporary(h, b * heads * s * 4);
       sum.reset();
       product.reset();
     }
-    SymTensor workspace = empty_temporary(h, efficient_attention_workspace_bytes({b * heads, s, k->shape[2], d, v->shape[3], half}));
+    SymTensor workspace = empty_temporary(
+        h, efficient_attention_workspace_bytes({b * heads, s, k->shape[2], d, v->shape[3], half}));
     if (has_mask && ctx.needs(3)) gmask = mask_gradient(h, mask);
     const std::array<SymTensor, 7> in{ctx.grad(), q, k, v, o, lse, mask};
     const std::array<SymTensor, 4> out{gq, gk, gv, gmask};
     const std::int64_t sizes = 3 * d + 2 * v->shape[3];
     launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6),
-                     std::span(out).first(gmask ? 4 : 3), dims_of(q, k, causal, sizes / 5), causal, ctx.node.floats[0],
-                     product_flops(q, k, causal, sizes));
+                     std::span(out).first(gmask ? 4 : 3), dims_of(q, k, causal, sizes / 5), causal,
+                     ctx.node.floats[0], product_flops(q, k, causal, sizes));
     delta.reset();
     workspace.reset();
     wide_v.reset();
@@ -178,8 +198,8 @@ void efficient_backward(BackwardContext& ctx) {
   if (gmask) ctx.set(3, std::move(gmask));
 }
 
-SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
-                    double dropout_p, double scale) {
+SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                    const SymTensor& mask, bool causal, double dropout_p, double scale) {
   Record r(h, efficient_backward, {&q, &k, &v, &mask});
   if (r) {
     r->ints = {causal ? 1 : 0, mask ? 1 : 0, dropout_p > 0 ? 1 : 0};
@@ -208,8 +228,9 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     const std::array<SymTensor, 4> operands{q, k, v, mask};
     const std::array<SymTensor, 2> results{o, lse};
     const std::int64_t sizes = q->shape[3] + v->shape[3];
-    launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3), results,
-                     dims_of(q, k, causal, sizes / 2), causal, scale, product_flops(q, k, causal, sizes));
+    launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3),
+                     results, dims_of(q, k, causal, sizes / 2), causal, scale,
+                     product_flops(q, k, causal, sizes));
   }
   r.attach(o);
   if (r) {
@@ -227,18 +248,20 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   return o;
 }
 
-/// A boolean mask becomes an additive one in q's dtype; rows are padded to a multiple of 8 elements. A mask that takes a
-/// gradient is expanded to every head.
+/// A boolean mask becomes an additive one in q's dtype; rows are padded to a multiple of 8
+/// elements. A mask that takes a gradient is expanded to every head.
 SymTensor additive_mask(Host& h, const SymTensor& mask, const SymTensor& q) {
   const std::int64_t keys = mask->shape[-1], aligned = round_up(keys, 8);
   if (mask->dtype != DType::kBool) {
-    SymTensor m = aligned == keys ? mask : slice(h, pad_end(h, mask, -1, aligned - keys), -1, 0, keys);
+    SymTensor m =
+        aligned == keys ? mask : slice(h, pad_end(h, mask, -1, aligned - keys), -1, 0, keys);
     return m->requires_grad ? expand(h, m, {q->shape[0], q->shape[1], -1, -1}) : m;
   }
   SymTensor added;
   {
     // torch.where(mask, 0, -inf): both scalars become tensors on the device first.
-    SymTensor zero = empty_result(h, Shape(), q->dtype), lowest = empty_result(h, Shape(), q->dtype);
+    SymTensor zero = empty_result(h, Shape(), q->dtype),
+              lowest = empty_result(h, Shape(), q->dtype);
     added = empty_result(h, mask->shape, q->dtype);
     h.launch(OpKind::kWhere, {mask}, {added}, {-1e30});
     lowest.reset();
@@ -262,7 +285,8 @@ const SymTensor& packed_mask(Host& h, std::int64_t n) {
   SymTensor index = empty_result(h, {n}, DType::kInt64);
   h.launch(OpKind::kArange, {}, {index});
   mask = empty_result(h, {1, 1, n, n}, DType::kBool);
-  h.launch(OpKind::kCompare, {raw_view(h, index, {1, 1, 1, n}), raw_view(h, index, {1, 1, n, 1})}, {mask}, {1.0});
+  h.launch(OpKind::kCompare, {raw_view(h, index, {1, 1, 1, n}), raw_view(h, index, {1, 1, n, 1})},
+           {mask}, {1.0});
   return mask;
 }
 
@@ -277,17 +301,19 @@ SymTensor repeat_heads(Host& h, const SymTensor& t, std::int64_t heads) {
 
 }  // namespace
 
-SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask, bool causal,
-                    double dropout_p, double scale) {
+SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                    const SymTensor& mask, bool causal, double dropout_p, double scale) {
   const bool half = q->dtype == DType::kBFloat16 || q->dtype == DType::kFloat16;
   const bool equal_heads = q->shape[3] == v->shape[3] && q->shape[3] <= 256;
   const bool packed = !mask && causal && h.config().packed_sequences;
   if (half && equal_heads && !mask && !packed && h.config().attention == AttentionKind::kFlash) {
     if (q->shape[3] % 8 == 0) return flash(h, q, k, v, causal, dropout_p, scale);
     // Head sizes are padded to a multiple of 8 first, the result is cut back.
-    const double true_scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3]));
+    const double true_scale =
+        scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3]));
     const std::int64_t missing = round_up(q->shape[3], 8) - q->shape[3];
-    SymTensor q8 = pad_end(h, q, -1, missing), k8 = pad_end(h, k, -1, missing), v8 = pad_end(h, v, -1, missing);
+    SymTensor q8 = pad_end(h, q, -1, missing), k8 = pad_end(h, k, -1, missing),
+              v8 = pad_end(h, v, -1, missing);
     SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
     return slice(h, o, -1, 0, q->shape[3]);
   }
@@ -296,7 +322,7 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
   SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
   added.reset();
-  wide_k.reset();                           // The frame's locals, in their order.
+  wide_k.reset();  // The frame's locals, in their order.
   wide_v.reset();
   return o;
 }

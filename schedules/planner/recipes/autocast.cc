@@ -1,6 +1,6 @@
-// torch.autocast("cuda", bfloat16): casts in front of products; the casts of leaf weights are kept until the context ends
-// (aten/src/ATen/autocast_mode.cpp: cached_cast). C++ evaluates the arguments from right to left: the bias's and weight's
-// casts come before the input's.
+// torch.autocast("cuda", bfloat16): casts in front of products; the casts of leaf weights are kept
+// until the context ends (aten/src/ATen/autocast_mode.cpp: cached_cast). C++ evaluates the
+// arguments from right to left: the bias's and weight's casts come before the input's.
 
 #include "schedules/planner/recipes/special.h"
 
@@ -25,7 +25,8 @@ SymTensor cached_cast(Host& h, const SymTensor& t) {
   HostImpl& impl = h.impl();
   const bool cacheable = t->requires_grad && t->is_leaf();
   if (cacheable) {
-    for (const HostImpl::CachedCast& c : impl.autocast_cache) if (c.source == t.get()) return c.result;
+    for (const HostImpl::CachedCast& c : impl.autocast_cache)
+      if (c.source == t.get()) return c.result;
   }
   SymTensor y = cast(h, t, DType::kBFloat16);
   if (cacheable) impl.autocast_cache.push_back({t.get(), t, y});
@@ -34,16 +35,18 @@ SymTensor cached_cast(Host& h, const SymTensor& t) {
 
 }  // namespace
 
-SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias) {
+SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
+                          const SymTensor& bias) {
   if (!h.impl().autocast) return linear(h, x, weight, bias);
   SymTensor b = cached_cast(h, bias), w = cached_cast(h, weight), input = cached_cast(h, x);
   return linear(h, input, w, b);
 }
 
-SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask,
-                             bool causal, double dropout_p, double scale) {
+SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                             const SymTensor& mask, bool causal, double dropout_p, double scale) {
   if (!h.impl().autocast) return attention(h, q, k, v, mask, causal, dropout_p, scale);
-  SymTensor m = cached_cast(h, mask), v16 = cached_cast(h, v), k16 = cached_cast(h, k), q16 = cached_cast(h, q);
+  SymTensor m = cached_cast(h, mask), v16 = cached_cast(h, v), k16 = cached_cast(h, k),
+            q16 = cached_cast(h, q);
   return attention(h, q16, k16, v16, m, causal, dropout_p, scale);
 }
 

@@ -7,8 +7,8 @@
 namespace foreshard {
 namespace {
 
-void launch(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out, std::span<const double> attributes,
-            const std::array<std::int64_t, 6>& dims) {
+void launch(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out,
+            std::span<const double> attributes, const std::array<std::int64_t, 6>& dims) {
   LaunchRequest q;
   q.op = op;
   q.inputs = in;
@@ -18,7 +18,8 @@ void launch(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const S
   h.launch(q);
 }
 
-/// Rows, filters, products of one output; `times` products: forward one, backward one for each gradient wanted.
+/// Rows, filters, products of one output; `times` products: forward one, backward one for each
+/// gradient wanted.
 std::array<std::int64_t, 6> dims_of(const SymTensor& y, const SymTensor& w, std::int64_t times) {
   return {y->numel / w->shape[0], w->shape[0], w->numel / w->shape[0], times, 0, 0};
 }
@@ -37,9 +38,12 @@ void conv2d_backward(BackwardContext& ctx) {
   SymTensor gw = ctx.needs(1) ? empty_result(h, w->shape, w->dtype) : SymTensor();
   SymTensor gb = ctx.needs(2) ? empty_result(h, {w->shape[0]}, w->dtype) : SymTensor();
   const std::array<SymTensor, 3> in{ctx.grad(), without_time(h, x), without_time(h, w)};
-  const std::array<SymTensor, 3> out{gx ? without_time(h, gx) : gx, gw ? without_time(h, gw) : gw, gb};
-  const std::array<double, 2> attributes{static_cast<double>(ctx.node.ints[0]), static_cast<double>(ctx.node.ints[1])};
-  launch(h, OpKind::kConv2dBackward, in, out, attributes, dims_of(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
+  const std::array<SymTensor, 3> out{gx ? without_time(h, gx) : gx, gw ? without_time(h, gw) : gw,
+                                     gb};
+  const std::array<double, 2> attributes{static_cast<double>(ctx.node.ints[0]),
+                                         static_cast<double>(ctx.node.ints[1])};
+  launch(h, OpKind::kConv2dBackward, in, out, attributes,
+         dims_of(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
   if (gx) ctx.set(0, std::move(gx));
   if (gw) ctx.set(1, std::move(gw));
   if (gb) ctx.set(2, std::move(gb));
@@ -48,7 +52,8 @@ void conv2d_backward(BackwardContext& ctx) {
 SymTensor conv2d(Host& h, const Statement& s, const SymTensor& x) {
   const SymTensor& w = h.parameter(s.parameters[0]);
   const SymTensor bias = s.parameters.size() > 1 ? h.parameter(s.parameters[1]) : SymTensor();
-  const std::int64_t stride = s.ints.empty() ? 1 : s.ints[0], padding = s.ints.size() > 1 ? s.ints[1] : 0;
+  const std::int64_t stride = s.ints.empty() ? 1 : s.ints[0],
+                     padding = s.ints.size() > 1 ? s.ints[1] : 0;
   Record r(h, conv2d_backward, {&x, &w, &bias});
   if (r) {
     r->ints = {stride, padding};
@@ -56,7 +61,9 @@ SymTensor conv2d(Host& h, const Statement& s, const SymTensor& x) {
     r.save(w);
   }
   const std::array<SymTensor, 3> in{without_time(h, x), without_time(h, w), bias};
-  const auto out = [&](int d) { return (in[0]->shape[d] + 2 * padding - in[1]->shape[d]) / stride + 1; };
+  const auto out = [&](int d) {
+    return (in[0]->shape[d] + 2 * padding - in[1]->shape[d]) / stride + 1;
+  };
   SymTensor y = empty_result(h, {x->shape[0], w->shape[0], out(2), out(3)}, x->dtype);
   const std::array<double, 2> attributes{static_cast<double>(stride), static_cast<double>(padding)};
   launch(h, OpKind::kConv2d, in, {&y, 1}, attributes, dims_of(y, w, 1));
@@ -73,7 +80,8 @@ void depthwise_backward(BackwardContext& ctx) {
   const std::array<SymTensor, 3> in{ctx.grad(), x, w};
   const std::array<SymTensor, 2> out{gx, gw};
   const auto padding = static_cast<double>(ctx.node.ints[0]);
-  launch(h, OpKind::kConv1dDepthwiseBackward, in, out, {&padding, 1}, dims_of(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
+  launch(h, OpKind::kConv1dDepthwiseBackward, in, out, {&padding, 1},
+         dims_of(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
   if (gx) ctx.set(0, std::move(gx));
   if (gw) ctx.set(1, std::move(gw));
 }
@@ -87,7 +95,8 @@ SymTensor depthwise(Host& h, const Statement& s, const SymTensor& x) {
     r.save(x);
     r.save(w);
   }
-  SymTensor y = empty_result(h, {x->shape[0], x->shape[1], x->shape[2] + 2 * padding - w->shape[2] + 1}, x->dtype);
+  SymTensor y = empty_result(
+      h, {x->shape[0], x->shape[1], x->shape[2] + 2 * padding - w->shape[2] + 1}, x->dtype);
   const std::array<SymTensor, 2> in{x, w};
   const auto attribute = static_cast<double>(padding);
   launch(h, OpKind::kConv1dDepthwise, in, {&y, 1}, {&attribute, 1}, dims_of(y, w, 1));
@@ -99,7 +108,8 @@ SymTensor depthwise(Host& h, const Statement& s, const SymTensor& x) {
 void avg_pool_backward(BackwardContext& ctx) {
   SymTensor x = ctx.saved(0);
   SymTensor gx = empty_result(ctx.host, x->shape, x->dtype);
-  ctx.host.launch(OpKind::kAvgPool2dBackward, {contiguous(ctx.host, ctx.grad())}, {gx}, {static_cast<double>(ctx.node.ints[0])});
+  ctx.host.launch(OpKind::kAvgPool2dBackward, {contiguous(ctx.host, ctx.grad())}, {gx},
+                  {static_cast<double>(ctx.node.ints[0])});
   ctx.set(0, std::move(gx));
 }
 
@@ -110,7 +120,8 @@ SymTensor avg_pool(Host& h, const Statement& s, const SymTensor& x) {
     r->ints[0] = side;
     r.save(x);
   }
-  SymTensor y = empty_result(h, {x->shape[0], x->shape[1], x->shape[2] / side, x->shape[3] / side}, x->dtype);
+  SymTensor y =
+      empty_result(h, {x->shape[0], x->shape[1], x->shape[2] / side, x->shape[3] / side}, x->dtype);
   h.launch(OpKind::kAvgPool2d, {x}, {y}, {static_cast<double>(side)});
   r.attach(y);
   return y;
@@ -118,12 +129,20 @@ SymTensor avg_pool(Host& h, const Statement& s, const SymTensor& x) {
 
 }  // namespace
 
-bool run_convolution(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+bool run_convolution(Host& h, const Statement& s, std::span<SymTensor> in,
+                     std::span<SymTensor> out) {
   switch (s.function) {
-    case Function::kConv2d: out[0] = conv2d(h, s, in[0]); return true;
-    case Function::kConv1dDepthwise: out[0] = depthwise(h, s, in[0]); return true;
-    case Function::kAvgPool2d: out[0] = avg_pool(h, s, in[0]); return true;
-    default: return false;
+    case Function::kConv2d:
+      out[0] = conv2d(h, s, in[0]);
+      return true;
+    case Function::kConv1dDepthwise:
+      out[0] = depthwise(h, s, in[0]);
+      return true;
+    case Function::kAvgPool2d:
+      out[0] = avg_pool(h, s, in[0]);
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -1,5 +1,6 @@
 // The gated delta rule of Qwen3-Next as the library's plain-torch code computes it, chunk by chunk
-// (torch_chunk_gated_delta_rule of transformers 5.24), used where the optional kernels are not installed.
+// (torch_chunk_gated_delta_rule of transformers 5.24), used where the optional kernels are not
+// installed.
 
 #include <array>
 #include <cmath>
@@ -9,7 +10,8 @@
 namespace foreshard {
 namespace {
 
-// ---------------------------------------------------------------------------------------------- triangular systems
+// ----------------------------------------------------------------------------------------------
+// triangular systems
 
 SymTensor launch_solve(Host& h, const SymTensor& a, const SymTensor& b, bool upper) {
   SymTensor x = empty_result(h, b->shape, b->dtype);
@@ -27,7 +29,7 @@ void solve_backward(BackwardContext& ctx) {
     SymTensor minus = unary(h, Function::kNeg, gb);
     SymTensor product = matmul(h, minus, transpose(h, x, -1, -2));
     SymTensor lower = empty_result(h, product->shape, product->dtype);
-    h.launch(OpKind::kCopy, {product}, {lower});   // tril(-1): what lies above is never read.
+    h.launch(OpKind::kCopy, {product}, {lower});  // tril(-1): what lies above is never read.
     ctx.set(0, std::move(lower));
   }
   if (ctx.needs(1)) ctx.set(1, std::move(gb));
@@ -42,9 +44,11 @@ SymTensor solve(Host& h, const SymTensor& a, const SymTensor& b) {
   return x;
 }
 
-// ---------------------------------------------------------------------------------------------- assignment to a slice
+// ----------------------------------------------------------------------------------------------
+// assignment to a slice
 
-/// Edges: base, value; ints: dim, index. CopySlices: the gradient is copied, its slice taken out and set to zero.
+/// Edges: base, value; ints: dim, index. CopySlices: the gradient is copied, its slice taken out
+/// and set to zero.
 void assign_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   const auto dim = static_cast<int>(ctx.node.ints[0]);
@@ -60,7 +64,8 @@ void assign_backward(BackwardContext& ctx) {
 }
 
 /// base[.., index, ..] = value in place: the same storage with a new history.
-SymTensor assign(Host& h, const SymTensor& base, int dim, std::int64_t index, const SymTensor& value) {
+SymTensor assign(Host& h, const SymTensor& base, int dim, std::int64_t index,
+                 const SymTensor& value) {
   Record r(h, assign_backward, {&base, &value});
   if (r) r->ints = {dim, index};
   {
@@ -72,7 +77,8 @@ SymTensor assign(Host& h, const SymTensor& base, int dim, std::int64_t index, co
   return y;
 }
 
-// ---------------------------------------------------------------------------------------------- the rule
+// ----------------------------------------------------------------------------------------------
+// the rule
 
 struct Chunks {
   std::int64_t size, batch, heads, count;
@@ -109,14 +115,17 @@ SymTensor zeros(Host& h, const Shape& shape) {
 /// exp of the differences of cumulated decay within a chunk, zero above the diagonal.
 SymTensor pairwise_decay(Host& h, const SymTensor& cumulated, const Chunks& c) {
   SymTensor above = empty_result(h, {c.size, c.size}, DType::kBool);
-  h.launch(OpKind::kCompare, {raw_view(h, positions(h, c.size), {1, c.size}), raw_view(h, positions(h, c.size), {c.size, 1})}, {above}, {2.0});
+  h.launch(OpKind::kCompare,
+           {raw_view(h, positions(h, c.size), {1, c.size}),
+            raw_view(h, positions(h, c.size), {c.size, 1})},
+           {above}, {2.0});
   SymTensor rows = view(h, cumulated, c.of(1));
   SymTensor columns = view(h, cumulated, {c.batch, c.heads, c.count, 1, c.size});
   return exponential(h, masked_fill(h, sub(h, rows, columns), above, -INFINITY));
 }
 
 struct Operands {
-  SymTensor query, key, attention, values, cumulated_keys, decay;   ///< By chunk, dimension 2.
+  SymTensor query, key, attention, values, cumulated_keys, decay;  ///< By chunk, dimension 2.
 };
 
 /// The recurrence over chunks: state [b, h, dk, dv].
@@ -162,7 +171,8 @@ Operands prepare(Host& h, std::array<SymTensor, 5> in, const Chunks& c) {
 
 /// q, k [b, s, h, dk], v [b, s, h', dv], decay and beta [b, s, h'].
 SymTensor gated_delta_rule(Host& h, const Statement& s, std::span<SymTensor> in) {
-  const std::int64_t size = s.ints[0], length = in[0]->shape[1], heads = in[2]->shape[2], dv = in[2]->shape[3];
+  const std::int64_t size = s.ints[0], length = in[0]->shape[1], heads = in[2]->shape[2],
+                     dv = in[2]->shape[3];
   const std::int64_t padding = (size - length % size) % size, times = heads / in[0]->shape[2];
   const DType dtype = in[0]->dtype;
   std::array<SymTensor, 5> x{in[0], in[1], in[2], in[3], in[4]};
@@ -171,7 +181,8 @@ SymTensor gated_delta_rule(Host& h, const Statement& s, std::span<SymTensor> in)
   }
   for (SymTensor& t : x) t = cast(h, transpose(h, t, 1, 2), DType::kFloat32, true);
   for (std::size_t i = 0; i < 2; ++i) x[i] = l2norm(h, x[i]);
-  x[0] = unary(h, Function::kMulScalar, x[0], 1.0 / std::sqrt(static_cast<double>(in[0]->shape[3])));
+  x[0] =
+      unary(h, Function::kMulScalar, x[0], 1.0 / std::sqrt(static_cast<double>(in[0]->shape[3])));
   for (SymTensor& t : x) t = pad_end(h, t, 2, padding);
   const Chunks chunks{size, in[0]->shape[0], heads, (length + padding) / size};
   SymTensor result;
@@ -185,7 +196,8 @@ SymTensor gated_delta_rule(Host& h, const Statement& s, std::span<SymTensor> in)
 
 }  // namespace
 
-bool run_linear_attention(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+bool run_linear_attention(Host& h, const Statement& s, std::span<SymTensor> in,
+                          std::span<SymTensor> out) {
   if (s.function != Function::kGatedDeltaRule) return false;
   out[0] = gated_delta_rule(h, s, in);
   return true;

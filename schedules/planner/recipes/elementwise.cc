@@ -12,7 +12,8 @@ Shape broadcast(const Shape& a, const Shape& b) {
   Shape y = a.rank >= b.rank ? a : b;
   for (int d = 1; d <= y.rank; ++d) {
     const std::int64_t x = d <= a.rank ? a[-d] : 1, z = d <= b.rank ? b[-d] : 1;
-    if (x != z && x != 1 && z != 1) throw InternalError("element-wise function of shapes that do not broadcast");
+    if (x != z && x != 1 && z != 1)
+      throw InternalError("element-wise function of shapes that do not broadcast");
     y[-d] = x == 1 ? z : x;
   }
   return y;
@@ -22,8 +23,9 @@ DType promote(const SymTensor& a, const SymTensor& b) {
   if (a->dtype == b->dtype) return a->dtype;
   if (!is_floating(b->dtype) || b->shape.rank == 0) return a->dtype;
   if (!is_floating(a->dtype) || a->shape.rank == 0) return b->dtype;
-  return size_of(a->dtype) == size_of(b->dtype) ? DType::kFloat32
-         : size_of(a->dtype) > size_of(b->dtype) ? a->dtype : b->dtype;
+  return size_of(a->dtype) == size_of(b->dtype)  ? DType::kFloat32
+         : size_of(a->dtype) > size_of(b->dtype) ? a->dtype
+                                                 : b->dtype;
 }
 
 /// TensorIterator keeps the order of strides of its first full operand.
@@ -45,7 +47,8 @@ SymTensor result_like(Host& h, const Shape& shape, DType dtype, const SymTensor&
 }
 
 SymTensor launch_binary(Host& h, OpKind op, const SymTensor& a, const SymTensor& b) {
-  SymTensor y = result_like(h, broadcast(a->shape, b->shape), promote(a, b), a->numel >= b->numel ? a : b);
+  SymTensor y =
+      result_like(h, broadcast(a->shape, b->shape), promote(a, b), a->numel >= b->numel ? a : b);
   h.launch(op, {a, b}, {y});
   return y;
 }
@@ -53,9 +56,14 @@ SymTensor launch_binary(Host& h, OpKind op, const SymTensor& a, const SymTensor&
 /// Scalars that a function of one operand takes: one or none.
 std::size_t scalars_of(OpKind op) {
   switch (op) {
-    case OpKind::kAddScalar: case OpKind::kMulScalar: case OpKind::kPow: case OpKind::kGelu: case OpKind::kGeluBackward:
+    case OpKind::kAddScalar:
+    case OpKind::kMulScalar:
+    case OpKind::kPow:
+    case OpKind::kGelu:
+    case OpKind::kGeluBackward:
       return 1;
-    default: return 0;
+    default:
+      return 0;
   }
 }
 
@@ -83,18 +91,20 @@ void remember_shapes(Record& r, const SymTensor& a, const SymTensor& b) {
 }
 
 Shape second_shape(const AutogradNode& n) {
-  return Shape(std::span<const std::int64_t>(n.ints.data() + 1, static_cast<std::size_t>(n.ints[0])));
+  return Shape(
+      std::span<const std::int64_t>(n.ints.data() + 1, static_cast<std::size_t>(n.ints[0])));
 }
 
 /// What validate_outputs does to gradients of broadcast inputs.
 void reduce_results(BackwardContext& ctx) {
   ctx.drop_saved();
   const Shape shapes[] = {ctx.node.shape, second_shape(ctx.node)};
-  for (int i = 0; i < 2; ++i) {             // One input after the other: sum, then dtype.
+  for (int i = 0; i < 2; ++i) {  // One input after the other: sum, then dtype.
     if (!ctx.result(i)) continue;
     ctx.set(i, sum_to(ctx.host, ctx.result(i), shapes[i]));
     const AutogradNode* const next = ctx.node.edge(i).node.get();
-    if (!next || !next->backward || next->mixed_dtypes || next->dtype == ctx.result(i)->dtype) continue;
+    if (!next || !next->backward || next->mixed_dtypes || next->dtype == ctx.result(i)->dtype)
+      continue;
     ctx.set(i, ctx.host.cast(ctx.result(i), next->dtype, BufferCategory::kBackwardTemporary));
   }
 }
@@ -148,7 +158,8 @@ namespace {
 /// Which operands a function of two saves for backward.
 enum class Keeps : std::uint8_t { kNothing, kProduct, kQuotient };
 
-SymTensor binary(Host& h, OpKind op, BackwardFunction backward, Keeps keeps, const SymTensor& a, const SymTensor& b) {
+SymTensor binary(Host& h, OpKind op, BackwardFunction backward, Keeps keeps, const SymTensor& a,
+                 const SymTensor& b) {
   Record r(h, backward, {&a, &b});
   if (r) {
     remember_shapes(r, a, b);
@@ -191,14 +202,15 @@ SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y) {
   return x;
 }
 
-// ---------------------------------------------------------------------------------------------- one operand
+// ----------------------------------------------------------------------------------------------
+// one operand
 
 namespace {
 
 /// How a function of one operand goes back.
 struct UnaryRow {
   Function function;
-  OpKind forward, backward;                ///< `backward` == forward: scalar rules below.
+  OpKind forward, backward;  ///< `backward` == forward: scalar rules below.
   enum class Saves : std::uint8_t { kNothing, kInput, kResult } saves;
 };
 
@@ -218,7 +230,8 @@ constexpr UnaryRow kUnaryRows[] = {
 };
 
 const UnaryRow& unary_row(Function f) {
-  for (const UnaryRow& r : kUnaryRows) if (r.function == f) return r;
+  for (const UnaryRow& r : kUnaryRows)
+    if (r.function == f) return r;
   throw InternalError("no rule for this function of one operand");
 }
 
@@ -229,22 +242,29 @@ void unary_backward(BackwardContext& ctx) {
   const SymTensor& g = ctx.grad();
   const double value = ctx.node.floats[0];
   switch (row.function) {
-    case Function::kNeg: ctx.set(0, launch_unary(h, OpKind::kNeg, g)); return;
-    case Function::kAddScalar: ctx.set(0, g); return;
-    case Function::kMulScalar: ctx.set(0, launch_unary(h, OpKind::kMulScalar, g, value)); return;
-    case Function::kPowScalar: {            // grad * (exponent * x^(exponent - 1))
+    case Function::kNeg:
+      ctx.set(0, launch_unary(h, OpKind::kNeg, g));
+      return;
+    case Function::kAddScalar:
+      ctx.set(0, g);
+      return;
+    case Function::kMulScalar:
+      ctx.set(0, launch_unary(h, OpKind::kMulScalar, g, value));
+      return;
+    case Function::kPowScalar: {  // grad * (exponent * x^(exponent - 1))
       SymTensor p = launch_unary(h, OpKind::kPow, kept, value - 1);
       SymTensor scaled = launch_unary(h, OpKind::kMulScalar, p, value);
       ctx.set(0, launch_binary(h, OpKind::kMul, g, scaled));
       return;
     }
-    case Function::kRsqrt: {                // -0.5 * grad * result^3
+    case Function::kRsqrt: {  // -0.5 * grad * result^3
       SymTensor half = launch_unary(h, OpKind::kMulScalar, g, -0.5);
       SymTensor cube = launch_unary(h, OpKind::kPow, kept, 3);
       ctx.set(0, launch_binary(h, OpKind::kMul, half, cube));
       return;
     }
-    default: break;
+    default:
+      break;
   }
   const std::array<SymTensor, 2> operands{g, kept};
   ctx.set(0, launch_map(h, row.backward, operands, value));
@@ -266,7 +286,8 @@ SymTensor unary(Host& h, Function f, const SymTensor& x, double value) {
   return y;
 }
 
-// ---------------------------------------------------------------------------------------------- dropout, reductions
+// ----------------------------------------------------------------------------------------------
+// dropout, reductions
 
 namespace {
 
@@ -276,7 +297,8 @@ void clamp_backward(BackwardContext& ctx) {
   const SymTensor& x = ctx.saved(0);
   SymTensor zero = empty_result(h, Shape(), ctx.grad()->dtype);
   h.launch(OpKind::kFill, {}, {zero}, {0.0});
-  SymTensor above = empty_result(h, x->shape, DType::kBool), below = empty_result(h, x->shape, DType::kBool);
+  SymTensor above = empty_result(h, x->shape, DType::kBool),
+            below = empty_result(h, x->shape, DType::kBool);
   h.launch(OpKind::kCompare, {x}, {above}, {3.0, ctx.node.floats[0]});
   h.launch(OpKind::kCompare, {x}, {below}, {1.0, ctx.node.floats[1]});
   SymTensor inside = empty_result(h, x->shape, DType::kBool);
@@ -379,8 +401,10 @@ SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
   }
   Shape s;
   for (int d = 0; d < x->shape.rank; ++d) {
-    if (d != dim) s.dim[s.rank++] = x->shape[d];
-    else if (keep) s.dim[s.rank++] = 1;
+    if (d != dim)
+      s.dim[s.rank++] = x->shape[d];
+    else if (keep)
+      s.dim[s.rank++] = 1;
   }
   SymTensor y = empty_result(h, s, x->dtype);
   h.launch(OpKind::kSum, {x}, {y}, {static_cast<double>(dim)});

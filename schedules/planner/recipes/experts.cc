@@ -1,5 +1,5 @@
-// Source: transformers 5.24 integrations/moe.py (grouped_mm_experts_forward); PyTorch 2.15 aten/src/ATen/native/cuda:
-// Indexing.cu (index_put_with_sort_kernel), Sort.cpp, GroupMM.cu.
+// Source: transformers 5.24 integrations/moe.py (grouped_mm_experts_forward); PyTorch 2.15
+// aten/src/ATen/native/cuda: Indexing.cu (index_put_with_sort_kernel), Sort.cpp, GroupMM.cu.
 
 #include "schedules/planner/recipes/experts.h"
 
@@ -13,13 +13,15 @@ namespace {
 
 /// Sorting in one block up to this many keys; above, by CUB's radix sort of all 64 bits.
 constexpr std::int64_t kMostSortedInBlock = 4096;
-/// Workspace of a grouped product: pointers, shapes and strides of each group, and 512 bytes for each multiprocessor.
+/// Workspace of a grouped product: pointers, shapes and strides of each group, and 512 bytes for
+/// each multiprocessor.
 constexpr std::int64_t kGroupBytes = 60, kMultiprocessors = 132;
 
 SymTensor whole_numbers(Host& h, std::int64_t n) { return empty_result(h, {n}, DType::kInt64); }
 
 /// self.index_put_((index,), source, accumulate=True), which sorts the indices first.
-void index_put_accumulate(Host& h, const SymTensor& self, const SymTensor& index, const SymTensor& source) {
+void index_put_accumulate(Host& h, const SymTensor& self, const SymTensor& index,
+                          const SymTensor& source) {
   const std::int64_t n = index->numel;
   SymTensor linear;
   {
@@ -63,8 +65,8 @@ void sort(Host& h, const SymTensor& x, SymTensor& keys, SymTensor& order) {
   h.launch(OpKind::kSort, {x}, {keys, order});
 }
 
-void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTensor& counts, const SymTensor& c,
-                    std::array<std::int64_t, 3> dims) {
+void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTensor& counts,
+                    const SymTensor& c, std::array<std::int64_t, 3> dims) {
   SymTensor groups = empty_temporary(h, kGroupBytes * counts->numel);
   SymTensor workspace = empty_temporary(h, 512 * kMultiprocessors);
   LaunchRequest q;
@@ -78,7 +80,8 @@ void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTe
   groups.reset();
 }
 
-/// Saved: weight, counts, a. Edges: a, weight [E, n, k]. The weight's gradient is one product a group.
+/// Saved: weight, counts, a. Edges: a, weight [E, n, k]. The weight's gradient is one product a
+/// group.
 void grouped_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   SymTensor w = ctx.saved(0), counts = ctx.saved(1), a = ctx.saved(2);
@@ -99,13 +102,14 @@ void grouped_backward(BackwardContext& ctx) {
 SymTensor grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTensor& counts) {
   Record r(h, grouped_backward, {&a, &w});
   if (r) {
-    r->late_edge = 1;                      // Through weight.transpose(-2, -1).
+    r->late_edge = 1;  // Through weight.transpose(-2, -1).
     r.save(w);
     r.save(counts);
     r.save(a);
   }
   SymTensor y = empty_result(h, {a->shape[0], w->shape[1]}, a->dtype);
-  SymTensor wt = raw_view(h, w, {w->shape[0], w->shape[2], w->shape[1]}, {w->stride[0], w->stride[2], w->stride[1]}, w->offset);
+  SymTensor wt = raw_view(h, w, {w->shape[0], w->shape[2], w->shape[1]},
+                          {w->stride[0], w->stride[2], w->stride[1]}, w->offset);
   launch_grouped(h, a, wt, counts, y, {a->shape[0], w->shape[1], a->shape[1]});
   r.attach(y);
   return y;
@@ -113,12 +117,18 @@ SymTensor grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTens
 
 SymTensor activate(Host& h, std::int64_t code, const SymTensor& x) {
   switch (static_cast<Activation>(code)) {
-    case Activation::kSilu: return unary(h, Function::kSilu, x);
-    case Activation::kRelu: return unary(h, Function::kRelu, x);
-    case Activation::kTanh: return unary(h, Function::kTanh, x);
-    case Activation::kSigmoid: return unary(h, Function::kSigmoid, x);
-    case Activation::kGelu: return unary(h, Function::kGelu, x, 0);
-    default: return unary(h, Function::kGelu, x, 1);
+    case Activation::kSilu:
+      return unary(h, Function::kSilu, x);
+    case Activation::kRelu:
+      return unary(h, Function::kRelu, x);
+    case Activation::kTanh:
+      return unary(h, Function::kTanh, x);
+    case Activation::kSigmoid:
+      return unary(h, Function::kSigmoid, x);
+    case Activation::kGelu:
+      return unary(h, Function::kGelu, x, 0);
+    default:
+      return unary(h, Function::kGelu, x, 1);
   }
 }
 
@@ -156,12 +166,14 @@ SymTensor index_rows(Host& h, const SymTensor& x, const SymTensor& index) {
 
 namespace {
 
-/// Locals of the library's function, dropped in their order when it returns or is left by an exception.
+/// Locals of the library's function, dropped in their order when it returns or is left by an
+/// exception.
 struct ExpertLocals {
-  SymTensor weights, ids, keys, order, selected, sorted_weights, histogram_keys, counts, ends, out, weighted, inverse_order, sum;
+  SymTensor weights, ids, keys, order, selected, sorted_weights, histogram_keys, counts, ends, out,
+      weighted, inverse_order, sum;
   ~ExpertLocals() {
-    for (SymTensor* t : {&weights, &ids, &keys, &order, &selected, &sorted_weights, &histogram_keys, &counts, &ends, &out,
-                         &weighted, &inverse_order, &sum}) {
+    for (SymTensor* t : {&weights, &ids, &keys, &order, &selected, &sorted_weights, &histogram_keys,
+                         &counts, &ends, &out, &weighted, &inverse_order, &sum}) {
       t->reset();
     }
   }
@@ -175,7 +187,8 @@ void count_groups(Host& h, const SymTensor& sorted, std::int64_t experts, Expert
   h.launch(OpKind::kHistogram, {l.histogram_keys}, {l.counts});
   l.ends = empty_result(h, {experts}, DType::kInt32);
   empty_temporary(h, scan_scratch_bytes(experts, 4));
-  h.launch(OpKind::kCopy, {l.counts}, {l.ends});   // The kernels of ours take the counts themselves, not their sums.
+  h.launch(OpKind::kCopy, {l.counts},
+           {l.ends});  // The kernels of ours take the counts themselves, not their sums.
 }
 
 }  // namespace
@@ -183,7 +196,8 @@ void count_groups(Host& h, const SymTensor& sorted, std::int64_t experts, Expert
 SymTensor routed_experts(Host& h, const Statement& s, std::span<SymTensor> in) {
   const std::int64_t experts = s.ints[0], k = s.ints[1], tokens = in[0]->shape[0], n = tokens * k;
   const std::int64_t activation = s.ints.size() > 2 ? s.ints[2] : 0;
-  const SymTensor &up_weight = h.parameter(s.parameters[0]), &down_weight = h.parameter(s.parameters[1]);
+  const SymTensor &up_weight = h.parameter(s.parameters[0]),
+                  &down_weight = h.parameter(s.parameters[1]);
   ExpertLocals l;
   l.weights = reshape(h, in[1], {n});
   l.ids = raw_view(h, contiguous(h, in[2]), {n});

@@ -1,6 +1,7 @@
-// Linear layers with 8-bit products. Sources: torchao float8 (float8_linear.py: matmul_with_hp_or_float8_args,
-// float8_scaling_utils.py), Transformer Engine (module/linear.py, cast_transpose). A product takes its first operand by rows
-// and its second by columns, so that backward needs transposed 8-bit copies of input, weight and output gradient.
+// Linear layers with 8-bit products. Sources: torchao float8 (float8_linear.py:
+// matmul_with_hp_or_float8_args, float8_scaling_utils.py), Transformer Engine (module/linear.py,
+// cast_transpose). A product takes its first operand by rows and its second by columns, so that
+// backward needs transposed 8-bit copies of input, weight and output gradient.
 
 #include "schedules/planner/recipes/recipe.h"
 
@@ -9,9 +10,12 @@ namespace {
 
 constexpr DType kForwardDType = DType::kFloat8E4M3, kGradientDType = DType::kFloat8E5M2;
 
-bool rowwise(Float8Kind k) { return k == Float8Kind::kRowwise || k == Float8Kind::kRowwiseHighPrecision; }
+bool rowwise(Float8Kind k) {
+  return k == Float8Kind::kRowwise || k == Float8Kind::kRowwiseHighPrecision;
+}
 
-/// Casts `t`; tensor-wise scales need a pass for the largest element first, the other kinds find theirs in the cast.
+/// Casts `t`; tensor-wise scales need a pass for the largest element first, the other kinds find
+/// theirs in the cast.
 SymTensor quantize(Host& h, const SymTensor& t, DType dtype) {
   SymTensor q = h.empty(t->shape, dtype, BufferCategory::kForwardTemporary);
   if (h.config().float8 != Float8Kind::kTensorwise) {
@@ -25,8 +29,10 @@ SymTensor quantize(Host& h, const SymTensor& t, DType dtype) {
   return q;
 }
 
-/// The same values, columns first: a copy of the 8-bit tensor, or for row-wise scales a cast along the other dimension.
-SymTensor quantize_transposed(Host& h, const SymTensor& high, const SymTensor& quantized, DType dtype) {
+/// The same values, columns first: a copy of the 8-bit tensor, or for row-wise scales a cast along
+/// the other dimension.
+SymTensor quantize_transposed(Host& h, const SymTensor& high, const SymTensor& quantized,
+                              DType dtype) {
   SymTensor q = h.empty({high->shape[1], high->shape[0]}, dtype, BufferCategory::kForwardTemporary);
   const bool copy = quantized && !rowwise(h.config().float8);
   h.launch(OpKind::kQuantizeFp8, {copy ? quantized : high}, {q});
@@ -46,8 +52,8 @@ BothLayouts cast_transpose(Host& h, const SymTensor& t, DType dtype) {
 }
 
 /// c[m, n] in the compute dtype.
-SymTensor scaled_product(Host& h, const SymTensor& a, const SymTensor& b, std::int64_t m, std::int64_t n, std::int64_t k,
-                         DType result, bool weight_gradient) {
+SymTensor scaled_product(Host& h, const SymTensor& a, const SymTensor& b, std::int64_t m,
+                         std::int64_t n, std::int64_t k, DType result, bool weight_gradient) {
   SymTensor c = empty_result(h, {m, n}, result);
   blas_workspace(h, true);
   LaunchRequest q;
@@ -68,10 +74,11 @@ SymTensor as_rows(Host& h, const SymTensor& x) {
   return raw_view(h, c, {c->numel / c->shape[-1], c->shape[-1]});
 }
 
-SymTensor weight_gradient(Host& h, Float8Kind kind, const SymTensor& g, const SymTensor& by_rows, SymTensor& by_columns,
-                          const SymTensor& x) {
+SymTensor weight_gradient(Host& h, Float8Kind kind, const SymTensor& g, const SymTensor& by_rows,
+                          SymTensor& by_columns, const SymTensor& x) {
   const std::int64_t m = g->shape[0], n = g->shape[1];
-  if (kind == Float8Kind::kDelayed) return scaled_product(h, by_columns, x, n, x->shape[0], m, g->dtype, true);
+  if (kind == Float8Kind::kDelayed)
+    return scaled_product(h, by_columns, x, n, x->shape[0], m, g->dtype, true);
   const SymTensor rows = as_rows(h, x);
   const std::int64_t k = rows->shape[1];
   if (kind != Float8Kind::kRowwiseHighPrecision) {
@@ -91,8 +98,8 @@ SymTensor weight_gradient(Host& h, Float8Kind kind, const SymTensor& g, const Sy
   return gw;
 }
 
-/// Edges: x, weight. Saved: weight (if x needs a gradient), x (if weight does), or their 8-bit columns [in, tokens] and
-/// [in, out].
+/// Edges: x, weight. Saved: weight (if x needs a gradient), x (if weight does), or their 8-bit
+/// columns [in, tokens] and [in, out].
 void float8_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   const Float8Kind kind = h.config().float8;
@@ -112,7 +119,8 @@ void float8_backward(BackwardContext& ctx) {
   if (ctx.needs(1)) ctx.set(1, weight_gradient(h, kind, g, by_rows, by_columns, x));
   by_columns.reset();
   if (ctx.needs(0)) {
-    const SymTensor wt = kind == Float8Kind::kDelayed ? w : quantize_transposed(h, w, {}, kForwardDType);
+    const SymTensor wt =
+        kind == Float8Kind::kDelayed ? w : quantize_transposed(h, w, {}, kForwardDType);
     SymTensor gx = scaled_product(h, by_rows, wt, m, wt->shape[0], n, g->dtype, false);
     ctx.set(0, ctx.node.shape.rank == 2 ? std::move(gx) : raw_view(h, gx, ctx.node.shape));
   }
@@ -122,7 +130,8 @@ void float8_backward(BackwardContext& ctx) {
 
 bool float8_applies(Host& h, const SymTensor& weight) {
   if (h.config().float8 == Float8Kind::kNone || weight->shape.rank != 2) return false;
-  if (weight->shape[0] % 16 != 0 || weight->shape[1] % 16 != 0) return false;   // Products take multiples of 16.
+  if (weight->shape[0] % 16 != 0 || weight->shape[1] % 16 != 0)
+    return false;  // Products take multiples of 16.
   const std::string& here = h.program().program().scopes[h.scope().value];
   for (const ModuleId b : h.model().roles.blocks) {
     const std::string& block = h.model().at(b).name;
@@ -134,7 +143,8 @@ bool float8_applies(Host& h, const SymTensor& weight) {
   return false;
 }
 
-SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias) {
+SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight,
+                        const SymTensor& bias) {
   const std::int64_t out = weight->shape[0];
   Shape shape = x->shape;
   shape[-1] = out;

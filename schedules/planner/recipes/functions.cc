@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "schedules/planner/host/host_refusal.h"
-#include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/masks.h"
+#include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/recipes.h"
 #include "schedules/planner/recipes/special.h"
 
@@ -18,15 +18,20 @@ struct Call {
   const Statement& s;
   std::span<SymTensor> in, out;
 
-  std::int64_t i(std::size_t k, std::int64_t fallback = 0) const { return k < s.ints.size() ? s.ints[k] : fallback; }
-  double f(std::size_t k, double fallback = 0) const { return k < s.floats.size() ? s.floats[k] : fallback; }
+  std::int64_t i(std::size_t k, std::int64_t fallback = 0) const {
+    return k < s.ints.size() ? s.ints[k] : fallback;
+  }
+  double f(std::size_t k, double fallback = 0) const {
+    return k < s.floats.size() ? s.floats[k] : fallback;
+  }
   int dim(std::size_t k) const { return static_cast<int>(i(k)); }
   SymTensor parameter(std::size_t k) const {
     if (k >= s.parameters.size()) return {};
     const SymTensor& p = h.parameter(s.parameters[k]);
     const ParameterDef& def = h.model().at(s.parameters[k]);
     if (!p || p->shape != Shape(std::span<const std::int64_t>(def.shape))) {
-      throw HostRefusal(def.name, "is used while it is sharded", "wrap a module whose forward runs");
+      throw HostRefusal(def.name, "is used while it is sharded",
+                        "wrap a module whose forward runs");
     }
     return p;
   }
@@ -39,8 +44,10 @@ Shape target_shape(const SymTensor& x, std::span<const std::int64_t> ints) {
   int open = -1;
   for (int d = 0; d < s.rank; ++d) {
     if (s[d] == 0 && d < x->shape.rank) s[d] = x->shape[d];
-    if (s[d] == -1) open = d;
-    else known *= s[d];
+    if (s[d] == -1)
+      open = d;
+    else
+      known *= s[d];
   }
   if (open >= 0) s[open] = known > 0 ? x->numel / known : 0;
   return s;
@@ -61,7 +68,8 @@ void do_chunk(const Call& c) {
   split(c.h, c.in[0], dim, std::span<const std::int64_t>(sizes.data(), c.out.size()), c.out);
 }
 
-/// q, k, v as [b, s, heads * d]: split into heads, attend, put together (ints: heads, kv heads, causal).
+/// q, k, v as [b, s, heads * d]: split into heads, attend, put together (ints: heads, kv heads,
+/// causal).
 SymTensor packed_attention(const Call& c) {
   Host& h = c.h;
   const auto heads = [&](const SymTensor& t, std::int64_t n) {
@@ -78,9 +86,7 @@ SymTensor packed_attention(const Call& c) {
   return reshape(h, t, {b, s, width});
 }
 
-SymTensor buffer(const Call& c, std::int64_t index) {
-  return c.h.buffer(c.module, index);
-}
+SymTensor buffer(const Call& c, std::int64_t index) { return c.h.buffer(c.module, index); }
 
 SymTensor repeat_kv(const Call& c) {
   const SymTensor& x = c.in[0];
@@ -132,69 +138,129 @@ SymTensor single(const Call& c) {
   const std::span<SymTensor> in = c.in;
   switch (c.s.function) {
     case Function::kLinear:
-      if (in.size() > 1) return autocast_linear(h, in[0], in[1], in.size() > 2 ? in[2] : SymTensor());
+      if (in.size() > 1)
+        return autocast_linear(h, in[0], in[1], in.size() > 2 ? in[2] : SymTensor());
       return autocast_linear(h, in[0], c.parameter(0), c.parameter(1));
-    case Function::kConv1D: return conv1d_linear(h, in[0], c.parameter(0), c.parameter(1));
-    case Function::kEmbedding: return embedding(h, in[0], c.parameter(0));
-    case Function::kLayerNorm: return layer_norm(h, autocast_float(h, in[0]), c.parameter(0), c.parameter(1), c.f(0, 1e-5));
-    case Function::kRmsNorm: return rms_norm(h, autocast_float(h, in[0]), c.parameter(0), c.f(0, 1e-5));
+    case Function::kConv1D:
+      return conv1d_linear(h, in[0], c.parameter(0), c.parameter(1));
+    case Function::kEmbedding:
+      return embedding(h, in[0], c.parameter(0));
+    case Function::kLayerNorm:
+      return layer_norm(h, autocast_float(h, in[0]), c.parameter(0), c.parameter(1), c.f(0, 1e-5));
+    case Function::kRmsNorm:
+      return rms_norm(h, autocast_float(h, in[0]), c.parameter(0), c.f(0, 1e-5));
     case Function::kAttention:
-      return autocast_attention(h, in[0], in[1], in[2], in.size() > 3 ? in[3] : SymTensor(), c.i(0) != 0, c.f(0), c.f(1));
-    case Function::kPackedAttention: return packed_attention(c);
-    case Function::kAdd: return add(h, in[0], in[1]);
-    case Function::kSub: return sub(h, in[0], in[1]);
-    case Function::kMul: return mul(h, in[0], in[1]);
-    case Function::kDiv: return div(h, in[0], in[1]);
-    case Function::kNeg: case Function::kAddScalar: case Function::kMulScalar: case Function::kPowScalar:
-    case Function::kRsqrt: case Function::kSilu: case Function::kRelu: case Function::kSigmoid: case Function::kTanh:
-    case Function::kExp: case Function::kSoftplus:
+      return autocast_attention(h, in[0], in[1], in[2], in.size() > 3 ? in[3] : SymTensor(),
+                                c.i(0) != 0, c.f(0), c.f(1));
+    case Function::kPackedAttention:
+      return packed_attention(c);
+    case Function::kAdd:
+      return add(h, in[0], in[1]);
+    case Function::kSub:
+      return sub(h, in[0], in[1]);
+    case Function::kMul:
+      return mul(h, in[0], in[1]);
+    case Function::kDiv:
+      return div(h, in[0], in[1]);
+    case Function::kNeg:
+    case Function::kAddScalar:
+    case Function::kMulScalar:
+    case Function::kPowScalar:
+    case Function::kRsqrt:
+    case Function::kSilu:
+    case Function::kRelu:
+    case Function::kSigmoid:
+    case Function::kTanh:
+    case Function::kExp:
+    case Function::kSoftplus:
       return unary(h, c.s.function, in[0], c.f(0));
-    case Function::kClamp: return clamp(h, in[0], c.f(0), c.f(1));
-    case Function::kFusedLinearCrossEntropy: return fused_linear_cross_entropy(h, in[0], in[1], c.parameter(0));
-    case Function::kGelu: return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
-    case Function::kMeanLast: return mean_last(h, in[0]);
-    case Function::kVectorNorm: return vector_norm(h, in[0], c.f(0));
-    case Function::kSumDim: return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
-    case Function::kSoftmax: return softmax(h, in[0], c.i(0) != 0 ? in[0]->dtype : c.s.dtype);
-    case Function::kDropout: return dropout(h, in[0], c.f(0));
-    case Function::kMatmul: return matmul(h, in[0], in[1]);
-    case Function::kCast: return do_cast(c);
-    case Function::kView: return view(h, in[0], target_shape(in[0], c.s.ints));
-    case Function::kReshape: return reshape(h, in[0], target_shape(in[0], c.s.ints));
-    case Function::kViewLike: return view(h, in[0], in[1]->shape);
-    case Function::kTranspose: return transpose_of(c);
-    case Function::kContiguous: return contiguous(h, in[0]);
-    case Function::kPad: return pad_end(h, in[0], c.dim(0), c.i(1));
-    case Function::kExpand: return expand(h, in[0], Shape(std::span<const std::int64_t>(c.s.ints)));
-    case Function::kExpandLike: return expand_like(c);
-    case Function::kUnsqueeze: return unsqueeze(c);
-    case Function::kSlice: return slice(h, in[0], c.dim(0), c.i(1), c.i(2, -1), c.i(3, 1));
-    case Function::kSliceLike: return cut_like(c);
-    case Function::kSelect: return select(h, in[0], c.dim(0), c.i(1));
-    case Function::kCat: return cat(h, in, c.dim(0));
-    case Function::kDetach: return h.detach(in[0]);
-    case Function::kParameter: return c.parameter(0);
-    case Function::kAddParameter: return add(h, in[0], sum_all(h, c.parameter(0)));
-    case Function::kBuffer: return buffer(c, c.i(0));
-    case Function::kAddBuffer: return add(h, in[0], buffer(c, c.i(0)));
-    case Function::kArange: return arange(c);
-    case Function::kPositionIds: return position_ids(h, in[0]->shape[1]);
-    case Function::kRepeatKv: return repeat_kv(c);
-    case Function::kExperts: return dense_experts(h, in[0], c.parameter(0), c.parameter(1), c.parameter(2));
+    case Function::kClamp:
+      return clamp(h, in[0], c.f(0), c.f(1));
+    case Function::kFusedLinearCrossEntropy:
+      return fused_linear_cross_entropy(h, in[0], in[1], c.parameter(0));
+    case Function::kGelu:
+      return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
+    case Function::kMeanLast:
+      return mean_last(h, in[0]);
+    case Function::kVectorNorm:
+      return vector_norm(h, in[0], c.f(0));
+    case Function::kSumDim:
+      return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
+    case Function::kSoftmax:
+      return softmax(h, in[0], c.i(0) != 0 ? in[0]->dtype : c.s.dtype);
+    case Function::kDropout:
+      return dropout(h, in[0], c.f(0));
+    case Function::kMatmul:
+      return matmul(h, in[0], in[1]);
+    case Function::kCast:
+      return do_cast(c);
+    case Function::kView:
+      return view(h, in[0], target_shape(in[0], c.s.ints));
+    case Function::kReshape:
+      return reshape(h, in[0], target_shape(in[0], c.s.ints));
+    case Function::kViewLike:
+      return view(h, in[0], in[1]->shape);
+    case Function::kTranspose:
+      return transpose_of(c);
+    case Function::kContiguous:
+      return contiguous(h, in[0]);
+    case Function::kPad:
+      return pad_end(h, in[0], c.dim(0), c.i(1));
+    case Function::kExpand:
+      return expand(h, in[0], Shape(std::span<const std::int64_t>(c.s.ints)));
+    case Function::kExpandLike:
+      return expand_like(c);
+    case Function::kUnsqueeze:
+      return unsqueeze(c);
+    case Function::kSlice:
+      return slice(h, in[0], c.dim(0), c.i(1), c.i(2, -1), c.i(3, 1));
+    case Function::kSliceLike:
+      return cut_like(c);
+    case Function::kSelect:
+      return select(h, in[0], c.dim(0), c.i(1));
+    case Function::kCat:
+      return cat(h, in, c.dim(0));
+    case Function::kDetach:
+      return h.detach(in[0]);
+    case Function::kParameter:
+      return c.parameter(0);
+    case Function::kAddParameter:
+      return add(h, in[0], sum_all(h, c.parameter(0)));
+    case Function::kBuffer:
+      return buffer(c, c.i(0));
+    case Function::kAddBuffer:
+      return add(h, in[0], buffer(c, c.i(0)));
+    case Function::kArange:
+      return arange(c);
+    case Function::kPositionIds:
+      return position_ids(h, in[0]->shape[1]);
+    case Function::kRepeatKv:
+      return repeat_kv(c);
+    case Function::kExperts:
+      return dense_experts(h, in[0], c.parameter(0), c.parameter(1), c.parameter(2));
     default:
-      throw InputError(Issue{"", c.module.name, "function '" + std::string(name_of(c.s.function)) + "' cannot be planned yet",
-                             "models without it"});
+      throw InputError(
+          Issue{"", c.module.name,
+                "function '" + std::string(name_of(c.s.function)) + "' cannot be planned yet",
+                "models without it"});
   }
 }
 
 }  // namespace
 
-void run_function(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+void run_function(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in,
+                  std::span<SymTensor> out) {
   const Call c{host, module, s, in, out};
   switch (s.function) {
-    case Function::kSplit: do_split(c); return;
-    case Function::kChunk: do_chunk(c); return;
-    case Function::kAssign: std::copy(in.begin(), in.end(), out.begin()); return;
+    case Function::kSplit:
+      do_split(c);
+      return;
+    case Function::kChunk:
+      do_chunk(c);
+      return;
+    case Function::kAssign:
+      std::copy(in.begin(), in.end(), out.begin());
+      return;
     default:
       if (run_special(host, module, s, in, out)) return;
       out[0] = single(c);

@@ -1,4 +1,5 @@
-// Source: Liger-Kernel src/liger_kernel/ops/fused_linear_cross_entropy.py (one buffer of logits for all chunks).
+// Source: Liger-Kernel src/liger_kernel/ops/fused_linear_cross_entropy.py (one buffer of logits for
+// all chunks).
 
 #include <algorithm>
 #include <array>
@@ -43,7 +44,8 @@ void product_into(Host& h, const SymTensor& a, const SymTensor& b, const SymTens
   q.op = adds ? OpKind::kMatmulBias : OpKind::kMatmul;
   q.inputs = std::span<const SymTensor>(in).subspan(adds ? 0 : 1);
   q.outputs = {&c, 1};
-  q.dims = {c->shape[0], c->shape[1], a->shape[1], 1, adds ? 1 : 0, 0};   // Adding: a weight gradient.
+  q.dims = {c->shape[0], c->shape[1],  a->shape[1],
+            1,           adds ? 1 : 0, 0};  // Adding: a weight gradient.
   h.launch(q);
 }
 
@@ -63,14 +65,18 @@ void count_targets(Host& h, const SymTensor& targets, SymTensor& mask) {
 
 }  // namespace
 
-SymTensor fused_linear_cross_entropy(Host& h, const SymTensor& x_in, const SymTensor& targets_in, const SymTensor& weight) {
-  const std::int64_t width = x_in->shape[-1], tokens = x_in->numel / width, classes = weight->shape[0];
+SymTensor fused_linear_cross_entropy(Host& h, const SymTensor& x_in, const SymTensor& targets_in,
+                                     const SymTensor& weight) {
+  const std::int64_t width = x_in->shape[-1], tokens = x_in->numel / width,
+                     classes = weight->shape[0];
   Record r(h, fused_backward, {&x_in, &weight});
   const NoGradGuard no_grad(h);
-  const SymTensor x = raw_view(h, x_in, {tokens, width}), targets = raw_view(h, targets_in, {tokens});
+  const SymTensor x = raw_view(h, x_in, {tokens, width}),
+                  targets = raw_view(h, targets_in, {tokens});
   // As many tokens a chunk as make its logits about as large as x, in powers of two.
   const std::int64_t parts = div_up(classes, width);
-  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(div_up(tokens, parts))));
+  const auto power =
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(div_up(tokens, parts))));
   const std::int64_t chunk = std::min(power, tokens);
   SymTensor gx = zeros(h, {tokens, width}, x->dtype);
   SymTensor gw = r.needs(1) ? zeros(h, weight->shape, weight->dtype) : SymTensor();
@@ -81,8 +87,8 @@ SymTensor fused_linear_cross_entropy(Host& h, const SymTensor& x_in, const SymTe
     const std::int64_t n = std::min(chunk, tokens - from);
     const SymTensor part = rows_of(h, x, from, n), logits = rows_of(h, storage, 0, n);
     product_into(h, part, transposed(h, weight), logits, false);
-    h.launch(OpKind::kFusedCrossEntropy, {logits, rows_of(h, targets, from, n)}, {logits, rows_of(h, losses, from, n)},
-             {1.0 / static_cast<double>(tokens)});
+    h.launch(OpKind::kFusedCrossEntropy, {logits, rows_of(h, targets, from, n)},
+             {logits, rows_of(h, losses, from, n)}, {1.0 / static_cast<double>(tokens)});
     product_into(h, logits, weight, rows_of(h, gx, from, n), false);
     if (gw) product_into(h, transposed(h, logits), part, gw, true);
   }

@@ -8,11 +8,14 @@
 namespace foreshard {
 namespace {
 
-/// embedding_dense_backward sorts the indices above this many (aten/src/ATen/native/cuda/Embedding.cu).
+/// embedding_dense_backward sorts the indices above this many
+/// (aten/src/ATen/native/cuda/Embedding.cu).
 constexpr std::int64_t kMostUnsorted = 3072;
 
-/// Gradient rows by sorting: segments of equal indices, each split in parts of ten rows (embedding_backward_cuda_kernel).
-SymTensor sorted_embedding_gradient(Host& h, const SymTensor& g, const SymTensor& indices, std::int64_t rows, std::int64_t width) {
+/// Gradient rows by sorting: segments of equal indices, each split in parts of ten rows
+/// (embedding_backward_cuda_kernel).
+SymTensor sorted_embedding_gradient(Host& h, const SymTensor& g, const SymTensor& indices,
+                                    std::int64_t rows, std::int64_t width) {
   const std::int64_t n = indices->numel;
   SymTensor sorted = empty_temporary(h, 8 * n), original = empty_temporary(h, 8 * n);
   {
@@ -29,7 +32,8 @@ SymTensor sorted_embedding_gradient(Host& h, const SymTensor& g, const SymTensor
     scratch.reset();
   }
   const std::int64_t most_segments = std::min(n, rows);
-  SymTensor partial_sizes = empty_temporary(h, 8 * most_segments), partial_offsets = empty_temporary(h, 8 * most_segments);
+  SymTensor partial_sizes = empty_temporary(h, 8 * most_segments),
+            partial_offsets = empty_temporary(h, 8 * most_segments);
   empty_temporary(h, scan_scratch_bytes(most_segments, 8));
   SymTensor partial_count = empty_temporary(h, 8);
   const std::int64_t parts = n / 10 + most_segments;

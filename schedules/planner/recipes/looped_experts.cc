@@ -41,7 +41,8 @@ void index_add_backward(BackwardContext& ctx) {
 }
 
 /// The same storage with a new history.
-SymTensor index_add_in_place(Host& h, const SymTensor& self, const SymTensor& index, const SymTensor& source) {
+SymTensor index_add_in_place(Host& h, const SymTensor& self, const SymTensor& index,
+                             const SymTensor& source) {
   Record r(h, index_add_backward, {&self, &source});
   if (r) {
     r.save(index);
@@ -55,12 +56,18 @@ SymTensor index_add_in_place(Host& h, const SymTensor& self, const SymTensor& in
 
 SymTensor activation(Host& h, std::int64_t code, const SymTensor& x) {
   switch (static_cast<Activation>(code)) {
-    case Activation::kSilu: return unary(h, Function::kSilu, x);
-    case Activation::kRelu: return unary(h, Function::kRelu, x);
-    case Activation::kTanh: return unary(h, Function::kTanh, x);
-    case Activation::kSigmoid: return unary(h, Function::kSigmoid, x);
-    case Activation::kGelu: return unary(h, Function::kGelu, x, 0);
-    default: return unary(h, Function::kGelu, x, 1);
+    case Activation::kSilu:
+      return unary(h, Function::kSilu, x);
+    case Activation::kRelu:
+      return unary(h, Function::kRelu, x);
+    case Activation::kTanh:
+      return unary(h, Function::kTanh, x);
+    case Activation::kSigmoid:
+      return unary(h, Function::kSigmoid, x);
+    case Activation::kGelu:
+      return unary(h, Function::kGelu, x, 0);
+    default:
+      return unary(h, Function::kGelu, x, 1);
   }
 }
 
@@ -79,7 +86,8 @@ Share share_of(Host& h, const SymTensor& mask, std::int64_t size) {
 }  // namespace
 
 SymTensor looped_experts(Host& h, const Statement& s, std::span<SymTensor> in) {
-  const std::int64_t experts = s.ints[0], k = s.ints[1], tokens = in[0]->shape[0], hidden = in[0]->shape[1];
+  const std::int64_t experts = s.ints[0], k = s.ints[1], tokens = in[0]->shape[0],
+                     hidden = in[0]->shape[1];
   const auto weight = [&](std::size_t i, std::int64_t expert) {
     const SymTensor& w = h.parameter(s.parameters[i]);
     return select(h, view(h, w, {experts, w->shape[0] / experts, hidden}), 0, expert);
@@ -92,7 +100,8 @@ SymTensor looped_experts(Host& h, const Statement& s, std::span<SymTensor> in) {
     const Share share = share_of(h, mask, tokens * k / experts);
     SymTensor v1 = weight(1, e), w1 = weight(0, e), w2 = weight(2, e);
     SymTensor x = index_rows(h, in[0], share.token);
-    SymTensor gate = matmul(h, x, transpose(h, w1, 0, 1)), up = matmul(h, x, transpose(h, v1, 0, 1));
+    SymTensor gate = matmul(h, x, transpose(h, w1, 0, 1)),
+              up = matmul(h, x, transpose(h, v1, 0, 1));
     x.reset();
     gate = activation(h, s.ints.size() > 2 ? s.ints[2] : 0, gate);
     SymTensor down = matmul(h, mul(h, gate, up), w2);

@@ -18,7 +18,8 @@ void nll_backward(BackwardContext& ctx) {
   SymTensor self = ctx.saved(0), target = ctx.saved(1), total = ctx.saved(2);
   SymTensor gx = empty_result(h, self->shape, self->dtype);
   h.launch(OpKind::kFill, {}, {gx}, {0.0});
-  h.launch(OpKind::kNllLossBackward, {ctx.grad(), target, total}, {gx}, {static_cast<double>(ctx.node.ints[0])});
+  h.launch(OpKind::kNllLossBackward, {ctx.grad(), target, total}, {gx},
+           {static_cast<double>(ctx.node.ints[0])});
   ctx.set(0, std::move(gx));
 }
 
@@ -38,7 +39,8 @@ void mean_all_backward(BackwardContext& ctx) {
   const std::array<std::int64_t, kMaxRank> stride{};
   SymTensor wide = raw_view(ctx.host, ctx.grad(), ctx.node.shape, stride, ctx.grad()->offset);
   SymTensor gx = empty_result(ctx.host, ctx.node.shape, ctx.grad()->dtype);
-  ctx.host.launch(OpKind::kMulScalar, {wide}, {gx}, {1.0 / static_cast<double>(ctx.node.shape.numel())});
+  ctx.host.launch(OpKind::kMulScalar, {wide}, {gx},
+                  {1.0 / static_cast<double>(ctx.node.shape.numel())});
   ctx.set(0, std::move(gx));
 }
 
@@ -54,7 +56,8 @@ SymTensor mean_square(Host& h, const SymTensor& x) {
   return y;
 }
 
-SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets, LossReduction reduction) {
+SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets,
+                        LossReduction reduction) {
   SymTensor log_probabilities;
   {
     Record r(h, log_softmax_backward, {&logits});
@@ -71,7 +74,8 @@ SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targe
   }
   SymTensor loss = empty_result(h, Shape(), logits->dtype);
   SymTensor total = empty_result(h, Shape(), logits->dtype);
-  h.launch(OpKind::kNllLoss, {log_probabilities, targets}, {loss, total}, {static_cast<double>(reduction)});
+  h.launch(OpKind::kNllLoss, {log_probabilities, targets}, {loss, total},
+           {static_cast<double>(reduction)});
   r.attach(loss);
   if (r) r.save_output(total);
   return loss;

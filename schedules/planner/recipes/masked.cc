@@ -1,5 +1,5 @@
-// Masks as values: filling, scattering image rows into a sequence, relative position bias (T5), masks over image tiles
-// (Llama 3.2 Vision).
+// Masks as values: filling, scattering image rows into a sequence, relative position bias (T5),
+// masks over image tiles (Llama 3.2 Vision).
 
 #include <array>
 
@@ -18,7 +18,8 @@ void masked_fill_backward(BackwardContext& ctx) {
   ctx.set(0, std::move(y));
 }
 
-// ---------------------------------------------------------------------------------------------- image rows
+// ----------------------------------------------------------------------------------------------
+// image rows
 
 /// Saved: mask [b, s, 1]. Edges: x, source; node.shape: the source's.
 void masked_scatter_backward(BackwardContext& ctx) {
@@ -37,9 +38,11 @@ void masked_scatter_backward(BackwardContext& ctx) {
   }
 }
 
-/// x.masked_scatter((ids == token).unsqueeze(-1), source). The kernel needs a dense mask and its prefix sums
-/// (aten/src/ATen/native/cuda/IndexKernel.cpp). The library counts the image tokens first, for which the host waits.
-SymTensor masked_scatter(Host& h, const Statement& s, const SymTensor& x, const SymTensor& ids, const SymTensor& source) {
+/// x.masked_scatter((ids == token).unsqueeze(-1), source). The kernel needs a dense mask and its
+/// prefix sums (aten/src/ATen/native/cuda/IndexKernel.cpp). The library counts the image tokens
+/// first, for which the host waits.
+SymTensor masked_scatter(Host& h, const Statement& s, const SymTensor& x, const SymTensor& ids,
+                         const SymTensor& source) {
   SymTensor mask;
   {
     const NoGradGuard no_grad(h);
@@ -57,7 +60,8 @@ SymTensor masked_scatter(Host& h, const Statement& s, const SymTensor& x, const 
   }
   SymTensor y = empty_result(h, x->shape, x->dtype);
   {
-    SymTensor dense = empty_temporary(h, x->numel), sums = empty_temporary(h, x->numel * size_of(DType::kInt64));
+    SymTensor dense = empty_temporary(h, x->numel),
+              sums = empty_temporary(h, x->numel * size_of(DType::kInt64));
     LaunchRequest q;
     const std::array<SymTensor, 3> operands{x, mask, source};
     q.op = OpKind::kMaskedScatter;
@@ -70,21 +74,29 @@ SymTensor masked_scatter(Host& h, const Statement& s, const SymTensor& x, const 
   return y;
 }
 
-// ---------------------------------------------------------------------------------------------- relative positions
+// ----------------------------------------------------------------------------------------------
+// relative positions
 
-/// T5Attention.compute_bias: buckets of all distances, then an embedding; about fifteen small kernels on [s, t] integers.
+/// T5Attention.compute_bias: buckets of all distances, then an embedding; about fifteen small
+/// kernels on [s, t] integers.
 SymTensor relative_bias(Host& h, const Statement& s, std::span<SymTensor> in) {
   const std::int64_t rows = in[0]->shape[1], columns = in.back()->shape[1];
   SymTensor bucket;
   {
     const NoGradGuard no_grad(h);
     SymTensor distance = empty_result(h, {rows, columns}, DType::kInt64);
-    h.launch(OpKind::kSub, {raw_view(h, positions(h, columns), {1, columns}), raw_view(h, positions(h, rows), {rows, 1})}, {distance});
-    SymTensor magnitude = empty_temporary(h, distance->bytes()), near = empty_temporary(h, distance->numel);
+    h.launch(OpKind::kSub,
+             {raw_view(h, positions(h, columns), {1, columns}),
+              raw_view(h, positions(h, rows), {rows, 1})},
+             {distance});
+    SymTensor magnitude = empty_temporary(h, distance->bytes()),
+              near = empty_temporary(h, distance->numel);
     SymTensor far = empty_temporary(h, distance->bytes());
     bucket = empty_result(h, {rows, columns}, DType::kInt64);
     LaunchRequest q;
-    const std::array<double, 3> attributes{static_cast<double>(s.ints[0]), static_cast<double>(s.ints[1]), static_cast<double>(s.ints[2])};
+    const std::array<double, 3> attributes{static_cast<double>(s.ints[0]),
+                                           static_cast<double>(s.ints[1]),
+                                           static_cast<double>(s.ints[2])};
     q.op = OpKind::kRelativeBucket;
     q.inputs = {&distance, 1};
     q.outputs = {&bucket, 1};
@@ -94,7 +106,7 @@ SymTensor relative_bias(Host& h, const Statement& s, std::span<SymTensor> in) {
   }
   SymTensor values = embedding(h, bucket, h.parameter(s.parameters[0]));
   bucket.reset();
-  SymTensor by_head = transpose(h, transpose(h, values, 0, 2), 1, 2);   // permute(2, 0, 1)
+  SymTensor by_head = transpose(h, transpose(h, values, 0, 2), 1, 2);  // permute(2, 0, 1)
   return view(h, by_head, {1, by_head->shape[0], rows, columns});
 }
 
@@ -106,18 +118,22 @@ void where_backward(BackwardContext& ctx) {
   ctx.set(0, std::move(y));
 }
 
-/// create_position_bias_mask of the library's SDPA: the bias, lowest where a causal mask hides, contiguous.
+/// create_position_bias_mask of the library's SDPA: the bias, lowest where a causal mask hides,
+/// contiguous.
 SymTensor position_mask(Host& h, const Statement& s, const SymTensor& bias) {
   if (s.ints[0] == 0) return contiguous(h, bias);
   const std::int64_t rows = bias->shape[2], columns = bias->shape[3];
   SymTensor seen = empty_result(h, {1, 1, rows, columns}, DType::kBool);
-  h.launch(OpKind::kCompare, {raw_view(h, positions(h, rows), {rows, 1}), raw_view(h, positions(h, columns), {1, columns})}, {seen}, {3.0});
+  h.launch(OpKind::kCompare,
+           {raw_view(h, positions(h, rows), {rows, 1}),
+            raw_view(h, positions(h, columns), {1, columns})},
+           {seen}, {3.0});
   SymTensor hidden;
   {
     Record r(h, where_backward, {&bias});
     if (r) r.save(seen);
     hidden = empty_result(h, bias->shape, bias->dtype);
-    hidden->stride = bias->stride;         // Dense in the order of the bias.
+    hidden->stride = bias->stride;  // Dense in the order of the bias.
     h.launch(OpKind::kWhere, {seen, bias}, {hidden}, {kLowest});
     r.attach(hidden);
   }
@@ -130,34 +146,42 @@ SymTensor zero_bias(Host& h, const Statement& s, const SymTensor& x, const SymTe
   return zeros;
 }
 
-// ---------------------------------------------------------------------------------------------- tiles of images
+// ----------------------------------------------------------------------------------------------
+// tiles of images
 
-/// _prepare_aspect_ratio_attention_mask: lowest between places that are padding or of tiles that are not there.
+/// _prepare_aspect_ratio_attention_mask: lowest between places that are padding or of tiles that
+/// are not there.
 SymTensor tile_mask(Host& h, const Statement& s, const SymTensor& tiles, const SymTensor& x) {
-  const std::int64_t b = tiles->shape[0], t = tiles->shape[1], patches = s.ints[0], length = s.ints[1];
+  const std::int64_t b = tiles->shape[0], t = tiles->shape[1], patches = s.ints[0],
+                     length = s.ints[1];
   SymTensor there = empty_result(h, {b, t, 1, 1}, x->dtype);
   h.launch(OpKind::kCopy, {raw_view(h, tiles, {b, t, 1, 1})}, {there});
   SymTensor mask = empty_result(h, {b, t, length, 1}, x->dtype);
   h.launch(OpKind::kCopy, {raw_view(h, there, {b, t, length, 1}, {t, 1, 0, 0}, 0)}, {mask});
   if (length > patches) {
-    h.launch(OpKind::kFill, {}, {raw_view(h, mask, {b, t, length - patches, 1}, mask->stride, patches)}, {0.0});
+    h.launch(OpKind::kFill, {},
+             {raw_view(h, mask, {b, t, length - patches, 1}, mask->stride, patches)}, {0.0});
   }
   SymTensor away = empty_result(h, {b, t * length, 1}, x->dtype);
-  h.launch(OpKind::kCompare, {raw_view(h, mask, {b, t * length, 1})}, {away}, {4.0, 0.0});   // 1 - mask
+  h.launch(OpKind::kCompare, {raw_view(h, mask, {b, t * length, 1})}, {away},
+           {4.0, 0.0});  // 1 - mask
   SymTensor both = matmul(h, away, transpose(h, away, 1, 2));
   SymTensor result = unary(h, Function::kMulScalar, both, kLowest);
   return raw_view(h, result, {b, 1, t * length, t * length});
 }
 
-/// _prepare_cross_attention_mask: which patches each token sees; rows that see none are given zeros and taken out later.
+/// _prepare_cross_attention_mask: which patches each token sees; rows that see none are given zeros
+/// and taken out later.
 void cross_mask(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
   const SymTensor &tiles = in[0], &x = in[1];
-  const std::int64_t b = tiles->shape[0], n = tiles->shape[1], t = tiles->shape[2] * tiles->shape[3], patches = s.ints[0];
+  const std::int64_t b = tiles->shape[0], n = tiles->shape[1],
+                     t = tiles->shape[2] * tiles->shape[3], patches = s.ints[0];
   SymTensor wide = empty_result(h, {b, n, t, patches}, tiles->dtype);
-  h.launch(OpKind::kCopy, {raw_view(h, tiles, {b, n, t, patches}, {n * t, t, 1, 0}, tiles->offset)}, {wide});
+  h.launch(OpKind::kCopy, {raw_view(h, tiles, {b, n, t, patches}, {n * t, t, 1, 0}, tiles->offset)},
+           {wide});
   const Shape shape{b, 1, n, t * patches};
   SymTensor away = empty_result(h, shape, DType::kFloat32);
-  h.launch(OpKind::kCompare, {raw_view(h, wide, shape)}, {away}, {4.0, 0.0});   // 1.0 - mask
+  h.launch(OpKind::kCompare, {raw_view(h, wide, shape)}, {away}, {4.0, 0.0});  // 1.0 - mask
   wide.reset();
   SymTensor narrow = cast(h, away, x->dtype);
   away.reset();
@@ -166,7 +190,8 @@ void cross_mask(Host& h, const Statement& s, std::span<SymTensor> in, std::span<
   h.launch(OpKind::kWhere, {hidden, SymTensor(), narrow}, {out[0]}, {kLowest});
   hidden.reset();
   narrow.reset();
-  SymTensor seen = empty_result(h, shape, DType::kBool), any = empty_result(h, {b, 1, n}, DType::kBool);
+  SymTensor seen = empty_result(h, shape, DType::kBool),
+            any = empty_result(h, {b, 1, n}, DType::kBool);
   h.launch(OpKind::kCompare, {out[0]}, {seen}, {5.0, kLowest});
   h.launch(OpKind::kSum, {seen}, {any}, {-1.0});
   seen.reset();
@@ -194,15 +219,32 @@ SymTensor masked_fill(Host& h, const SymTensor& x, const SymTensor& mask, double
 
 bool run_masked(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
   switch (s.function) {
-    case Function::kMaskedFill: out[0] = masked_fill(h, in[0], in[1], s.floats[0]); return true;
-    case Function::kMaskedScatter: out[0] = masked_scatter(h, s, in[0], in[1], in[2]); return true;
-    case Function::kRelativeBias: out[0] = relative_bias(h, s, in); return true;
-    case Function::kPositionMask: out[0] = position_mask(h, s, in[0]); return true;
-    case Function::kZeroBias: out[0] = zero_bias(h, s, in[0], in[1]); return true;
-    case Function::kTileMask: out[0] = tile_mask(h, s, in[0], in[1]); return true;
-    case Function::kCrossMask: cross_mask(h, s, in, out); return true;
-    case Function::kJitter: out[0] = jitter(h, s, in[0]); return true;
-    default: return false;
+    case Function::kMaskedFill:
+      out[0] = masked_fill(h, in[0], in[1], s.floats[0]);
+      return true;
+    case Function::kMaskedScatter:
+      out[0] = masked_scatter(h, s, in[0], in[1], in[2]);
+      return true;
+    case Function::kRelativeBias:
+      out[0] = relative_bias(h, s, in);
+      return true;
+    case Function::kPositionMask:
+      out[0] = position_mask(h, s, in[0]);
+      return true;
+    case Function::kZeroBias:
+      out[0] = zero_bias(h, s, in[0], in[1]);
+      return true;
+    case Function::kTileMask:
+      out[0] = tile_mask(h, s, in[0], in[1]);
+      return true;
+    case Function::kCrossMask:
+      cross_mask(h, s, in, out);
+      return true;
+    case Function::kJitter:
+      out[0] = jitter(h, s, in[0]);
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -1,5 +1,6 @@
-// Source: transformers 5.24 masking_utils.py (find_packed_sequence_indices, sdpa_mask, eager_mask and the mask functions) and
-// a model's rotary embedding. Every temporary lives as long as the Python local that holds it.
+// Source: transformers 5.24 masking_utils.py (find_packed_sequence_indices, sdpa_mask, eager_mask
+// and the mask functions) and a model's rotary embedding. Every temporary lives as long as the
+// Python local that holds it.
 
 #include "schedules/planner/recipes/masks.h"
 
@@ -8,7 +9,8 @@
 namespace foreshard {
 namespace {
 
-constexpr double kLessEqual = 1, kGreater = 2, kEqual = 4, kNotEqual = 5;   // Relations of OpKind::kCompare.
+constexpr double kLessEqual = 1, kGreater = 2, kEqual = 4,
+                 kNotEqual = 5;  // Relations of OpKind::kCompare.
 
 SymTensor arange(Host& h, std::int64_t n) {
   SymTensor t = empty_result(h, {n}, DType::kInt64);
@@ -22,7 +24,8 @@ SymTensor add_number(Host& h, const SymTensor& x, double value) {
   return y;
 }
 
-SymTensor compare(Host& h, const SymTensor& a, const SymTensor& b, const Shape& shape, double relation) {
+SymTensor compare(Host& h, const SymTensor& a, const SymTensor& b, const Shape& shape,
+                  double relation) {
   SymTensor y = empty_result(h, shape, DType::kBool);
   h.launch(OpKind::kCompare, {a, b}, {y}, {relation});
   return y;
@@ -51,16 +54,20 @@ SymTensor count_along(Host& h, const SymTensor& x) {
   return y;
 }
 
-/// find_packed_sequence_indices: for each token the number of its document, [b, n]; null if rows hold one document each.
+/// find_packed_sequence_indices: for each token the number of its document, [b, n]; null if rows
+/// hold one document each.
 SymTensor packed_sequences(Host& h, const SymTensor& positions) {
   const std::int64_t b = positions->shape[0], n = positions->shape[1];
-  SymTensor first = add_number(h, raw_view(h, positions, {b, 1}, positions->stride, positions->offset), -1.0);
+  SymTensor first =
+      add_number(h, raw_view(h, positions, {b, 1}, positions->stride, positions->offset), -1.0);
   SymTensor difference;
   {
     SymTensor joined = empty_result(h, {b, n + 1}, DType::kInt64);
     h.launch(OpKind::kCat, {first, positions}, {joined}, {1.0});
     difference = empty_result(h, {b, n}, DType::kInt64);
-    h.launch(OpKind::kSub, {raw_view(h, joined, {b, n}, joined->stride, 1), raw_view(h, joined, {b, n}, joined->stride, 0)},
+    h.launch(OpKind::kSub,
+             {raw_view(h, joined, {b, n}, joined->stride, 1),
+              raw_view(h, joined, {b, n}, joined->stride, 0)},
              {difference});
   }
   SymTensor sequence = [&] {
@@ -83,7 +90,8 @@ struct Indices {
   SymTensor batch, q, kv;
 };
 
-/// table[batch, index] for table [b, n]: the index tensors are made alike first where their strides differ.
+/// table[batch, index] for table [b, n]: the index tensors are made alike first where their strides
+/// differ.
 SymTensor look_up(Host& h, const SymTensor& table, const SymTensor& batch, const SymTensor& index) {
   Shape s = index->shape;
   s[0] = batch->shape[0];
@@ -120,38 +128,46 @@ SymTensor and_masks(Host& h, const Shape& whole, Masks... masks) {
 }
 
 /// The causal mask, or the sliding window's and the causal one.
-SymTensor window_mask(Host& h, const MaskRequest& request, const SymTensor& q, const SymTensor& kv, const Shape& whole) {
+SymTensor window_mask(Host& h, const MaskRequest& request, const SymTensor& q, const SymTensor& kv,
+                      const Shape& whole) {
   const auto causal = [&] { return compare(h, kv, q, whole, kLessEqual); };
   if (!request.sliding) return causal();
-  return and_masks(h, whole, [&] {
-    SymTensor lowest = add_number(h, q, -static_cast<double>(request.window));
-    return compare(h, kv, lowest, whole, kGreater);
-  }, causal);
+  return and_masks(
+      h, whole,
+      [&] {
+        SymTensor lowest = add_number(h, q, -static_cast<double>(request.window));
+        return compare(h, kv, lowest, whole, kGreater);
+      },
+      causal);
 }
 
 /// The window's mask on the documents' own positions, and equal documents.
-SymTensor packed_mask(Host& h, const MaskRequest& request, const SymTensor& positions, const SymTensor& sequence,
-                      const Indices& i) {
+SymTensor packed_mask(Host& h, const MaskRequest& request, const SymTensor& positions,
+                      const SymTensor& sequence, const Indices& i) {
   const std::int64_t b = sequence->shape[0], n = sequence->shape[1];
   const Shape whole{b, 1, n, n};
-  return and_masks(h, whole, [&] {
-    SymTensor q = look_up(h, positions, i.batch, i.q), kv = look_up(h, positions, i.batch, i.kv);
-    SymTensor mask = window_mask(h, request, q, kv, whole);
-    q.reset();
-    kv.reset();
-    return mask;
-  }, [&] {
-    SymTensor q = look_up(h, sequence, i.batch, i.q), kv = look_up(h, sequence, i.batch, i.kv);
-    SymTensor mask = compare(h, q, kv, whole, kEqual);
-    q.reset();
-    kv.reset();
-    return mask;
-  });
+  return and_masks(
+      h, whole,
+      [&] {
+        SymTensor q = look_up(h, positions, i.batch, i.q),
+                  kv = look_up(h, positions, i.batch, i.kv);
+        SymTensor mask = window_mask(h, request, q, kv, whole);
+        q.reset();
+        kv.reset();
+        return mask;
+      },
+      [&] {
+        SymTensor q = look_up(h, sequence, i.batch, i.q), kv = look_up(h, sequence, i.batch, i.kv);
+        SymTensor mask = compare(h, q, kv, whole, kEqual);
+        q.reset();
+        kv.reset();
+        return mask;
+      });
 }
 
 /// sdpa_mask, before it is expanded over the batch. `sequence` null: rows are not packed.
-SymTensor boolean_mask(Host& h, const MaskRequest& request, std::int64_t b, std::int64_t n, const SymTensor& positions,
-                       const SymTensor& sequence) {
+SymTensor boolean_mask(Host& h, const MaskRequest& request, std::int64_t b, std::int64_t n,
+                       const SymTensor& positions, const SymTensor& sequence) {
   SymTensor batch = arange(h, b), head = arange(h, 1);
   const auto shifted = [&] {
     SymTensor plain = arange(h, n);
@@ -160,12 +176,13 @@ SymTensor boolean_mask(Host& h, const MaskRequest& request, std::int64_t b, std:
   SymTensor q_range = shifted(), kv_range = shifted();
   SymTensor mask;
   {
-    const SymTensor q = raw_view(h, q_range, {1, 1, n, 1}), kv = raw_view(h, kv_range, {1, 1, 1, n});
+    const SymTensor q = raw_view(h, q_range, {1, 1, n, 1}),
+                    kv = raw_view(h, kv_range, {1, 1, 1, n});
     const SymTensor b_index = raw_view(h, batch, {b, 1, 1, 1});
     mask = sequence ? packed_mask(h, request, positions, sequence, {b_index, q, kv})
                     : window_mask(h, request, q, kv, {1, 1, n, n});
   }
-  batch.reset();                            // The frame's locals, in their order.
+  batch.reset();  // The frame's locals, in their order.
   head.reset();
   q_range.reset();
   kv_range.reset();
@@ -201,7 +218,8 @@ SymTensor position_ids(Host& h, std::int64_t n) {
   return raw_view(h, add_number(h, plain, 0.0), {1, n});
 }
 
-SymTensor decoder_mask(Host& h, const MaskRequest& request, const SymTensor& x, const SymTensor& positions) {
+SymTensor decoder_mask(Host& h, const MaskRequest& request, const SymTensor& x,
+                       const SymTensor& positions) {
   const NoGradGuard no_grad(h);
   const std::int64_t b = x->shape[0], n = x->shape[1];
   SymTensor rows, sequence;
@@ -211,7 +229,8 @@ SymTensor decoder_mask(Host& h, const MaskRequest& request, const SymTensor& x, 
     rows = raw_view(h, positions, {b, n}, stride, positions->offset);
     sequence = packed_sequences(h, rows);
   }
-  const bool skipped = !request.additive && !request.always && !sequence && !(request.sliding && n >= request.window);
+  const bool skipped = !request.additive && !request.always && !sequence &&
+                       !(request.sliding && n >= request.window);
   if (skipped) return {};
   SymTensor mask = over_batch(h, boolean_mask(h, request, b, n, rows, sequence), b);
   sequence.reset();
@@ -233,7 +252,7 @@ SymTensor long_frequencies(Host& h, std::int64_t n) {
   }();
   SymTensor scaled = [&] {
     SymTensor powers = floats();
-    empty_temporary(h, 8);                  // The base, a double.
+    empty_temporary(h, 8);  // The base, a double.
     return floats();
   }();
   SymTensor inverse = floats();
@@ -248,7 +267,8 @@ SymTensor long_frequencies(Host& h, std::int64_t n) {
 
 }  // namespace
 
-void update_long_frequencies(Host& h, SymTensor& kept, const SymTensor& frequencies, const SymTensor& positions) {
+void update_long_frequencies(Host& h, SymTensor& kept, const SymTensor& frequencies,
+                             const SymTensor& positions) {
   const NoGradGuard no_grad(h);
   SymTensor length = [&] {
     SymTensor largest = empty_result(h, Shape(), DType::kInt64);
@@ -267,8 +287,8 @@ void update_long_frequencies(Host& h, SymTensor& kept, const SymTensor& frequenc
   chosen.reset();
 }
 
-void rotary_table(Host& h, const SymTensor& inverse_frequencies, std::int64_t width, const SymTensor& x,
-                  const SymTensor& positions, std::span<SymTensor> out) {
+void rotary_table(Host& h, const SymTensor& inverse_frequencies, std::int64_t width,
+                  const SymTensor& x, const SymTensor& positions, std::span<SymTensor> out) {
   const NoGradGuard no_grad(h);
   const std::int64_t n = positions->shape[1];
   SymTensor freqs = [&] {
@@ -287,7 +307,7 @@ void rotary_table(Host& h, const SymTensor& inverse_frequencies, std::int64_t wi
   SymTensor cos = table(OpKind::kCos), sin = table(OpKind::kSin);
   out[0] = cast(h, cos, x->dtype);
   out[1] = cast(h, sin, x->dtype);
-  freqs.reset();                            // The frame's locals, in their order.
+  freqs.reset();  // The frame's locals, in their order.
   emb.reset();
   cos.reset();
   sin.reset();

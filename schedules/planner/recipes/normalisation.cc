@@ -11,14 +11,17 @@ Shape rows_of(const Shape& s) {
   return r;
 }
 
-/// Gradients of weight and bias. Many short rows: partial sums of 32 rows each, added up in a second pass that makes the
-/// result anew (aten/src/ATen/native/cuda/layer_norm_kernel.cu, 132 multiprocessors).
-void gamma_gradients(BackwardContext& ctx, OpKind op, std::span<const SymTensor> inputs, SymTensor* gw, SymTensor* gb) {
+/// Gradients of weight and bias. Many short rows: partial sums of 32 rows each, added up in a
+/// second pass that makes the result anew (aten/src/ATen/native/cuda/layer_norm_kernel.cu, 132
+/// multiprocessors).
+void gamma_gradients(BackwardContext& ctx, OpKind op, std::span<const SymTensor> inputs,
+                     SymTensor* gw, SymTensor* gb) {
   Host& h = ctx.host;
   const SymTensor& x = inputs[1];
   const std::int64_t n = x->shape[-1], m = x->numel / n;
   std::vector<SymTensor> out;
-  for (SymTensor* g : {gw, gb}) if (g && *g) out.push_back(*g);
+  for (SymTensor* g : {gw, gb})
+    if (g && *g) out.push_back(*g);
   LaunchRequest q;
   q.op = op;
   q.inputs = inputs;
@@ -111,7 +114,8 @@ SymTensor rms_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, doub
   return run(x, &r);
 }
 
-SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias, double eps) {
+SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias,
+                     double eps) {
   SymTensor x = contiguous(h, x_in);
   Record r(h, layer_norm_backward, {&x, &weight, &bias});
   if (r) {

@@ -22,15 +22,19 @@ SymTensor swapped(Host& h, const SymTensor& w) {
 /// What a product computes: weight gradients sum over tokens, which libraries run a little slower.
 enum class ProductOf : std::uint8_t { kActivations, kWeightGradient };
 
-void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c, const SymTensor& bias = {},
-                    ProductOf of = ProductOf::kActivations) {
+void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c,
+                    const SymTensor& bias = {}, ProductOf of = ProductOf::kActivations) {
   LaunchRequest q;
   const std::array<SymTensor, 3> with_bias{bias, a, b};
   q.op = bias ? OpKind::kMatmulBias : OpKind::kMatmul;
   q.inputs = std::span<const SymTensor>(with_bias).subspan(bias ? 0 : 1);
   q.outputs = {&c, 1};
-  q.dims = {c->shape[-2], c->shape[-1], a->shape[-1], c->numel / (c->shape[-2] * c->shape[-1]),
-            of == ProductOf::kWeightGradient ? 1 : 0, 0};
+  q.dims = {c->shape[-2],
+            c->shape[-1],
+            a->shape[-1],
+            c->numel / (c->shape[-2] * c->shape[-1]),
+            of == ProductOf::kWeightGradient ? 1 : 0,
+            0};
   h.launch(q);
 }
 
@@ -53,7 +57,8 @@ SymTensor forward_product(Host& h, const SymTensor& a, const SymTensor& b) {
   return c;
 }
 
-/// Weight gradient in the weight's layout: [out, in] = grad^T x; seen through the transpose's view node.
+/// Weight gradient in the weight's layout: [out, in] = grad^T x; seen through the transpose's view
+/// node.
 SymTensor weight_gradient(Host& h, const SymTensor& g, const SymTensor& x) {
   SymTensor gt = swapped(h, g);
   SymTensor w = product(h, gt, x, {}, ProductOf::kWeightGradient);
@@ -68,7 +73,8 @@ void mm_backward(BackwardContext& ctx) {
   SymTensor x = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   // The gradient of w has w's layout: (grad^T x)^T.
-  if (ctx.needs(1)) ctx.set(1, swapped(h, product(h, swapped(h, g), fold(h, x), {}, ProductOf::kWeightGradient)));
+  if (ctx.needs(1))
+    ctx.set(1, swapped(h, product(h, swapped(h, g), fold(h, x), {}, ProductOf::kWeightGradient)));
   if (ctx.needs(0)) {
     SymTensor gx = product(h, g, swapped(h, w));
     ctx.set(0, ctx.node.shape.rank == 2 ? std::move(gx) : raw_view(h, gx, ctx.node.shape));
@@ -125,14 +131,17 @@ void function_linear_backward(BackwardContext& ctx) {
   const SymTensor g = contiguous(h, fold(h, grad));
   if (ctx.needs(0)) {
     SymTensor gx = product(h, g, w);
-    ctx.set(0, grad->shape.rank == 2 ? std::move(gx) : h.view_as(gx, with_last(grad->shape, w->shape[1])));
+    ctx.set(0, grad->shape.rank == 2 ? std::move(gx)
+                                     : h.view_as(gx, with_last(grad->shape, w->shape[1])));
   }
   if (ctx.needs(1)) ctx.set(1, product(h, swapped(h, g), fold(h, x)));
   if (ctx.node.edges() > 2 && ctx.needs(2)) ctx.set(2, sum_rows(h, g, g->shape[0], {g->shape[1]}));
 }
 
-/// LinearFunctionForZeroStage3.forward: matmul(x, weight.t()), then the bias in place; addmm for matrices.
-SymTensor function_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias) {
+/// LinearFunctionForZeroStage3.forward: matmul(x, weight.t()), then the bias in place; addmm for
+/// matrices.
+SymTensor function_linear(Host& h, const SymTensor& x, const SymTensor& weight,
+                          const SymTensor& bias) {
   Record r = bias ? Record(h, function_linear_backward, {&x, &weight, &bias})
                   : Record(h, function_linear_backward, {&x, &weight});
   SymTensor y;
@@ -161,29 +170,35 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
   if (h.function_linear()) return function_linear(h, x_in, weight, bias);
   if (x_in->dtype != weight->dtype) {
     throw HostRefusal(h.program().program().scopes[h.scope().value],
-                      "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
-                          std::string(name_of(weight->dtype)) + ")", "cast the inputs, or give the unit the same dtype");
+                      "input and weight have different dtypes (" +
+                          std::string(name_of(x_in->dtype)) + " and " +
+                          std::string(name_of(weight->dtype)) + ")",
+                      "cast the inputs, or give the unit the same dtype");
   }
   if (float8_applies(h, weight)) return float8_linear(h, x_in, weight, bias);
   const std::int64_t out = weight->shape[0];
-  // at::linear flattens a batch of contiguous matrices; of others it takes the product and adds the bias after it.
+  // at::linear flattens a batch of contiguous matrices; of others it takes the product and adds the
+  // bias after it.
   const bool adds_bias = bias && x_in->shape.rank == 3 && !is_contiguous(*x_in);
   SymTensor y;
   if (bias && !adds_bias) {
-    // addmm(bias, x.reshape(rows), weight.t()): the view of x is recorded before the transpose, so it goes back after it.
+    // addmm(bias, x.reshape(rows), weight.t()): the view of x is recorded before the transpose, so
+    // it goes back after it.
     SymTensor x = x_in;
     if (x->shape.rank != 2) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
     Record r(h, addmm_backward, {&bias, &x, &weight});
-    if (r) r->late_edge = 2;                // Through weight.t().
+    if (r) r->late_edge = 2;  // Through weight.t().
     if (r.needs(2)) r.save(x);
     if (r.needs(1)) r.save(weight);
     y = product(h, x, swapped(h, weight), bias);
     r.attach(y);
   } else {
-    // matmul(x, weight.t()): the transpose is recorded first; the view of x goes back at once and needs no node of its own.
+    // matmul(x, weight.t()): the transpose is recorded first; the view of x goes back at once and
+    // needs no node of its own.
     SymTensor w = transpose(h, weight, 0, 1);
     SymTensor x = x_in;
-    if (x->shape.rank != 2 && !folds(*x)) x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
+    if (x->shape.rank != 2 && !folds(*x))
+      x = reshape(h, x, {x->numel / x->shape[-1], x->shape[-1]});
     Record r(h, mm_backward, {&x, &w});
     if (r) r->shape = x->shape;
     if (r.needs(0)) r.save(w);
@@ -223,7 +238,8 @@ void conv1d_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-SymTensor conv1d_linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
+SymTensor conv1d_linear(Host& h, const SymTensor& x_in, const SymTensor& weight,
+                        const SymTensor& bias) {
   SymTensor x = view(h, x_in, {x_in->numel / x_in->shape[-1], x_in->shape[-1]});
   SymTensor y;
   {
@@ -266,7 +282,8 @@ void bmm_backward(BackwardContext& ctx) {
   if (ctx.needs(0)) ctx.set(0, batched(h, ctx.grad(), swapped_last(h, b)));
 }
 
-/// bmm takes operands whose last two dimensions are dense in one order; expand().reshape() copies others.
+/// bmm takes operands whose last two dimensions are dense in one order; expand().reshape() copies
+/// others.
 SymTensor foldable(Host& h, const SymTensor& t) {
   std::array<std::int64_t, kMaxRank> stride{};
   if (t->shape.rank <= 3) return t;
@@ -278,7 +295,8 @@ SymTensor foldable(Host& h, const SymTensor& t) {
 
 namespace {
 
-/// mm(a, b) of two matrices; edges and saved as bmm. A gradient of b that lies transposed is made transposed.
+/// mm(a, b) of two matrices; edges and saved as bmm. A gradient of b that lies transposed is made
+/// transposed.
 void plain_mm_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   int i = 0;
@@ -286,12 +304,14 @@ void plain_mm_backward(BackwardContext& ctx) {
   SymTensor a = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   if (ctx.needs(1)) {
     const SymTensor& g = ctx.grad();
-    ctx.set(1, ctx.node.ints[0] != 0 ? swapped(h, product(h, swapped(h, g), a)) : product(h, swapped(h, a), g));
+    ctx.set(1, ctx.node.ints[0] != 0 ? swapped(h, product(h, swapped(h, g), a))
+                                     : product(h, swapped(h, a), g));
   }
   if (ctx.needs(0)) ctx.set(0, product(h, ctx.grad(), swapped(h, b)));
 }
 
-/// A matrix on the right takes every row of `a` at once (should_fold of aten/src/ATen/native/LinearAlgebra.cpp).
+/// A matrix on the right takes every row of `a` at once (should_fold of
+/// aten/src/ATen/native/LinearAlgebra.cpp).
 SymTensor folded_matmul(Host& h, const SymTensor& a_in, const SymTensor& b) {
   const std::int64_t width = a_in->shape[-1];
   SymTensor a = a_in->shape.rank == 2 ? a_in : reshape(h, a_in, {a_in->numel / width, width});

@@ -1,13 +1,15 @@
-// Linear layers whose weight is kept in four bits (bitsandbytes/autograd/_functions.py: MatMul4Bit; functional.py:
-// dequantize_4bit).
+// Linear layers whose weight is kept in four bits (bitsandbytes/autograd/_functions.py: MatMul4Bit;
+// functional.py: dequantize_4bit).
 
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
 
-/// The weight [out, in] in `dtype`. Scales that are quantised themselves are made fp32 first, and shifted.
-SymTensor dequantise(Host& h, const SymTensor& packed, const SymTensor& scales, const Shape& shape, DType dtype) {
+/// The weight [out, in] in `dtype`. Scales that are quantised themselves are made fp32 first, and
+/// shifted.
+SymTensor dequantise(Host& h, const SymTensor& packed, const SymTensor& scales, const Shape& shape,
+                     DType dtype) {
   SymTensor wide = scales;
   if (scales->dtype != DType::kFloat32) {
     wide = empty_result(h, scales->shape, DType::kFloat32);
@@ -24,7 +26,8 @@ void linear_4bit_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   SymTensor packed = ctx.saved(0), scales = ctx.saved(1);
   const NoGradGuard no_grad(h);
-  SymTensor w = dequantise(h, packed, scales, {ctx.node.ints[0], ctx.node.ints[1]}, ctx.grad()->dtype);
+  SymTensor w =
+      dequantise(h, packed, scales, {ctx.node.ints[0], ctx.node.ints[1]}, ctx.grad()->dtype);
   ctx.set(0, matmul(h, ctx.grad(), w));
 }
 
@@ -50,7 +53,8 @@ SymTensor linear_4bit(Host& h, const Module& module, const Statement& s, const S
 
 }  // namespace
 
-bool run_quantised(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+bool run_quantised(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in,
+                   std::span<SymTensor> out) {
   if (s.function != Function::kLinear4Bit) return false;
   out[0] = linear_4bit(h, module, s, in[0]);
   return true;

@@ -16,7 +16,9 @@ AutogradEdge edge_of(HostImpl& impl, const SymTensor& t) {
 
 }  // namespace
 
-Record::Record(Host& host, BackwardFunction backward, std::initializer_list<const SymTensor*> inputs) : host_(host) {
+Record::Record(Host& host, BackwardFunction backward,
+               std::initializer_list<const SymTensor*> inputs)
+    : host_(host) {
   if (!host.grad_enabled()) return;
   bool any = false;
   for (const SymTensor* t : inputs) any = any || (*t && (*t)->requires_grad);
@@ -25,7 +27,8 @@ Record::Record(Host& host, BackwardFunction backward, std::initializer_list<cons
   for (const SymTensor* t : inputs) node_->add_edge(edge_of(host.impl(), *t));
 }
 
-Record::Record(Host& host, BackwardFunction backward, std::span<const SymTensor> inputs) : host_(host) {
+Record::Record(Host& host, BackwardFunction backward, std::span<const SymTensor> inputs)
+    : host_(host) {
   if (!host.grad_enabled()) return;
   bool any = false;
   for (const SymTensor& t : inputs) any = any || (t && t->requires_grad);

@@ -9,6 +9,7 @@
 
 namespace foreshard {
 
-void run_function(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+void run_function(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in,
+                  std::span<SymTensor> out);
 
 }  // namespace foreshard

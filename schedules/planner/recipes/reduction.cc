@@ -1,5 +1,6 @@
-// Sums on the device, with the scratch memory of PyTorch's reduction kernel (aten/src/ATen/native/cuda/Reduce.cuh,
-// setReduceConfig) on a Hopper GPU: 132 multiprocessors, 2,048 threads each.
+// Sums on the device, with the scratch memory of PyTorch's reduction kernel
+// (aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig) on a Hopper GPU: 132 multiprocessors,
+// 2,048 threads each.
 
 #include <algorithm>
 #include <bit>
@@ -13,7 +14,10 @@ constexpr std::int64_t kMultiprocessors = 132, kThreadsPerMultiprocessor = 2048;
 constexpr std::int64_t kMaxThreads = 512, kWarp = 32, kMinValues = 16, kMaxValues = 256;
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t last_pow2(std::int64_t n) { return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(n, 1)))); }
+std::int64_t last_pow2(std::int64_t n) {
+  return static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(n, 1))));
+}
 
 struct Scratch {
   std::int64_t buffer = 0, semaphores = 0;
@@ -25,7 +29,8 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
   while (vec > 1 && columns % vec != 0) vec /= 2;
   const std::int64_t dim0 = columns / vec, dim1 = rows;
   const std::int64_t threads = kMaxThreads / vec;
-  const std::int64_t w2 = dim0 < threads ? last_pow2(dim0) : threads, h2 = dim1 < threads ? last_pow2(dim1) : threads;
+  const std::int64_t w2 = dim0 < threads ? last_pow2(dim0) : threads,
+                     h2 = dim1 < threads ? last_pow2(dim1) : threads;
   std::int64_t width = std::min(w2, kWarp);
   const std::int64_t height = std::min(h2, threads / width);
   width = std::min(w2, threads / height);
@@ -41,7 +46,8 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
   const std::int64_t grid = div_up(columns / vec, step_output);
   const std::int64_t target = kMultiprocessors * (kThreadsPerMultiprocessor / (width * height));
   if (!split || values < kMaxValues || grid > target) return {};
-  const std::int64_t ctas = std::max(std::min(div_up(target, grid), div_up(values, kMinValues)), div_up(values, kMaxValues));
+  const std::int64_t ctas = std::max(std::min(div_up(target, grid), div_up(values, kMinValues)),
+                                     div_up(values, kMaxValues));
   if (ctas <= 1) return {};
   return {4 * columns * ctas * width * vec, 4 * grid};
 }
@@ -50,7 +56,8 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
 
 /// All lanes of a block reduce one output; beyond 256 values a lane the work is split over blocks.
 std::int64_t blocks_of_vector_reduction(std::int64_t numel) {
-  const std::int64_t width = numel > 128 ? std::min(last_pow2(numel / 4), kMaxThreads) : last_pow2(numel);
+  const std::int64_t width =
+      numel > 128 ? std::min(last_pow2(numel / 4), kMaxThreads) : last_pow2(numel);
   const std::int64_t values = div_up(numel, width);
   if (values < kMaxValues) return 1;
   const std::int64_t target = kMultiprocessors * (kThreadsPerMultiprocessor / width);
@@ -70,7 +77,7 @@ SymTensor sum_rows_scratch(Host& h, const SymTensor& x, const Shape& result) {
 SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& result) {
   SymTensor y = empty_result(h, result, x->dtype);
   const Scratch s = scratch_of_row_sum(rows, result.numel());
-  SymTensor semaphores, buffer;             // In this order they are dropped last first.
+  SymTensor semaphores, buffer;  // In this order they are dropped last first.
   if (s.buffer > 0) {
     buffer = empty_temporary(h, s.buffer);
     semaphores = empty_temporary(h, s.semaphores);
@@ -85,7 +92,7 @@ SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape) {
   if (g->shape == shape) return g;
   const std::int64_t n = shape.numel();
   if (n == g->numel) return raw_view(h, g, shape);
-  const bool leading = [&] {                // Only leading dimensions disappear or shrink to 1.
+  const bool leading = [&] {  // Only leading dimensions disappear or shrink to 1.
     std::int64_t suffix = 1;
     for (int d = g->shape.rank - 1; d >= 0 && suffix < n; --d) suffix *= g->shape[d];
     return suffix == n;

@@ -11,22 +11,25 @@ std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / t
 }  // namespace
 
 std::int64_t scan_scratch_bytes(std::int64_t n, std::int64_t sum_bytes) {
-  // 15 items of 4 bytes a thread, scaled by the size of the sum (cub/device/dispatch/tuning/tuning_scan.cuh).
+  // 15 items of 4 bytes a thread, scaled by the size of the sum
+  // (cub/device/dispatch/tuning/tuning_scan.cuh).
   const std::int64_t tile = 128 * (15 * 4 / sum_bytes);
   const std::int64_t descriptors = ((n + tile - 1) / tile + 32) * 2 * sum_bytes;
   return round_up(descriptors, 256) + 256 + 255;
 }
 
 std::int64_t radix_sort_scratch_bytes(std::int64_t n, std::int64_t keys) {
-  if (n <= 2304) return 1;                  // One tile of 256 threads and 9 pairs each needs none.
-  const auto bits = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(keys > 1 ? keys - 1 : 1)));
+  if (n <= 2304) return 1;  // One tile of 256 threads and 9 pairs each needs none.
+  const auto bits = static_cast<std::int64_t>(
+      std::bit_width(static_cast<std::uint64_t>(keys > 1 ? keys - 1 : 1)));
   const std::int64_t passes = (bits + 7) / 8;
   return 2 * round_up(8 * n, 256) + passes * 2048 + (n + 4607) / 4608 * 1024 + 511;
 }
 
 std::int64_t efficient_attention_workspace_bytes(const EfficientAttentionShape& s) {
   const std::int64_t head = std::max(s.head, s.value_head);
-  // Tile of queries and columns of the fp32 accumulator of dQ, by the kernel that takes this head size.
+  // Tile of queries and columns of the fp32 accumulator of dQ, by the kernel that takes this head
+  // size.
   std::int64_t rows = 64, columns = 64;
   if (head > 128) {
     rows = 128;
@@ -34,9 +37,11 @@ std::int64_t efficient_attention_workspace_bytes(const EfficientAttentionShape& 
     rows = s.half ? 128 : 64;
     columns = 128;
   }
-  const std::int64_t tiles = round_up(s.queries, rows) / rows * (round_up(s.head, columns) / columns);
+  const std::int64_t tiles =
+      round_up(s.queries, rows) / rows * (round_up(s.head, columns) / columns);
   std::int64_t bytes = tiles * (4 * rows * columns + 16);
-  if (s.half && head > 128) {               // dK and dV are accumulated in fp32 too, one block of 64 keys for each split.
+  if (s.half &&
+      head > 128) {  // dK and dV are accumulated in fp32 too, one block of 64 keys for each split.
     std::int64_t splits = (s.keys + 63) / 64;
     if (s.batch_heads >= 256) {
       if (s.keys <= 128) splits = 1;

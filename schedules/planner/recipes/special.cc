@@ -35,7 +35,8 @@ SymTensor positions(Host& h, std::int64_t n) {
   return t;
 }
 
-SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const SymTensor& w2, const SymTensor& w3) {
+SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const SymTensor& w2,
+                        const SymTensor& w3) {
   const std::int64_t e = w1->shape[0], hidden = w1->shape[1], d = w1->shape[2];
   const auto up = [&](const SymTensor& w) { return linear(h, x, view(h, w, {e * hidden, d}), {}); };
   SymTensor a = unary(h, Function::kSilu, up(w1));
@@ -50,15 +51,18 @@ SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const 
   return view(h, y, s);
 }
 
-// ---------------------------------------------------------------------------------------------- tables and masks
+// ----------------------------------------------------------------------------------------------
+// tables and masks
 
 namespace {
 
 /// Inputs: x, position ids (made here if absent).
-void rotary(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+void rotary(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in,
+            std::span<SymTensor> out) {
   const SymTensor positions = in.size() > 1 ? in[1] : position_ids(h, in[0]->shape[1]);
   if (s.ints.size() > 1 && s.ints[1] != 0) {
-    update_long_frequencies(h, h.impl().long_frequencies[h.scope().value], h.buffer(module, 0), positions);
+    update_long_frequencies(h, h.impl().long_frequencies[h.scope().value], h.buffer(module, 0),
+                            positions);
   }
   rotary_table(h, h.buffer(module, 0), s.ints[0], in[0], positions, out);
 }
@@ -66,17 +70,20 @@ void rotary(Host& h, const Module& module, const Statement& s, std::span<SymTens
 /// Inputs: x, position ids?; ints: window, always [0], sliding even with window 0 [0]. See masks.h.
 SymTensor causal_mask(Host& h, const Statement& s, std::span<SymTensor> in) {
   const auto number = [&](std::size_t i) { return i < s.ints.size() ? s.ints[i] : 0; };
-  const MaskRequest request{number(0), number(0) > 0 || number(2) != 0, number(1) != 0, s.dtype != DType::kBool};
+  const MaskRequest request{number(0), number(0) > 0 || number(2) != 0, number(1) != 0,
+                            s.dtype != DType::kBool};
   return decoder_mask(h, request, in[0], in.size() > 1 ? in[1] : SymTensor());
 }
 
-// ---------------------------------------------------------------------------------------------- picking rows
+// ----------------------------------------------------------------------------------------------
+// picking rows
 
 /// Saved: index. The gradient is scattered into zeros.
 void gather_backward(BackwardContext& ctx) {
   SymTensor index = ctx.saved(0);
   SymTensor g = empty_result(ctx.host, ctx.node.shape, ctx.grad()->dtype);
-  ctx.host.launch(OpKind::kScatter, {index, ctx.grad()}, {g}, {static_cast<double>(ctx.node.ints[0]), 1.0});
+  ctx.host.launch(OpKind::kScatter, {index, ctx.grad()}, {g},
+                  {static_cast<double>(ctx.node.ints[0]), 1.0});
   ctx.set(0, std::move(g));
 }
 
@@ -111,18 +118,37 @@ SymTensor gather(Host& h, const SymTensor& x, const SymTensor& index, int dim) {
 
 }  // namespace
 
-bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out) {
+bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in,
+                 std::span<SymTensor> out) {
   switch (s.function) {
-    case Function::kRotaryTable: rotary(h, module, s, in, out); return true;
-    case Function::kCausalMask: out[0] = causal_mask(h, s, in); return true;
-    case Function::kTopK: top_k(h, s, in, out); return true;
-    case Function::kGather: out[0] = gather(h, in[0], in[1], static_cast<int>(s.ints.empty() ? 0 : s.ints[0])); return true;
-    case Function::kIndex: out[0] = index_rows(h, in[0], in[1]); return true;
-    case Function::kRoutedExperts: out[0] = routed_experts(h, s, in); return true;
-    case Function::kLoopedExperts: out[0] = looped_experts(h, s, in); return true;
-    case Function::kDivInPlace: out[0] = div_in_place(h, in[0], in[1]); return true;
-    default: return run_convolution(h, s, in, out) || run_masked(h, s, in, out) || run_vision(h, module, s, in, out) ||
-                    run_quantised(h, module, s, in, out) || run_linear_attention(h, s, in, out);
+    case Function::kRotaryTable:
+      rotary(h, module, s, in, out);
+      return true;
+    case Function::kCausalMask:
+      out[0] = causal_mask(h, s, in);
+      return true;
+    case Function::kTopK:
+      top_k(h, s, in, out);
+      return true;
+    case Function::kGather:
+      out[0] = gather(h, in[0], in[1], static_cast<int>(s.ints.empty() ? 0 : s.ints[0]));
+      return true;
+    case Function::kIndex:
+      out[0] = index_rows(h, in[0], in[1]);
+      return true;
+    case Function::kRoutedExperts:
+      out[0] = routed_experts(h, s, in);
+      return true;
+    case Function::kLoopedExperts:
+      out[0] = looped_experts(h, s, in);
+      return true;
+    case Function::kDivInPlace:
+      out[0] = div_in_place(h, in[0], in[1]);
+      return true;
+    default:
+      return run_convolution(h, s, in, out) || run_masked(h, s, in, out) ||
+             run_vision(h, module, s, in, out) || run_quantised(h, module, s, in, out) ||
+             run_linear_attention(h, s, in, out);
   }
 }
 

@@ -6,11 +6,13 @@
 
 namespace foreshard {
 
-/// Under torch.autocast products and attention run in bf16: fp32 arguments are cast first (leaf weights once, see
-/// HostImpl::autocast_cache); norms and losses run in fp32. Without autocast these are the plain functions.
-SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias);
-SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, const SymTensor& mask,
-                             bool causal, double dropout_p, double scale);
+/// Under torch.autocast products and attention run in bf16: fp32 arguments are cast first (leaf
+/// weights once, see HostImpl::autocast_cache); norms and losses run in fp32. Without autocast
+/// these are the plain functions.
+SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
+                          const SymTensor& bias);
+SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                             const SymTensor& mask, bool causal, double dropout_p, double scale);
 SymTensor autocast_float(Host& h, const SymTensor& x);
 
 /// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
@@ -18,23 +20,30 @@ SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);
 /// Sum of all elements, a scalar.
 SymTensor sum_all(Host& h, const SymTensor& x);
 /// Every expert on every token, results summed: w1 and w3 [E, H, D], w2 [E, D, H].
-SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const SymTensor& w2, const SymTensor& w3);
+SymTensor dense_experts(Host& h, const SymTensor& x, const SymTensor& w1, const SymTensor& w2,
+                        const SymTensor& w3);
 
 /// torch.arange(n) in int64.
 SymTensor positions(Host& h, std::int64_t n);
 /// x with `value` where the mask is true; saves the mask.
 SymTensor masked_fill(Host& h, const SymTensor& x, const SymTensor& mask, double value);
-/// DBRX's loop over experts, each given its even share of tokens: x [T, h], weights [T, k], indices [T, k].
+/// DBRX's loop over experts, each given its even share of tokens: x [T, h], weights [T, k], indices
+/// [T, k].
 SymTensor looped_experts(Host& h, const Statement& s, std::span<SymTensor> in);
 
 /// Groups of functions by file; false if `s` is none of them.
-bool run_convolution(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+bool run_convolution(Host& h, const Statement& s, std::span<SymTensor> in,
+                     std::span<SymTensor> out);
 bool run_masked(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
-bool run_vision(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
-bool run_quantised(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
-bool run_linear_attention(Host& h, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+bool run_vision(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in,
+                std::span<SymTensor> out);
+bool run_quantised(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in,
+                   std::span<SymTensor> out);
+bool run_linear_attention(Host& h, const Statement& s, std::span<SymTensor> in,
+                          std::span<SymTensor> out);
 
 /// Functions with several results or special rules; false if `s` is none of them.
-bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in, std::span<SymTensor> out);
+bool run_special(Host& h, const Module& module, const Statement& s, std::span<SymTensor> in,
+                 std::span<SymTensor> out);
 
 }  // namespace foreshard

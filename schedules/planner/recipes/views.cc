@@ -12,16 +12,18 @@ SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape) {
   return v;
 }
 
-SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape, const std::array<std::int64_t, kMaxRank>& stride,
-                   std::int64_t offset) {
+SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape,
+                   const std::array<std::int64_t, kMaxRank>& stride, std::int64_t offset) {
   SymTensor v = host.view_as(t, shape, offset);
   v->stride = stride;
   v->base = t->base ? t->base : t;
   return v;
 }
 
-bool view_strides(const SymTensorImpl& t, const Shape& shape, std::array<std::int64_t, kMaxRank>& stride) {
-  // at::detail::computeStride: walk both shapes from the last dimension, chunk by chunk of mergeable dimensions.
+bool view_strides(const SymTensorImpl& t, const Shape& shape,
+                  std::array<std::int64_t, kMaxRank>& stride) {
+  // at::detail::computeStride: walk both shapes from the last dimension, chunk by chunk of
+  // mergeable dimensions.
   if (t.numel == 0) {
     stride = contiguous_strides(shape);
     return true;
@@ -81,14 +83,16 @@ void copy_backward(BackwardContext& ctx) {
 SymTensor view(Host& h, const SymTensor& x, const Shape& shape) {
   std::array<std::int64_t, kMaxRank> stride{};
   if (shape.numel() != x->numel) throw InternalError("view changes the number of elements");
-  if (!view_strides(*x, shape, stride)) throw InternalError("view of a tensor whose strides do not allow it");
+  if (!view_strides(*x, shape, stride))
+    throw InternalError("view of a tensor whose strides do not allow it");
   return recorded_view(h, view_backward, x, shape, stride, x->offset);
 }
 
 SymTensor reshape(Host& h, const SymTensor& x, const Shape& shape) {
   std::array<std::int64_t, kMaxRank> stride{};
   if (shape.numel() != x->numel) throw InternalError("reshape changes the number of elements");
-  if (view_strides(*x, shape, stride)) return recorded_view(h, view_backward, x, shape, stride, x->offset);
+  if (view_strides(*x, shape, stride))
+    return recorded_view(h, view_backward, x, shape, stride, x->offset);
   // clone(contiguous) then _unsafe_view.
   SymTensor y;
   {
@@ -110,7 +114,8 @@ namespace {
 
 void transpose_backward(BackwardContext& ctx) {
   if (!ctx.grad() || !ctx.needs(0)) return;
-  ctx.set(0, transpose(ctx.host, ctx.grad(), static_cast<int>(ctx.node.ints[0]), static_cast<int>(ctx.node.ints[1])));
+  ctx.set(0, transpose(ctx.host, ctx.grad(), static_cast<int>(ctx.node.ints[0]),
+                       static_cast<int>(ctx.node.ints[1])));
 }
 
 }  // namespace
@@ -149,7 +154,8 @@ SymTensor expand(Host& h, const SymTensor& x, const Shape& shape) {
   for (int d = shape.rank - 1; d >= lead; --d) {
     const std::int64_t from = x->shape[d - lead];
     if (full[d] < 0) full[d] = from;
-    stride[static_cast<std::size_t>(d)] = from == full[d] ? x->stride[static_cast<std::size_t>(d - lead)] : 0;
+    stride[static_cast<std::size_t>(d)] =
+        from == full[d] ? x->stride[static_cast<std::size_t>(d - lead)] : 0;
   }
   return recorded_view(h, expand_backward, x, full, stride, x->offset);
 }
@@ -166,7 +172,7 @@ void slice_backward(BackwardContext& ctx) {
   const auto dim = static_cast<std::size_t>(n[0]);
   const std::int64_t offset = n[1] * stride[dim];
   SymTensor part;
-  if (n[3] != 0) {                          // select: the dimension is gone
+  if (n[3] != 0) {  // select: the dimension is gone
     Shape s = ctx.grad()->shape;
     std::array<std::int64_t, kMaxRank> st{};
     for (std::size_t d = 0, o = 0; d < g->shape.rank; ++d) {
@@ -175,7 +181,8 @@ void slice_backward(BackwardContext& ctx) {
     part = ctx.host.view_as(g, s, std::span<const std::int64_t>(st.data(), s.rank), offset);
   } else {
     stride[dim] *= n[2];
-    part = ctx.host.view_as(g, ctx.grad()->shape, std::span<const std::int64_t>(stride.data(), g->shape.rank), offset);
+    part = ctx.host.view_as(g, ctx.grad()->shape,
+                            std::span<const std::int64_t>(stride.data(), g->shape.rank), offset);
   }
   ctx.host.launch(OpKind::kCopy, {ctx.grad()}, {part});
   ctx.set(0, std::move(g));
@@ -189,12 +196,13 @@ void alias_backward(BackwardContext& ctx) { ctx.set(0, ctx.grad()); }
 
 }  // namespace
 
-SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::int64_t end, std::int64_t step) {
+SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::int64_t end,
+                std::int64_t step) {
   if (dim < 0) dim += x->shape.rank;
   const std::int64_t size = x->shape[dim];
   if (end == -1 || end > size) end = size;
   if (start < 0) start += size;
-  if (start == 0 && end == size && step == 1) {   // Indexing hands on an alias.
+  if (start == 0 && end == size && step == 1) {  // Indexing hands on an alias.
     return recorded_view(h, alias_backward, x, x->shape, x->stride, x->offset, {0, 0, 0, 0});
   }
   Shape shape = x->shape;
@@ -217,7 +225,8 @@ SymTensor select(Host& h, const SymTensor& x, int dim, std::int64_t index) {
     stride[static_cast<std::size_t>(o++)] = x->stride[static_cast<std::size_t>(d)];
   }
   return recorded_view(h, slice_backward, x, shape, stride,
-                       x->offset + index * x->stride[static_cast<std::size_t>(dim)], {dim, index, 1, 1});
+                       x->offset + index * x->stride[static_cast<std::size_t>(dim)],
+                       {dim, index, 1, 1});
 }
 
 namespace {
@@ -247,7 +256,8 @@ void split_backward(BackwardContext& ctx) {
       continue;
     }
     Shape s = ctx.node.shape;
-    s[dim] = ctx.node.sizes != nullptr ? (*ctx.node.sizes)[static_cast<std::size_t>(i)] : sizes_of(ctx)[static_cast<std::size_t>(i)];
+    s[dim] = ctx.node.sizes != nullptr ? (*ctx.node.sizes)[static_cast<std::size_t>(i)]
+                                       : sizes_of(ctx)[static_cast<std::size_t>(i)];
     SymTensor zero = empty_result(h, s, dtype);
     h.launch(OpKind::kFill, {}, {zero}, {0.0});
     parts.push_back(std::move(zero));
@@ -257,7 +267,8 @@ void split_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-void split(Host& h, const SymTensor& x, int dim, std::span<const std::int64_t> sizes, std::span<SymTensor> out) {
+void split(Host& h, const SymTensor& x, int dim, std::span<const std::int64_t> sizes,
+           std::span<SymTensor> out) {
   if (dim < 0) dim += x->shape.rank;
   Record r(h, split_backward, {&x});
   if (r) {
@@ -319,7 +330,8 @@ namespace {
 
 void cast_backward(BackwardContext& ctx) {
   if (!ctx.grad() || !ctx.needs(0)) return;
-  ctx.set(0, ctx.host.cast(ctx.grad(), static_cast<DType>(ctx.node.ints[0]), result_category(ctx.host)));
+  ctx.set(0, ctx.host.cast(ctx.grad(), static_cast<DType>(ctx.node.ints[0]),
+                           result_category(ctx.host)));
 }
 
 }  // namespace
@@ -332,7 +344,8 @@ SymTensor cast(Host& h, const SymTensor& x, DType dtype, bool dense) {
   if (!dense && !is_contiguous(*x)) {
     // to() preserves the strides of a dense tensor.
     std::int64_t extent = 1;
-    for (int d = 0; d < x->shape.rank; ++d) extent += (x->shape[d] - 1) * x->stride[static_cast<std::size_t>(d)];
+    for (int d = 0; d < x->shape.rank; ++d)
+      extent += (x->shape[d] - 1) * x->stride[static_cast<std::size_t>(d)];
     if (extent == x->numel) y->stride = x->stride;
   }
   h.launch(OpKind::kCopy, {x}, {y});
@@ -346,7 +359,9 @@ namespace {
 void pad_backward(BackwardContext& ctx) {
   if (!ctx.needs(0)) return;
   SymTensor y = empty_result(ctx.host, ctx.node.shape, ctx.grad()->dtype);
-  ctx.host.launch(OpKind::kCopy, {raw_view(ctx.host, ctx.grad(), y->shape, ctx.grad()->stride, ctx.grad()->offset)}, {y});
+  ctx.host.launch(
+      OpKind::kCopy,
+      {raw_view(ctx.host, ctx.grad(), y->shape, ctx.grad()->stride, ctx.grad()->offset)}, {y});
   ctx.set(0, std::move(y));
 }
 
@@ -369,7 +384,8 @@ std::int64_t HostImpl::size_list(std::span<const std::int64_t> sizes) {
     return std::equal(list.begin(), list.end(), sizes.begin(), sizes.end());
   };
   const auto found = std::find_if(size_lists.begin(), size_lists.end(), equal);
-  if (found == size_lists.end()) return size_lists.emplace_back(sizes.begin(), sizes.end()), std::ssize(size_lists) - 1;
+  if (found == size_lists.end())
+    return size_lists.emplace_back(sizes.begin(), sizes.end()), std::ssize(size_lists) - 1;
   return found - size_lists.begin();
 }
 
