@@ -213,8 +213,11 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
     if (contains(run.strategy, "SHARD_GRAD_OP"))
       config.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
     if (contains(run.strategy, "HYBRID")) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
-    if (contains(run.strategy, "NO_SHARD"))
+    if (contains(run.strategy, "NO_SHARD")) {  // One group of all ranks, each with the whole.
       config.fsdp1.strategy = Fsdp1Options::Strategy::kNoShard;
+      config.shard *= config.replicate;
+      config.replicate = 1;
+    }
   } else if (own_data_parallelism(run)) {
     config.framework = FrameworkKind::kShardedOptimizer;
     set_own_data_parallelism(run, config);
@@ -331,15 +334,14 @@ std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
   return std::make_shared<const Model>(plain_llama(o));
 }
 
-/// Adapters of a LoRA or QLoRA run. No row states rank and targets: those of the trainers' own
-/// recipes (fsdp_qlora: 64, others 16, on every linear module; double quantisation as in QLoRA's
-/// paper).
+/// Adapters of a LoRA or QLoRA run. No row states rank and targets: rank 16 on every linear module,
+/// double quantisation as in QLoRA's paper.
 std::optional<LoraOptions> adapters_of(const MeasuredRun& run,
                                        std::vector<std::string>& assumptions) {
   const std::string text = run.strategy + " " + run.model;
   if (!contains(text, "LoRA")) return std::nullopt;
   LoraOptions o;
-  o.rank = run.row_id.starts_with("fsdp_qlora") ? 64 : 16;
+  o.rank = 16;
   o.alpha = static_cast<double>(o.rank);
   o.targets = {"all-linear"};
   if (contains(text, "QLoRA")) o.base = LoraOptions::Base::k4BitDouble;
@@ -378,6 +380,7 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     if (const auto adapters = adapters_of(run, out.assumptions)) {
       out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));
       config.model_dtype = DType::kBFloat16;  // Frozen weights are kept in 16 bits.
+      config.fsdp1.use_orig_params = true;    // Flat parameters cannot mix frozen and trainable.
     }
   } catch (const InputError& error) {
     out.refusal = error.what();
