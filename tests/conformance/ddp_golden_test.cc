@@ -3,46 +3,30 @@
 
 #include <gtest/gtest.h>
 
-#include <cctype>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "conformance/check.h"
 #include "conformance/ddp_run.h"
-#include "conformance/golden_files.h"
 #include "conformance/json_compare.h"
 #include "core/json.h"
+#include "tests/conformance/recorded_cases.h"
 
 namespace foreshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-fs::path data_folder() { return fs::path(FORESHARD_SOURCE_DIR) / "tests/conformance/data/ddp"; }
-
-std::vector<fs::path> cases() { return golden_files({data_folder()}); }
-
-std::string test_name(const ::testing::TestParamInfo<fs::path>& info) {
-  std::string name = info.param.filename().string();
-  name = name.substr(0, name.find(".json"));
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return name;
-}
-
 class DdpGolden : public ::testing::TestWithParam<fs::path> {};
 
-TEST_P(DdpGolden, EventsBucketsAndErrorsAgree) {
-  const auto results = check_all(*find_check_kind("ddp"), {GetParam()});
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_TRUE(results[0].ok) << results[0].first_difference;
-}
+TEST_P(DdpGolden, EventsBucketsAndErrorsAgree) { expect_recorded("ddp", GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(Recorded, DdpGolden, ::testing::ValuesIn(cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Recorded, DdpGolden, ::testing::ValuesIn(recorded_cases("ddp")),
+                         recorded_name);
 
 /// The comparison notices a changed byte count and a parameter in another bucket.
 TEST(DdpGoldenComparison, NoticesDifferences) {
-  const Json golden = read_json_file(data_folder() / "rebuild-default.json");
+  const Json golden = read_json_file(recorded_folder("ddp") / "rebuild-default.json");
   const Json found = run_ddp_case(golden.at("case"));
   Json bytes = found, member = found;
   for (Json& e : bytes["events"]) {

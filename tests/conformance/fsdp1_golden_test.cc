@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -12,35 +11,21 @@
 #include "conformance/check.h"
 #include "conformance/event_log_check.h"
 #include "conformance/fsdp1_run.h"
-#include "conformance/golden_files.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "tests/conformance/recorded_cases.h"
 
 namespace foreshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-fs::path data_folder() { return fs::path(FORESHARD_SOURCE_DIR) / "tests/conformance/data/fsdp1"; }
-
-std::vector<fs::path> cases() { return golden_files({data_folder()}); }
-
-std::string test_name(const ::testing::TestParamInfo<fs::path>& info) {
-  std::string name = info.param.filename().string();
-  name = name.substr(0, name.find(".json"));
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return name;
-}
-
 class Fsdp1Golden : public ::testing::TestWithParam<fs::path> {};
 
-TEST_P(Fsdp1Golden, UnitsEventsAndErrorsAgree) {
-  const auto results = check_all(*find_check_kind("fsdp1"), {GetParam()});
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_TRUE(results[0].ok) << results[0].first_difference;
-}
+TEST_P(Fsdp1Golden, UnitsEventsAndErrorsAgree) { expect_recorded("fsdp1", GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(Recorded, Fsdp1Golden, ::testing::ValuesIn(cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Recorded, Fsdp1Golden, ::testing::ValuesIn(recorded_cases("fsdp1")),
+                         recorded_name);
 
 /// What golden_check says of a recording that was changed.
 std::string difference_of(const Json& changed) {
@@ -51,7 +36,7 @@ std::string difference_of(const Json& changed) {
   return results.at(0).first_difference;
 }
 
-Json recording() { return read_json_file(data_folder() / "seed-700103.json"); }
+Json recording() { return read_json_file(recorded_folder("fsdp1") / "seed-700103.json"); }
 
 TEST(Fsdp1GoldenComparison, NoticesAChangedEvent) {
   Json golden = recording();
@@ -69,7 +54,7 @@ TEST(Fsdp1GoldenComparison, TablesComeBeforeEvents) {
 }
 
 TEST(Fsdp1GoldenComparison, ErrorsDifferByTypeNotByMessage) {
-  Json golden = read_json_file(data_folder() / "seed-700077.json");
+  Json golden = read_json_file(recorded_folder("fsdp1") / "seed-700077.json");
   golden["result"]["error"]["message"] = "other words";
   EXPECT_EQ(difference_of(golden), "");
   golden["result"]["error"]["type"] = "AssertionError";

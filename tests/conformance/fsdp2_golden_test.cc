@@ -13,35 +13,23 @@
 #include "conformance/golden_files.h"
 #include "conformance/json_compare.h"
 #include "core/json.h"
+#include "tests/conformance/recorded_cases.h"
 
 namespace foreshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-fs::path data_folder() { return fs::path(FORESHARD_SOURCE_DIR) / "tests/conformance/data/fsdp2"; }
-
-std::vector<fs::path> cases() { return golden_files({data_folder()}); }
-
-std::string test_name(const ::testing::TestParamInfo<fs::path>& info) {
-  std::string name = info.param.stem().string().substr(5);  // without "case_"
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return name;
-}
-
 class Fsdp2Golden : public ::testing::TestWithParam<fs::path> {};
 
-TEST_P(Fsdp2Golden, EventsUnitsAndErrorsAgree) {
-  const auto results = check_all(*find_check_kind("fsdp2"), {GetParam()});
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_TRUE(results[0].ok) << results[0].first_difference;
-}
+TEST_P(Fsdp2Golden, EventsUnitsAndErrorsAgree) { expect_recorded("fsdp2", GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(Recorded, Fsdp2Golden, ::testing::ValuesIn(cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Recorded, Fsdp2Golden, ::testing::ValuesIn(recorded_cases("fsdp2")),
+                         recorded_name);
 
 /// The comparison notices one changed byte count, one missing event and one changed unit.
 TEST(Fsdp2GoldenComparison, NoticesEveryKindOfDifference) {
-  const Json golden = read_json_file(data_folder() / "case_f2_b_1_default.json");
+  const Json golden = read_json_file(recorded_folder("fsdp2") / "case_f2_b_1_default.json");
   const Json found = run_fsdp2_case(golden.at("case"));
   EXPECT_FALSE(first_difference(golden.at("result"), found, "result"));
   Json bytes = golden.at("result"), missing = bytes, unit = bytes;

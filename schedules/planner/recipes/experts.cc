@@ -115,6 +115,8 @@ SymTensor grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTens
   return y;
 }
 
+}  // namespace
+
 SymTensor activate(Host& h, std::int64_t code, const SymTensor& x) {
   switch (static_cast<Activation>(code)) {
     case Activation::kSilu:
@@ -131,6 +133,8 @@ SymTensor activate(Host& h, std::int64_t code, const SymTensor& x) {
       return unary(h, Function::kGelu, x, 1);
   }
 }
+
+namespace {
 
 /// act(gate) * up of x [n, 2 f].
 SymTensor gate(Host& h, const SymTensor& x, std::int64_t activation) {

@@ -54,23 +54,6 @@ SymTensor index_add_in_place(Host& h, const SymTensor& self, const SymTensor& in
   return y;
 }
 
-SymTensor activation(Host& h, std::int64_t code, const SymTensor& x) {
-  switch (static_cast<Activation>(code)) {
-    case Activation::kSilu:
-      return unary(h, Function::kSilu, x);
-    case Activation::kRelu:
-      return unary(h, Function::kRelu, x);
-    case Activation::kTanh:
-      return unary(h, Function::kTanh, x);
-    case Activation::kSigmoid:
-      return unary(h, Function::kSigmoid, x);
-    case Activation::kGelu:
-      return unary(h, Function::kGelu, x, 0);
-    default:
-      return unary(h, Function::kGelu, x, 1);
-  }
-}
-
 struct Share {
   SymTensor token, place;
 };
@@ -103,7 +86,7 @@ SymTensor looped_experts(Host& h, const Statement& s, std::span<SymTensor> in) {
     SymTensor gate = matmul(h, x, transpose(h, w1, 0, 1)),
               up = matmul(h, x, transpose(h, v1, 0, 1));
     x.reset();
-    gate = activation(h, s.ints.size() > 2 ? s.ints[2] : 0, gate);
+    gate = activate(h, s.ints.size() > 2 ? s.ints[2] : 0, gate);
     SymTensor down = matmul(h, mul(h, gate, up), w2);
     gate.reset();
     up.reset();
