@@ -64,5 +64,25 @@ TEST(Html, DataCannotEndTheScript) {
   EXPECT_EQ(page.find("src="), std::string::npos);
 }
 
+// 10,000 samples of 1 GiB and one of 9 GiB, in no round place: thinning to the picture's columns
+// may drop any sample but that one.
+TEST(Html, ThinningKeepsTheSpike) {
+  constexpr std::size_t kSpike = 7919;
+  HtmlReport r;
+  r.answer = answer();
+  r.memory.categories = {"activations"};
+  for (std::size_t i = 0; i < 10'000; ++i) {
+    const Bytes held{(i == kSpike ? std::int64_t{9} : std::int64_t{1}) << 30};
+    r.memory.points.push_back({Time{static_cast<std::int64_t>(i)}, held, held, {held.value}});
+  }
+  r.memory.peak = kSpike;
+  const std::string page = html_of(r);
+  const std::size_t begin = page.find("const DATA = ") + 13;
+  const Json data = Json::parse(page.substr(begin, page.find(";\n", begin) - begin));
+  const Json& points = data["memory"]["points"];
+  EXPECT_LT(points.size(), 5'000u);
+  EXPECT_EQ(points[data["memory"]["peak"].get<std::size_t>()][1], std::int64_t{9} << 30);
+}
+
 }  // namespace
 }  // namespace foreshard
