@@ -46,28 +46,6 @@ std::string network_text(const HardwareProfile& h) {
 
 }  // namespace
 
-std::string title_of(FrameworkKind f) {
-  switch (f) {
-    case FrameworkKind::kUnsharded:
-      return "one device";
-    case FrameworkKind::kDdp:
-      return "DDP";
-    case FrameworkKind::kFsdp2:
-      return "FSDP2";
-    case FrameworkKind::kFsdp1:
-      return "FSDP1";
-    case FrameworkKind::kZero1:
-      return "ZeRO-1";
-    case FrameworkKind::kZero2:
-      return "ZeRO-2";
-    case FrameworkKind::kZero3:
-      return "ZeRO-3";
-    case FrameworkKind::kShardedOptimizer:
-      return "data parallel, sharded optimizer";
-  }
-  return "";
-}
-
 std::string describe_precision(const ParallelConfig& c) {
   const DType param = c.precision.param.value_or(c.model_dtype);
   const DType reduce = c.precision.reduce.value_or(param);

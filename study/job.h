@@ -23,8 +23,6 @@ struct Job {
       AttentionKernel::kFlash2;  ///< Generation of the flash kernels.
 };
 
-/// "FSDP2", "ZeRO-3", ... as people write them.
-std::string title_of(FrameworkKind framework);
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
 std::string describe_precision(const ParallelConfig& config);
 /// Wrapping and resharding in a few words: "every 2 blocks, root split, reshard after forward".

@@ -168,4 +168,8 @@ std::unique_ptr<Framework> make_ddp(const ParallelConfig& config) {
   return std::make_unique<ddp::Ddp>(config);
 }
 
+std::int64_t ddp_steady_steps(const ParallelConfig& config) {
+  return config.ddp.static_graph ? 4 : 3;
+}
+
 }  // namespace foreshard

@@ -1,0 +1,57 @@
+#pragma once
+
+// Which modules form a unit: what a user can say, how it is written, and which modules that is in a
+// model. A framework makes units of these groups by its own rules (fsdp2_policy.cc,
+// fsdp1_policy.cc).
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/module_tree.h"
+
+namespace foreshard {
+
+/// Which modules form a unit. The calls are made in the order a user would: inner modules first,
+/// the root last.
+struct WrapPolicy {
+  enum class Kind : std::uint8_t {
+    kBlocks,
+    kEveryK,
+    kRootOnly,
+    kSize,
+    kModules,
+    kCalls  ///< ParallelConfig::calls; has no text.
+  } kind = Kind::kBlocks;
+  std::int64_t every = 1;                   ///< kEveryK: consecutive blocks in one unit.
+  std::int64_t min_elements = 100'000'000;  ///< kSize: FSDP1's size-based policy (F1-G-4).
+  std::vector<std::string> modules;         ///< kModules: names, or class names.
+  bool root_split =
+      true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
+};
+
+/// The texts that parse_wrap takes, for help and messages.
+inline constexpr std::string_view kWrapForms = "blocks | every:K | root | size:N | modules:a,b,c";
+
+/// Sets what the text says; the rest of `policy` stays. InputError for "--wrap" if it is none of
+/// the forms.
+void parse_wrap(std::string_view text, WrapPolicy& policy);
+/// The text that parse_wrap reads as this policy; "calls" for explicit calls.
+std::string wrap_text(const WrapPolicy& policy);
+/// In words: "every 2 blocks".
+std::string describe_wrap(const WrapPolicy& policy);
+
+/// The modules of each unit that the policy names, without the units of embedding and head and
+/// without the root. Blocks are grouped within one list of modules: a unit of encoder and decoder
+/// blocks would be gathered twice. Beside single blocks stand the modules that libraries wrap with
+/// them (ModelRoles::extra_units). Named modules come deepest first, so that inner units exist
+/// before outer ones. Nothing for kSize (FSDP1's own rule) and kCalls. InputError for a name that
+/// the model does not have.
+std::vector<std::vector<ModuleId>> wrapped_groups(const Model& model, const WrapPolicy& policy);
+
+/// True if `module` is one of `groups` or inside one.
+bool inside_any(const Model& model, ModuleId module,
+                const std::vector<std::vector<ModuleId>>& groups);
+
+}  // namespace foreshard
