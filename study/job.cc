@@ -46,6 +46,12 @@ std::string network_text(const HardwareProfile& h) {
 
 }  // namespace
 
+CostParameters Job::cost_parameters() const {
+  CostParameters out;
+  out.attention.kernel = attention_kernel;
+  return out;
+}
+
 std::string title_of(FrameworkKind f) {
   switch (f) {
     case FrameworkKind::kUnsharded:
