@@ -46,10 +46,8 @@ std::string number_text(const UsedNumber& n) {
 
 std::vector<AnswerProvenance> provenance_of(const Job& job, const Schedule& schedule) {
   std::vector<AnswerProvenance> out;
-  CostParameters parameters;
-  parameters.attention.kernel = job.attention_kernel;
-  for (const UsedNumber& n : numbers_used(
-           schedule, make_cluster(job.hardware, static_cast<int>(schedule.world)), parameters))
+  const Cluster cluster = make_cluster(job.hardware, static_cast<int>(schedule.world));
+  for (const UsedNumber& n : numbers_used(schedule, cluster, job.cost_parameters()))
     out.push_back({n.quantity, number_text(n), n.source, n.kind});
   return out;
 }

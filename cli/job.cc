@@ -333,6 +333,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   read_training(a, c);
   job.attention_kernel =
       choose(a, "attention-kernel", AttentionKernel::kFlash2, {"flash2", "flash1", "flash3"});
+  if (a.has("alloc-conf"))
+    guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_fsdp1(a, c.replicate, c.fsdp1);
   read_zero(a, c.zero);
   read_ddp(a, c.ddp);

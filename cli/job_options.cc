@@ -66,7 +66,9 @@ OptionGroup training_group() {
               "Generation of the flash kernels; flash3 is also cuDNN's (default flash2)",
               {"flash2", "flash1", "flash3"}),
        option("loss", "KIND", "How the loss is computed (default float32)",
-              {"float32", "plain", "chunked", "fused"})}};
+              {"float32", "plain", "chunked", "fused"}),
+       option("alloc-conf", "TEXT",
+              "PYTORCH_CUDA_ALLOC_CONF of the job, e.g. expandable_segments:True")}};
 }
 
 OptionGroup fsdp1_group() {

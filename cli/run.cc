@@ -136,6 +136,11 @@ int run_plan(Arguments& a) {
   options.watchdog = std::chrono::milliseconds(a.integer("watchdog", 30, 1, 86'400) * 1000);
   options.device_memory =
       Bytes(static_cast<std::int64_t>(a.number("device-memory", 4, 0.001, 1e5) * (1 << 30)));
+  try {
+    options.allocator = parse_alloc_conf(a.text("alloc-conf"));
+  } catch (const InputError& e) {
+    a.report(e);
+  }
   options.mode =
       a.text("streams", "threads") == "inline" ? StreamMode::kInline : StreamMode::kThreads;
   const double scale = a.number("time-scale", 0, 1e-3, 1e9);
@@ -203,6 +208,7 @@ CommandSpec run_command() {
          false},
         {"validate", "yes|no", "Check the plan first (default yes)", {"yes", "no"}, false},
         {"device-memory", "GIB", "Memory of each rank's device (default 4)", {}, false},
+        {"alloc-conf", "TEXT", "PYTORCH_CUDA_ALLOC_CONF of each rank's allocator", {}, false},
         {"watchdog", "SECONDS", "A rank that waits longer ends the run (default 30)", {}, false}}},
       {"Answer",
        {{"json", "", "One JSON document instead of text", {}, false},

@@ -3,7 +3,7 @@
 # foreshard_test(PART DEPS lib...): one GoogleTest program of all *_test.cc files of the current folder.
 
 add_library(foreshard_flags INTERFACE)
-target_compile_options(foreshard_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-restrict)
+target_compile_options(foreshard_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 target_include_directories(foreshard_flags INTERFACE ${CMAKE_SOURCE_DIR})
 if(FORESHARD_WERROR)
   target_compile_options(foreshard_flags INTERFACE -Werror)

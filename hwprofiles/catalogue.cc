@@ -81,8 +81,11 @@ class Catalogue final : public BaseFinder {
   template <typename Read>
   void read(const EmbeddedFile& file, Read reader) {
     const auto name = fmt::format("catalogue {}/{}", file.folder, file.name);
+    const Json json = parse_json(file.text, name);
     IssueList issues(name);
-    reader(parse_json(file.text, name), issues);
+    if (json.value("name", std::string()) != file.name)
+      issues.add("name", fmt::format("differs from the file's name \"{}\"", file.name));
+    reader(json, issues);
     issues.throw_if_any();
   }
   int depth_ = 0;
@@ -227,8 +230,11 @@ std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::strin
   }
   const auto* gpu = find_file("gpus", name.base);
   if (gpu == nullptr) return std::nullopt;
-  if (!catalogue.machine(usual_node(*gpu), machine)) {
-    throw InternalError(fmt::format("GPU {} names no usual node", gpu->name));
+  if (const std::string node = usual_node(*gpu); !catalogue.machine(node, machine)) {
+    throw InputError(Issue{
+        fmt::format("catalogue gpus/{}", gpu->name), "usual_node",
+        node.empty() ? "is missing" : fmt::format("there is no machine \"{}\"", node),
+        "the machine of catalogue/nodes that \"4x-" + std::string(gpu->name) + "\" stands for"});
   }
   const int box = machine.gpus_per_node();
   const int n = name.multiplier;
@@ -272,7 +278,13 @@ HardwareProfile parse_hardware(std::string_view text, const std::string& file) {
   Catalogue catalogue;
   HardwareProfile machine;
   IssueList issues(file);
-  read_machine(parse_json_or_yaml(text, file), catalogue, issues, machine);
+  const Json json = parse_json_or_yaml(text, file);
+  if (json.is_object() && json.contains("generation") && !json.contains("gpu")) {
+    issues.add("generation", "this file describes a GPU, not a machine",
+               "put it under \"gpu\" of a machine: {\"base\": \"dgx-h100\", \"gpu\": {...}}");
+    issues.throw_if_any();
+  }
+  read_machine(json, catalogue, issues, machine);
   machine.file = file;
   if (machine.name.empty()) machine.name = std::filesystem::path(file).stem().string();
   if (issues.empty()) check_machine(machine, issues);

@@ -233,11 +233,4 @@ std::string_view name_of(Link link) {
   return kNames[static_cast<int>(link)];
 }
 
-std::string_view name_of(KernelClass kernel_class) {
-  static constexpr std::string_view kNames[kKernelClassCount] = {
-      "matmul",    "attention",       "normalisation", "elementwise", "loss and embedding",
-      "optimizer", "sharding copies", "other kernels"};
-  return kNames[static_cast<int>(kernel_class)];
-}
-
 }  // namespace foreshard

@@ -42,10 +42,10 @@ Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   plan_options.steps = steady_steps(job.config);
   Evaluation out;
   out.schedule = plan(*job.model, job.config, plan_options);
-  CostParameters parameters;
-  parameters.attention.kernel = job.attention_kernel;
   const Cluster cluster = make_cluster(job.hardware, static_cast<int>(out.schedule.world));
-  out.result = simulate(out.schedule, cluster, options, parameters);
+  SimulationOptions with = options;
+  with.allocator = job.allocator;
+  out.result = simulate(out.schedule, cluster, with, job.cost_parameters());
   return out;
 }
 

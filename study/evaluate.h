@@ -25,7 +25,8 @@ struct Evaluation {
   double hardware_flops_utilisation(const Job& job) const;
 };
 
-/// InputError if the job is impossible: for the model, or for the machines.
+/// InputError if the job is impossible: for the model, or for the machines. The allocator is the
+/// job's, whatever `options` say.
 Evaluation evaluate(const Job& job, const SimulationOptions& options = {});
 /// With a schedule that is already there.
 SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware,

@@ -46,6 +46,12 @@ std::string network_text(const HardwareProfile& h) {
 
 }  // namespace
 
+CostParameters Job::cost_parameters() const {
+  CostParameters out;
+  out.attention.kernel = attention_kernel;
+  return out;
+}
+
 std::string describe_precision(const ParallelConfig& c) {
   const DType param = c.precision.param.value_or(c.model_dtype);
   const DType reduce = c.precision.reduce.value_or(param);

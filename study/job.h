@@ -8,6 +8,7 @@
 #include <string>
 
 #include "hwprofiles/profile.h"
+#include "memory/options.h"
 #include "models/module_tree.h"
 #include "schedules/planner/config.h"
 #include "sim/cost/parameters.h"
@@ -21,6 +22,9 @@ struct Job {
   std::int64_t gpus = 1;  ///< = config.world().
   AttentionKernel attention_kernel =
       AttentionKernel::kFlash2;  ///< Generation of the flash kernels.
+  AllocatorOptions allocator;    ///< PYTORCH_CUDA_ALLOC_CONF.
+
+  CostParameters cost_parameters() const;  ///< The defaults with what the job says of kernels.
 };
 
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".

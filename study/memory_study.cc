@@ -14,7 +14,7 @@ namespace {
 
 struct Change {
   std::string text, kind;
-  std::function<void(ParallelConfig&, SimulationOptions&)> apply;
+  std::function<void(Job&)> apply;
 };
 
 class ChangeList {
@@ -29,17 +29,17 @@ class ChangeList {
       add("--replicate 1", "sharding",
           [n = c_.world()](ParallelConfig& p) { p.shard = n, p.replicate = 1; });
     }
-    list_.push_back(
-        {"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "allocator",
-         [](ParallelConfig&, SimulationOptions& o) { o.allocator.expandable_segments = true; }});
+    if (!job.allocator.expandable_segments)
+      list_.push_back({"--alloc-conf expandable_segments:True", "allocator",
+                       [](Job& changed) { changed.allocator.expandable_segments = true; }});
   }
   std::vector<Change> take() { return std::move(list_); }
 
  private:
   template <typename Apply>
   void add(std::string text, std::string kind, Apply apply) {
-    list_.push_back({std::move(text), std::move(kind),
-                     [apply](ParallelConfig& p, SimulationOptions&) { apply(p); }});
+    list_.push_back(
+        {std::move(text), std::move(kind), [apply](Job& changed) { apply(changed.config); }});
   }
 
   void add_batch() {
@@ -107,10 +107,10 @@ class ChangeList {
   std::vector<Change> list_;
 };
 
-std::vector<PhaseRow> phases_of(const Schedule& schedule, const SimulationOptions& options,
+std::vector<PhaseRow> phases_of(const Schedule& schedule, const AllocatorOptions& allocator,
                                 std::int64_t rank) {
   ReplayOptions replay;
-  replay.allocator = options.allocator;
+  replay.allocator = allocator;
   replay.device_memory = VirtualSegmentSource::kUnlimited;
   const MemoryReplay r = replay_memory(schedule.program_for(rank), replay);
   std::vector<PhaseRow> rows{{-1, "init", Bytes(r.init_allocated), Bytes(r.init_reserved)}};
@@ -146,13 +146,13 @@ std::string describe_place(const Place& p) {
 
 MemoryStudy study_memory(const Job& job, const Evaluation& base, const SimulationOptions& options) {
   MemoryStudy study;
-  study.phases = phases_of(base.schedule, options, base.result.memory.rank);
+  study.phases = phases_of(base.schedule, job.allocator, base.result.memory.rank);
   const double speed_before = base.tokens_per_second_per_gpu();
   for (const Change& change : ChangeList(job).take()) {
     Job changed = job;
     SimulationOptions with = options;
     with.detail = Detail::kTimesOnly;
-    change.apply(changed.config, with);
+    change.apply(changed);
     try {
       const Evaluation e = evaluate(changed, with);
       const MemoryResult& m = e.result.memory;

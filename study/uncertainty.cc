@@ -95,9 +95,9 @@ class Study {
     SimulationOptions options;
     options.detail = Detail::kTimesOnly;
     options.memory = MemoryDetail::kNone;
-    return to_seconds(
-        simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)), options)
-            .step_time);
+    return to_seconds(simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)),
+                               options, job_.cost_parameters())
+                          .step_time);
   }
 
   void measure(Candidate& c) {

@@ -31,66 +31,6 @@ double tiles_for(std::int64_t extent, std::int64_t tile) {
 
 }  // namespace
 
-KernelClass kernel_class_of(OpKind op) {
-  switch (op) {
-    case OpKind::kMatmul:
-    case OpKind::kMatmulBias:
-    case OpKind::kGroupedMatmul:
-    case OpKind::kConv2d:
-    case OpKind::kConv2dBackward:
-      return KernelClass::kMatmul;
-    case OpKind::kFlashAttention:
-    case OpKind::kFlashAttentionBackward:
-    case OpKind::kEfficientAttention:
-    case OpKind::kEfficientAttentionBackward:
-      return KernelClass::kAttention;
-    case OpKind::kLayerNorm:
-    case OpKind::kLayerNormBackward:
-    case OpKind::kLayerNormBackwardGamma:
-    case OpKind::kRmsNorm:
-    case OpKind::kRmsNormBackward:
-    case OpKind::kRmsNormBackwardGamma:
-    case OpKind::kSoftmax:
-    case OpKind::kSoftmaxBackward:
-      return KernelClass::kNormalisation;
-    case OpKind::kEmbedding:
-    case OpKind::kEmbeddingBackward:
-    case OpKind::kLogSoftmax:
-    case OpKind::kLogSoftmaxBackward:
-    case OpKind::kNllLoss:
-    case OpKind::kNllLossBackward:
-    case OpKind::kMseLoss:
-    case OpKind::kMseLossBackward:
-    case OpKind::kFusedCrossEntropy:
-      return KernelClass::kLossAndEmbedding;
-    case OpKind::kForeachCopy:
-    case OpKind::kSplitCopy:
-    case OpKind::kChunkCat:
-    case OpKind::kFlatten:
-    case OpKind::kUnflatten:
-      return KernelClass::kShardingCopies;
-    case OpKind::kForeachAdd:
-    case OpKind::kForeachMul:
-    case OpKind::kForeachDiv:
-    case OpKind::kForeachSqrt:
-    case OpKind::kForeachLerp:
-    case OpKind::kForeachAddcmul:
-    case OpKind::kForeachAddcdiv:
-    case OpKind::kForeachNorm:
-    case OpKind::kFusedAdamW:
-    case OpKind::kAdamWUpdate:
-    case OpKind::kSgdUpdate:
-    case OpKind::kClipCoefficient:
-    case OpKind::kCheckFinite:
-      return KernelClass::kOptimizer;
-    case OpKind::kInitialize:
-    case OpKind::kObserve:
-      return KernelClass::kOther;
-    default:
-      return KernelClass::kElementwise;
-  }
-}
-
 double expected_maximum(std::int64_t n) {
   if (n < 2) return 0;
   // E[max] = integral of x d(Phi(x)^n), summed over small steps.

@@ -13,8 +13,6 @@
 
 namespace foreshard {
 
-KernelClass kernel_class_of(OpKind op);
-
 /// Facts of one GPU, looked up once. Immutable.
 class KernelCostModel {
  public:

@@ -41,7 +41,7 @@ TEST(MemoryStudy, EachChangeIsWhatTheChangedJobNeeds) {
   EXPECT_LT(c->device_change.value, 0);
   for (const char* change :
        {"--micro-batch 2", "--loss fused", "--loss chunked", "--optimizer adamw",
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}) {
+        "--alloc-conf expandable_segments:True"}) {
     EXPECT_NE(find(study, change), nullptr) << change;
   }
   EXPECT_TRUE(std::is_sorted(study.changes.begin(), study.changes.end(),
