@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "schedules/planner/framework_table.h"
 #include "sim/provenance.h"
 #include "study/uncertainty.h"
 

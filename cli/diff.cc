@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "schedules/json.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/validate.h"
 
 namespace foreshard::cli {

@@ -1,7 +1,8 @@
 #pragma once
 
 // Tables with a row for each value of an enumeration, checked when compiled: a value that is added
-// to an enumeration and forgotten in its table is an error of the compiler, wherever it is inserted.
+// to an enumeration and forgotten in its table is an error of the compiler, wherever it is
+// inserted.
 
 #include <cstddef>
 #include <string_view>

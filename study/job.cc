@@ -4,21 +4,11 @@
 
 #include <cmath>
 
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
+
 namespace foreshard {
 namespace {
-
-std::string short_dtype(DType t) {
-  switch (t) {
-    case DType::kFloat32:
-      return "fp32";
-    case DType::kBFloat16:
-      return "bf16";
-    case DType::kFloat16:
-      return "fp16";
-    default:
-      return std::string(name_of(t));
-  }
-}
 
 std::string checkpointing(const ParallelConfig& c) {
   switch (c.checkpoint) {
@@ -52,6 +42,19 @@ CostParameters Job::cost_parameters() const {
   return out;
 }
 
+std::string short_dtype(DType t) {
+  switch (t) {
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kBFloat16:
+      return "bf16";
+    case DType::kFloat16:
+      return "fp16";
+    default:
+      return std::string(name_of(t));
+  }
+}
+
 std::string describe_precision(const ParallelConfig& c) {
   const DType param = c.precision.param.value_or(c.model_dtype);
   const DType reduce = c.precision.reduce.value_or(param);
@@ -66,27 +69,8 @@ std::string describe_precision(const ParallelConfig& c) {
 }
 
 std::string describe_wrapping(const ParallelConfig& c) {
-  std::string out;
-  switch (c.wrap.kind) {
-    case WrapPolicy::Kind::kBlocks:
-      out = "each block";
-      break;
-    case WrapPolicy::Kind::kEveryK:
-      out = fmt::format("every {} blocks", c.wrap.every);
-      break;
-    case WrapPolicy::Kind::kRootOnly:
-      out = "root only";
-      break;
-    case WrapPolicy::Kind::kSize:
-      out = fmt::format("units of {} elements", c.wrap.min_elements);
-      break;
-    case WrapPolicy::Kind::kModules:
-      out = "named modules";
-      break;
-    case WrapPolicy::Kind::kCalls:
-      out = "explicit calls";
-      break;
-  }
+  if (!row_of(c.framework).forms_units()) return "";
+  std::string out = describe_wrap(c.wrap);
   if (c.wrap.kind != WrapPolicy::Kind::kRootOnly && !c.wrap.root_split)
     out += ", embedding and head in the root";
   if (c.reshard.kind == Reshard::Kind::kNo) out += ", kept gathered";

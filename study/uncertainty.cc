@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "hwprofiles/calibration.h"
+#include "schedules/planner/framework_table.h"
 #include "sim/cost/kernel_cost.h"
 #include "sim/hardware_cost.h"
 

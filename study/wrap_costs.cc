@@ -127,8 +127,8 @@ std::function<Time(Bytes)> time_of(const std::shared_ptr<const CostModel>& cost,
 
 void check(const Job& job) {
   if (row_of(job.config.framework).units != UnitForm::kModuleGroup)
-    throw InputError(Issue{"", "framework", "groups of blocks form no units there",
-                           "--framework fsdp2"});
+    throw InputError(
+        Issue{"", "framework", "groups of blocks form no units there", "--framework fsdp2"});
   if (job.model->roles.blocks.empty())
     throw InputError(
         Issue{job.model->name, "", "has no blocks to wrap", "a model with repeated blocks"});

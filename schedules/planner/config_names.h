@@ -14,8 +14,9 @@ inline constexpr EnumName<OffloadKind> kOffloadNames[] = {{OffloadKind::kNone, "
                                                           {OffloadKind::kBoth, "both"}};
 static_assert(names_each(kOffloadNames));
 
-inline constexpr EnumName<AttentionKind> kAttentionNames[] = {
-    {AttentionKind::kFlash, "flash"}, {AttentionKind::kSdpa, "sdpa"}, {AttentionKind::kMath, "math"}};
+inline constexpr EnumName<AttentionKind> kAttentionNames[] = {{AttentionKind::kFlash, "flash"},
+                                                              {AttentionKind::kSdpa, "sdpa"},
+                                                              {AttentionKind::kMath, "math"}};
 static_assert(names_each(kAttentionNames));
 
 inline constexpr EnumName<Float8Kind> kFloat8Names[] = {

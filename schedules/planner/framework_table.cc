@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/enum_names.h"
+#include "schedules/planner/frameworks/ddp.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/frameworks/fsdp1.h"
 #include "schedules/planner/frameworks/zero.h"
@@ -23,9 +24,7 @@ std::int64_t steps(const ParallelConfig&) {
 }
 
 std::unique_ptr<Framework> unsharded(const ParallelConfig&) { return make_unsharded(); }
-std::unique_ptr<Framework> fsdp1_framework(const ParallelConfig& c) {
-  return fsdp1::make_fsdp1(c);
-}
+std::unique_ptr<Framework> fsdp1_framework(const ParallelConfig& c) { return fsdp1::make_fsdp1(c); }
 std::unique_ptr<Framework> zero_framework(const ParallelConfig& c) { return zero::make_zero(c); }
 
 /// Whole stages of ZeRO differ in a few facts only.
@@ -69,7 +68,7 @@ constexpr FrameworkRow kRows[] = {
      .ranks = RankLayout::kCopies,
      .precision = PrecisionRule::kParameters,
      .offload_hint = "none: nothing is offloaded without sharding",
-     .steady_steps = ddp_steady_steps,
+     .steady_steps = ddp::steady_steps,
      .make = make_ddp},
     {.kind = FrameworkKind::kFsdp2,
      .name = "fsdp2",

@@ -38,7 +38,8 @@ enum class ReshardChoice : std::uint8_t {
 
 /// Where the dtypes of compute and optimizer come from.
 enum class PrecisionRule : std::uint8_t {
-  kParameters,  ///< The parameters' own dtype, gradients reduced in it; another compute is autocast.
+  kParameters,  ///< The parameters' own dtype, gradients reduced in it; another compute is
+                ///< autocast.
   kMixed,       ///< Compute and reduction have dtypes beside the parameters' own.
   kMasters,     ///< 16-bit parameters and fp32 master copies that the framework makes.
 };
@@ -55,10 +56,10 @@ struct FrameworkRow {
   /// What it can keep in host memory, the largest last; empty: nothing.
   std::span<const OffloadKind> offloads;
   std::string_view offload_hint;  ///< Said when another is asked for.
-  bool sync_choice = true;        ///< A user may leave gradients unreduced until the last micro-batch.
-  bool module_hooks = false;      ///< Hooks around modules, which a checkpoint can enclose.
+  bool sync_choice = true;    ///< A user may leave gradients unreduced until the last micro-batch.
+  bool module_hooks = false;  ///< Hooks around modules, which a checkpoint can enclose.
   bool checkpoint_outside = false;  ///< Recipes write checkpoint(unit(module)).
-  bool dtensor = false;           ///< Parameters are DTensors, which slow the optimizer's host down.
+  bool dtensor = false;  ///< Parameters are DTensors, which slow the optimizer's host down.
   /// DeepSpeed's engine: it divides the loss by the micro-batches and takes its CPU Adam for
   /// offloaded states.
   bool deepspeed = false;

@@ -1,35 +1,16 @@
 #pragma once
 
-// Which modules form a unit: what a user can say, how it is written, and which modules that is in a
-// model. A framework makes units of these groups by its own rules (fsdp2_policy.cc,
+// WrapPolicy (config.h): how it is written, and which modules it names in a model. A framework makes units of these groups by its own rules (fsdp2_policy.cc,
 // fsdp1_policy.cc).
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/module_tree.h"
+#include "schedules/planner/config.h"
 
 namespace foreshard {
-
-/// Which modules form a unit. The calls are made in the order a user would: inner modules first,
-/// the root last.
-struct WrapPolicy {
-  enum class Kind : std::uint8_t {
-    kBlocks,
-    kEveryK,
-    kRootOnly,
-    kSize,
-    kModules,
-    kCalls  ///< ParallelConfig::calls; has no text.
-  } kind = Kind::kBlocks;
-  std::int64_t every = 1;                   ///< kEveryK: consecutive blocks in one unit.
-  std::int64_t min_elements = 100'000'000;  ///< kSize: FSDP1's size-based policy (F1-G-4).
-  std::vector<std::string> modules;         ///< kModules: names, or class names.
-  bool root_split =
-      true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
-};
 
 /// The texts that parse_wrap takes, for help and messages.
 inline constexpr std::string_view kWrapForms = "blocks | every:K | root | size:N | modules:a,b,c";

@@ -160,16 +160,16 @@ void Ddp::on_backward_callback(Host& host, std::uint32_t what) {
   }
 }
 
+std::int64_t steady_steps(const ParallelConfig& config) {
+  return config.ddp.static_graph ? 4 : 3;
+}
+
 }  // namespace foreshard::ddp
 
 namespace foreshard {
 
 std::unique_ptr<Framework> make_ddp(const ParallelConfig& config) {
   return std::make_unique<ddp::Ddp>(config);
-}
-
-std::int64_t ddp_steady_steps(const ParallelConfig& config) {
-  return config.ddp.static_graph ? 4 : 3;
 }
 
 }  // namespace foreshard

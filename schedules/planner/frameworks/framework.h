@@ -89,8 +89,6 @@ void materialize_whole(Host& host, std::vector<LocalParameter>& locals);
 
 std::unique_ptr<Framework> make_unsharded();
 std::unique_ptr<Framework> make_ddp(const ParallelConfig& config);
-/// Buckets are rebuilt in the second step, with a static graph in the third (D-4).
-std::int64_t ddp_steady_steps(const ParallelConfig& config);
 std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config);
 std::unique_ptr<Framework> make_sharded_optimizer(const ParallelConfig& config);
 
