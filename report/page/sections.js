@@ -42,8 +42,8 @@ function suggestions() {
 
 function why() {
   const collectives = table(
-    [['collective'], ['ranks', 'n'], ['count', 'n'], ['bytes', 'n'], ['busy', 'n'], ['exposed', 'n'], ['limited by']],
-    answer.communication.map(c => [escape_html(c.kind), c.group_size, c.count, bytes_text(c.bytes), duration(c.busy_s), duration(c.exposed_s), escape_html(c.limited_by)]));
+    [['collective'], ['group'], ['ranks', 'n'], ['count', 'n'], ['bytes', 'n'], ['busy', 'n'], ['exposed', 'n'], ['limited by']],
+    answer.communication.map(c => [escape_html(c.kind), escape_html(c.group), c.group_size, c.count, bytes_text(c.bytes), duration(c.busy_s), duration(c.exposed_s), escape_html(c.limited_by)]));
   const path = table([['critical path'], ['time', 'n'], ['share', 'n']],
     answer.critical_path.slice(0, 12).map(c => [escape_html(c.resource), duration(c.s), percent(c.s / answer.step_time_s)]));
   return section('Why', `<div class="two"><div>${collectives}</div><div>${path}</div></div>`);
