@@ -92,9 +92,11 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
   a.exposed_host = r.breakdown.exposed_host;
   a.optimizer = r.breakdown.optimizer;
   a.idle = r.breakdown.idle;
+  a.interference = r.breakdown.interference;
   for (const CommunicationRow& c : r.communication)
-    a.communication.push_back({std::string(name_of(c.kind)), c.group_size, c.count, c.bytes, c.busy,
-                               c.exposed, std::string(name_of(c.bottleneck))});
+    a.communication.push_back({std::string(name_of(c.kind)), c.group, c.group_size, c.count,
+                               c.bytes, c.busy, c.exposed, c.stretched,
+                               std::string(name_of(c.bottleneck))});
   for (const CriticalPathRow& row : r.critical_path)
     a.critical_path.push_back({row.resource, row.time});
   a.memory = memory_answer(r.memory);

@@ -14,11 +14,13 @@
 
 namespace foreshard {
 
+/// All collectives of one kind over one group.
 struct AnswerCommunication {
-  std::string kind;  ///< "all-gather"
+  std::string kind, group;  ///< "all-gather", "shard"
   std::int64_t group_size = 1, count = 0;
   Bytes bytes;
   Time busy, exposed;
+  Time shared;             ///< Part of `busy` that other transfers on the same links cost.
   std::string limited_by;  ///< "NVLink", "network", ...
 };
 
@@ -75,6 +77,7 @@ struct StepAnswer {
   double mfu = 0,
          hfu = 0;  ///< Fractions of the dense peak; 0 if the device has none for this dtype.
   Time compute, exposed_communication, exposed_host, optimizer, idle;
+  Time interference;  ///< Part of compute and optimizer that concurrent communication costs.
   std::vector<AnswerCommunication> communication;
   std::vector<AnswerShare> critical_path;
   AnswerMemory memory;

@@ -43,14 +43,17 @@ Json to_json(const StepAnswer& a) {
                       {"exposed_host_s", to_seconds(a.exposed_host)},
                       {"optimizer_s", to_seconds(a.optimizer)},
                       {"idle_s", to_seconds(a.idle)}};
+  out["interference_s"] = to_seconds(a.interference);
   out["communication"] = Json::array();
   for (const AnswerCommunication& c : a.communication)
     out["communication"].push_back({{"kind", c.kind},
+                                    {"group", c.group},
                                     {"group_size", c.group_size},
                                     {"count", c.count},
                                     {"bytes", c.bytes.value},
                                     {"busy_s", to_seconds(c.busy)},
                                     {"exposed_s", to_seconds(c.exposed)},
+                                    {"sharing_s", to_seconds(c.shared)},
                                     {"limited_by", c.limited_by}});
   out["memory"] = memory_json(a.memory);
   out["critical_path"] = Json::array();

@@ -248,14 +248,18 @@ class AnswerText {
   void communication_table() {
     if (a_.communication.empty()) return;
     out_ += "\n  " +
-            paint(fmt::format("{:<16}{:>6}{:>8}{:>12}{:>12}{:>12}  {}", "collective", "ranks",
-                              "count", "bytes", "busy", "exposed", "limited by"),
+            paint(fmt::format("{:<16}{:<11}{:>5}{:>7}{:>11}{:>11}{:>11}{:>11}  {}", "collective",
+                              "group", "ranks", "count", "bytes", "busy", "sharing", "exposed",
+                              "limited by"),
                   "2") +
             "\n";
     for (const AnswerCommunication& c : a_.communication)
-      out_ += fmt::format("  {:<16}{:>6}{:>8}{:>12}{:>12}{:>12}  {}\n", c.kind, c.group_size,
-                          c.count, format_bytes_decimal(c.bytes), format_time(c.busy),
-                          format_time(c.exposed), c.limited_by);
+      out_ += fmt::format("  {:<16}{:<11}{:>5}{:>7}{:>11}{:>11}{:>11}{:>11}  {}\n", c.kind, c.group,
+                          c.group_size, c.count, format_bytes_decimal(c.bytes), format_time(c.busy),
+                          format_time(c.shared), format_time(c.exposed), c.limited_by);
+    if (a_.interference.value > 0)
+      out_ += fmt::format("  kernels take {} longer because of communication beside them\n",
+                          format_time(a_.interference));
   }
   void critical_path_table() {
     if (a_.critical_path.empty()) return;

@@ -7,9 +7,10 @@ function verdict() {
   const tiles = [
     tile(memory.fits ? 'Fits' : 'Does not fit', `${gib(memory.device_peak_bytes)} of ${gib(memory.device_capacity_bytes)} GiB`,
          memory.fits ? 'good' : 'bad'),
-    tile(duration(answer.step_time_s), 'a step'),
+    tile(duration(answer.step_time_s), answer.step_time_p10_s ?
+         `a step (${duration(answer.step_time_p10_s)} to ${duration(answer.step_time_p90_s)})` : 'a step'),
     answer.tokens_per_s_per_gpu ? tile(Math.round(answer.tokens_per_s_per_gpu).toLocaleString('en'), 'tokens per second and GPU') : '',
-    answer.mfu ? tile(percent(answer.mfu), 'model FLOPs utilisation') : ''];
+    answer.mfu ? tile(percent(answer.mfu), `model FLOPs utilisation (hardware: ${percent(answer.hfu)})`) : ''];
   const breakdown = answer.breakdown;
   const parts = [
     ['compute', breakdown.compute_s, '#3a9d6e'], ['exposed communication', breakdown.exposed_communication_s, '#e08a1e'],
@@ -41,8 +42,8 @@ function suggestions() {
 
 function why() {
   const collectives = table(
-    [['collective'], ['ranks', 'n'], ['count', 'n'], ['bytes', 'n'], ['busy', 'n'], ['exposed', 'n'], ['limited by']],
-    answer.communication.map(c => [escape_html(c.kind), c.group_size, c.count, bytes_text(c.bytes), duration(c.busy_s), duration(c.exposed_s), escape_html(c.limited_by)]));
+    [['collective'], ['group'], ['ranks', 'n'], ['count', 'n'], ['bytes', 'n'], ['busy', 'n'], ['exposed', 'n'], ['limited by']],
+    answer.communication.map(c => [escape_html(c.kind), escape_html(c.group), c.group_size, c.count, bytes_text(c.bytes), duration(c.busy_s), duration(c.exposed_s), escape_html(c.limited_by)]));
   const path = table([['critical path'], ['time', 'n'], ['share', 'n']],
     answer.critical_path.slice(0, 12).map(c => [escape_html(c.resource), duration(c.s), percent(c.s / answer.step_time_s)]));
   return section('Why', `<div class="two"><div>${collectives}</div><div>${path}</div></div>`);

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""The documentation names files that exist, and has a row for each kind of device work. Usage: docs_test.py SOURCE"""
+"""The documentation names files that exist, and every op kind and key of an answer that there is.
+Usage: docs_test.py SOURCE PROGRAM"""
 import glob
+import json
 import pathlib
 import re
+import subprocess
 import sys
 
 root = pathlib.Path(sys.argv[1])
@@ -35,6 +38,20 @@ operands = (root / "docs/formats/op_operands.md").read_text()
 for kind in re.findall(r'X\(k\w+,\s*"([^"]+)"', (root / "core/op_kind.h").read_text()):
     if f"`{kind}`" not in operands:
         problems.append(f"docs/formats/op_operands.md: no row for `{kind}`")
+
+
+
+def keys_of(page):
+    """The keys in the first column of a page's tables."""
+    return {k for line in page.read_text().splitlines() if line.startswith("| `") for k in re.findall(r"`(\w+)`", line.split("|")[1])}
+
+
+said = keys_of(root / "docs/formats/answer.md")
+job = ["llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--json", "--suggest", "no"]
+answer = json.loads(subprocess.run([sys.argv[2], "simulate", *job, "--device-memory", "20"], capture_output=True, text=True, timeout=120).stdout)
+given = {*answer, *answer["memory"]}
+problems += [f"docs/formats/answer.md: no row for `{k}`" for k in sorted(given - said)]
+problems += [f"docs/formats/answer.md: `{k}` is in no answer" for k in sorted(said - given)]
 
 print("\n".join(problems) or "ok")
 sys.exit(1 if problems else 0)

@@ -16,8 +16,8 @@ StepAnswer answer() {
   a.compute = milliseconds(7);
   a.exposed_communication = milliseconds(2);
   a.optimizer = milliseconds(1);
-  a.communication.push_back(
-      {"all-gather", 8, 4, Bytes(1000), milliseconds(5), milliseconds(2), "NVLink"});
+  a.communication.push_back({"all-gather", "shard", 8, 4, Bytes(1000), milliseconds(5),
+                             milliseconds(2), Time(0), "NVLink"});
   a.memory.device_peak = Bytes(std::int64_t{60} << 30);
   a.memory.capacity = Bytes(std::int64_t{80} << 30);
   a.suggestions.push_back(

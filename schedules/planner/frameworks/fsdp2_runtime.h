@@ -68,6 +68,11 @@ struct CommContext {
   std::int64_t max_reduce_inputs = 1;
   std::vector<ParamGroup*> post_forward_order;
   std::vector<std::pair<StreamIndex, EventId>> last_post_reduce;  ///< One per stream (F2-B-7).
+  void set_last_post_reduce(StreamIndex stream, EventId event) {
+    for (auto& [known, last] : last_post_reduce)
+      if (known == stream) return void(last = event);
+    last_post_reduce.emplace_back(stream, event);
+  }
 };
 
 /// Shared by all states under one root.
