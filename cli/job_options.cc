@@ -31,13 +31,10 @@ OptionGroup sharding_group() {
   const std::vector<OptionSpec> wrap = wrap_options();
   return {
       "Sharding",
-      {option("framework", "NAME", "Who shards (default fsdp2)",
-              framework_names()),
+      {option("framework", "NAME", "Who shards (default fsdp2)", framework_names()),
        option("shard", "N",
               "Ranks that share one copy of the parameters (default: all GPUs / --replicate)"),
-       option("replicate", "N", "Copies of the parameters (HSDP; default 1)"),
-       wrap[0],
-       wrap[1],
+       option("replicate", "N", "Copies of the parameters (HSDP; default 1)"), wrap[0], wrap[1],
        option("reshard", "true|false|N",
               "Free gathered parameters after forward; N: keep shards of N ranks (default true)"),
        option("prefetch-forward", "N",
@@ -79,13 +76,11 @@ OptionGroup training_group() {
               choices(kFloat8Names)),
        option("float8-all-gather", "yes|no",
               "Weights are cast before they are gathered (default no)", {"yes", "no"}),
-       option("attention", "KIND", "Attention kernels (default flash)",
-              choices(kAttentionNames)),
+       option("attention", "KIND", "Attention kernels (default flash)", choices(kAttentionNames)),
        option("attention-kernel", "NAME",
               "Generation of the flash kernels; flash3 is also cuDNN's (default flash2)",
               choices(kAttentionKernelNames)),
-       option("loss", "KIND", "How the loss is computed (default float32)",
-              choices(kLossNames)),
+       option("loss", "KIND", "How the loss is computed (default float32)", choices(kLossNames)),
        option("alloc-conf", "TEXT",
               "PYTORCH_CUDA_ALLOC_CONF of the job, e.g. expandable_segments:True")}};
 }

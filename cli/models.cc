@@ -149,11 +149,8 @@ CommandSpec models_describe_command() {
   c.positionals = {model_argument()};
   c.groups = {{"Question",
                {{"wrap", "POLICY", fmt::format("{} (default blocks)", kWrapForms), {}, false},
-                {"framework",
-                 "NAME",
-                 "Whose units (default fsdp2; fsdp1 for size:N)",
-                 unit_frameworks(),
-                 false},
+                {"framework", "NAME", "Whose units (default fsdp2; fsdp1 for size:N)",
+                 unit_frameworks(), false},
                 {"root-split",
                  "yes|no",
                  "Embedding and head as units of their own (default no)",

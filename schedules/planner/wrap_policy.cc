@@ -150,6 +150,15 @@ std::string describe_wrap(const WrapPolicy& policy) {
   return "explicit calls";
 }
 
+WrapPolicy blocks_together(std::int64_t k) {
+  WrapPolicy policy;
+  policy.kind = k == 0   ? WrapPolicy::Kind::kRootOnly
+                : k == 1 ? WrapPolicy::Kind::kBlocks
+                         : WrapPolicy::Kind::kEveryK;
+  policy.every = std::max<std::int64_t>(k, 1);
+  return policy;
+}
+
 std::vector<std::vector<ModuleId>> wrapped_groups(const Model& model, const WrapPolicy& policy) {
   switch (policy.kind) {
     case WrapPolicy::Kind::kBlocks:

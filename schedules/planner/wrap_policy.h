@@ -1,7 +1,7 @@
 #pragma once
 
-// WrapPolicy (config.h): how it is written, and which modules it names in a model. A framework makes units of these groups by its own rules (fsdp2_policy.cc,
-// fsdp1_policy.cc).
+// WrapPolicy (config.h): how it is written, and which modules it names in a model. A framework
+// makes units of these groups by its own rules (fsdp2_policy.cc, fsdp1_policy.cc).
 
 #include <string>
 #include <string_view>
@@ -22,6 +22,9 @@ void parse_wrap(std::string_view text, WrapPolicy& policy);
 std::string wrap_text(const WrapPolicy& policy);
 /// In words: "every 2 blocks".
 std::string describe_wrap(const WrapPolicy& policy);
+
+/// Units of `k` consecutive blocks; 0: everything in the root.
+WrapPolicy blocks_together(std::int64_t k);
 
 /// The modules of each unit that the policy names, without the units of embedding and head and
 /// without the root. Blocks are grouped within one list of modules: a unit of encoder and decoder
