@@ -112,6 +112,14 @@ OptionGroup zero_group() {
                   "Dtype of accumulated gradients (default: --param-dtype)"),
            option("zero-pin-memory", "yes|no",
                   "Page-locked memory for offloaded states (default no)", {"yes", "no"}),
+           option("zero-offload-ratio", "R",
+                  "Stage 3: part of the sub-groups that the CPU steps, 0 to 1 (default 1)"),
+           option("zero-throughput-timer", "yes|no",
+                  "The engine's timer waits for the device around each micro-batch (default yes)",
+                  {"yes", "no"}),
+           option("zero-wall-clock-breakdown", "yes|no",
+                  "The host reads the engine's timers after each micro-batch (default no)",
+                  {"yes", "no"}),
            option("zero-model-persistence-threshold", "N", "Stage 3, elements (default: no limit)"),
            option("zero-sub-group-size", "N", "Stage 3, elements (default 1e9)"),
            option("zero-hpz-partition-size", "N",
@@ -152,7 +160,17 @@ OptionGroup ddp_group() {
        option("ddp-batched-grad-copy", "yes|no", "One copy for each bucket (default no)",
               {"yes", "no"}),
        option("ddp-comm-hook", "NAME", "What buckets pass on their way (default none)",
-              {"none", "allreduce", "bf16", "fp16", "powersgd"})}};
+              {"none", "allreduce", "bf16", "fp16", "powersgd"}),
+       option("ddp-powersgd-rank", "R", "Columns of PowerSGD's factors (default 1)"),
+       option("ddp-powersgd-min-compression", "X",
+              "Only matrices that shrink by more than this go out as factors (default 2)"),
+       option("ddp-powersgd-error-feedback", "yes|no", "Default yes", {"yes", "no"}),
+       option("ddp-powersgd-warm-start", "yes|no", "Default yes", {"yes", "no"}),
+       option("ddp-mixed-precision", "yes|no",
+              "DDP's own: parameters cast to --param-dtype, reduced in --reduce-dtype (default no)",
+              {"yes", "no"}),
+       option("ddp-skip-unused", "yes|no",
+              "Buckets without a used parameter are not reduced (default no)", {"yes", "no"})}};
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "schedules/planner/planner.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -89,7 +90,9 @@ std::int64_t steady_steps(const ParallelConfig& config) {
     default:
       return 2;
   }
-  return config.ddp.static_graph ? 4 : 3;
+  const std::int64_t rebuilt = config.ddp.static_graph ? 4 : 3;
+  if (config.ddp.comm_hook != DdpCommHook::kPowerSgd) return rebuilt;
+  return std::max(rebuilt, config.ddp.power_sgd.start_iteration + 2);  // The first makes factors.
 }
 
 Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options) {
