@@ -5,6 +5,7 @@
 
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
+#include "models/adapters.h"
 #include "models/load_model.h"
 
 namespace foreshard::cli {
@@ -45,12 +46,14 @@ std::vector<std::string> split_names(const std::string& text) {
   return names;
 }
 
+constexpr const char* kBlocksAndAdapters = "blocks+adapters";
+
 /// FSDP2's recipes give embedding and head units of their own, FSDP1's policies name blocks only.
 void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
   using K = WrapPolicy::Kind;
   const std::string text = a.text("wrap", "blocks");
   wrap.root_split = a.yes_no("root-split", framework != FrameworkKind::kFsdp1);
-  if (text == "blocks") {
+  if (text == "blocks" || text == kBlocksAndAdapters) {
     wrap.kind = K::kBlocks;
   } else if (text == "root") {
     wrap.kind = K::kRootOnly;
@@ -65,7 +68,7 @@ void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
     wrap.modules = split_names(text.substr(8));
   } else {
     a.report("wrap", fmt::format("found \"{}\"", text),
-             "allowed: blocks, every:K, root, size:N, modules:a,b,c");
+             "allowed: blocks, blocks+adapters, every:K, root, size:N, modules:a,b,c");
   }
 }
 
@@ -283,9 +286,14 @@ void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
   o.one_collective_per_tensor = a.yes_no("sharded-per-tensor", o.one_collective_per_tensor);
   o.reduce_scatter = a.yes_no("sharded-reduce-scatter", o.reduce_scatter);
   o.owners_broadcast = a.yes_no("sharded-owners-broadcast", o.owners_broadcast);
+  o.reduce_after_backward = a.yes_no("sharded-reduce-after-backward", o.reduce_after_backward);
+  o.gather_lists = a.yes_no("sharded-gather-lists", o.gather_lists);
   if (o.reduce_scatter && !o.one_collective_per_tensor)
     a.report("sharded-reduce-scatter", "scatters tensor by tensor",
              "also --sharded-per-tensor yes");
+  if (o.reduce_after_backward && !o.accumulate_in_float32)
+    a.report("sharded-reduce-after-backward", "reduces fp32 sums",
+             "also --sharded-float32-sums yes");
 }
 
 /// World = shard x replicate; what is not given follows from the number of GPUs.
@@ -348,8 +356,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
-  job.attention_kernel =
-      choose(a, "attention-kernel", AttentionKernel::kFlash2, {"flash2", "flash1", "flash3"});
+  job.attention_kernel = choose(a, "attention-kernel", AttentionKernel::kFlash2,
+                                {"flash2", "flash1", "flash3", "cudnn"});
   if (a.has("alloc-conf"))
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_fsdp1(a, c.replicate, c.fsdp1);
@@ -370,6 +378,10 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     Model model = load_model(with_adapters(a.positional(0), a));
     if (a.has("model-dtype")) model.set_dtype(c.model_dtype);
     resolve_auto(a, model, c.zero);
+    if (a.text("wrap", "") == kBlocksAndAdapters) {
+      c.wrap.kind = WrapPolicy::Kind::kModules;
+      c.wrap.modules = blocks_and_adapters(model);
+    }
     job.model = std::make_shared<const Model>(std::move(model));
   });
   return job;

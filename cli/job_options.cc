@@ -16,8 +16,9 @@ OptionGroup sharding_group() {
        option("shard", "N",
               "Ranks that share one copy of the parameters (default: all GPUs / --replicate)"),
        option("replicate", "N", "Copies of the parameters (HSDP; default 1)"),
-       option("wrap", "POLICY",
-              "blocks | every:K | root | size:N | modules:a,b,c (default blocks)"),
+       option(
+           "wrap", "POLICY",
+           "blocks | blocks+adapters | every:K | root | size:N | modules:a,b,c (default blocks)"),
        option("root-split", "yes|no",
               "Embedding and head as units of their own (default yes; fsdp1 no)", {"yes", "no"}),
        option("reshard", "true|false|N",
@@ -63,8 +64,8 @@ OptionGroup training_group() {
               "Weights are cast before they are gathered (default no)", {"yes", "no"}),
        option("attention", "KIND", "Attention kernels (default flash)", {"flash", "sdpa", "math"}),
        option("attention-kernel", "NAME",
-              "Generation of the flash kernels; flash3 is also cuDNN's (default flash2)",
-              {"flash2", "flash1", "flash3"}),
+              "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
+              {"flash2", "flash1", "flash3", "cudnn"}),
        option("loss", "KIND", "How the loss is computed (default float32)",
               {"float32", "plain", "chunked", "fused"}),
        option("alloc-conf", "TEXT",
@@ -134,17 +135,20 @@ OptionGroup zero_group() {
 }
 
 OptionGroup sharded_optimizer_group() {
-  return {
-      "Sharded optimizer (ZeRO-1 as trainers write it themselves)",
-      {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
-       option("sharded-float32-sums", "yes|no", "Gradients summed and reduced in fp32 (default no)",
-              {"yes", "no"}),
-       option("sharded-per-tensor", "yes|no",
-              "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
-       option("sharded-reduce-scatter", "yes|no",
-              "Reduce-scatter instead of all-reduce (default no)", {"yes", "no"}),
-       option("sharded-owners-broadcast", "yes|no",
-              "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"})}};
+  return {"Sharded optimizer (ZeRO-1 as trainers write it themselves)",
+          {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
+           option("sharded-float32-sums", "yes|no",
+                  "Gradients summed and reduced in fp32 (default no)", {"yes", "no"}),
+           option("sharded-per-tensor", "yes|no",
+                  "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
+           option("sharded-reduce-scatter", "yes|no",
+                  "Reduce-scatter instead of all-reduce (default no)", {"yes", "no"}),
+           option("sharded-owners-broadcast", "yes|no",
+                  "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"}),
+           option("sharded-reduce-after-backward", "yes|no",
+                  "One all-reduce of the fp32 sums after backward (default no)", {"yes", "no"}),
+           option("sharded-gather-lists", "yes|no",
+                  "Gather through flat lists and their copies (default no)", {"yes", "no"})}};
 }
 
 OptionGroup ddp_group() {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kRecordAll = 16;
 
 constexpr const char* kNotModelled[] = {
-    "slowdown of transfers by kernels that run at the same time",
+    "kernels of two streams of one GPU that slow each other",
     "network congestion beyond each GPU's share of the NICs",
 };
 constexpr std::int32_t kMaxSteps = 30'000;

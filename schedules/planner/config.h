@@ -239,6 +239,12 @@ struct ShardedOptimizerOptions {
   bool one_collective_per_tensor = false;
   /// Reduce-scatter each tensor to its owners; otherwise all-reduce. Needs replicate = 1.
   bool reduce_scatter = false;
+  /// One all-reduce of all fp32 sums when backward is over (nanotron's ZeRO-1, whose model is not
+  /// wrapped in DDP: trainer.py). Needs accumulate_in_float32.
+  bool reduce_after_backward = false;
+  /// The update is gathered through lists: flat copies of all parts by rank, one collective, a copy
+  /// for each part of each tensor (nanotron's all_gather_coalesced).
+  bool gather_lists = false;
   /// After the update each tensor is broadcast by the one rank that owns it as a whole (InternEvo);
   /// otherwise gathered.
   bool owners_broadcast = false;
