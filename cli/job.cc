@@ -100,6 +100,14 @@ void read_precision(Arguments& a, ParallelConfig& c) {
 /// Whole parameters in their own dtype, reduced in it; another dtype of compute is autocast's.
 void read_whole_precision(Arguments& a, ParallelConfig& c) {
   if (row_of(c.framework).precision != PrecisionRule::kParameters) return;
+  if (a.yes_no("ddp-mixed-precision", false)) {
+    c.ddp.mixed_precision = MixedPrecision{};
+    c.ddp.mixed_precision->param = c.precision.param;
+    if (a.has("reduce-dtype")) c.ddp.mixed_precision->reduce = c.precision.reduce;
+    if (c.autocast) a.report("autocast", "is not for mixed precision of DDP's own", "one of them");
+    c.precision.param = c.precision.reduce = c.model_dtype;
+    return;
+  }
   if (!a.has("param-dtype") && c.model_dtype != DType::kFloat32) c.precision.param = c.model_dtype;
   c.autocast = c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
   if (!c.autocast && c.precision.param != c.model_dtype) {
@@ -171,6 +179,9 @@ void read_zero(Arguments& a, ZeroOptions& o) {
   o.multi_rank_all_reduce = a.yes_no("zero-multi-rank-allreduce", o.multi_rank_all_reduce);
   o.pin_memory = a.yes_no("zero-pin-memory", o.pin_memory);
   o.partitioned_construction = a.yes_no("zero-init", true);
+  o.offload_ratio = a.number("zero-offload-ratio", o.offload_ratio, 0, 1);
+  o.throughput_timer = a.yes_no("zero-throughput-timer", o.throughput_timer);
+  o.wall_clock_breakdown = a.yes_no("zero-wall-clock-breakdown", o.wall_clock_breakdown);
   o.leaf_classes = a.list("zero-leaf-classes");
   if (const auto t = read_dtype(a, "zero-grad-accum-dtype")) o.grad_accum_dtype = t;
   if (const auto t = read_dtype(a, "reduce-dtype")) o.communication_dtype = t;
@@ -211,6 +222,12 @@ void read_ddp(Arguments& a, DdpOptions& o) {
   o.broadcast_buffers = a.yes_no("ddp-broadcast-buffers", o.broadcast_buffers);
   o.batched_grad_copy = a.yes_no("ddp-batched-grad-copy", o.batched_grad_copy);
   o.comm_hook = choose(a, "ddp-comm-hook", o.comm_hook, kCommHookNames);
+  o.power_sgd.rank = a.integer("ddp-powersgd-rank", o.power_sgd.rank, 1, 4096);
+  o.power_sgd.min_compression_rate =
+      a.number("ddp-powersgd-min-compression", o.power_sgd.min_compression_rate, 1e-3, 1e6);
+  o.power_sgd.error_feedback = a.yes_no("ddp-powersgd-error-feedback", o.power_sgd.error_feedback);
+  o.power_sgd.warm_start = a.yes_no("ddp-powersgd-warm-start", o.power_sgd.warm_start);
+  o.skip_all_reduce_unused = a.yes_no("ddp-skip-unused", o.skip_all_reduce_unused);
   for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
     double mib = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mib);
@@ -229,9 +246,14 @@ void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
   o.one_collective_per_tensor = a.yes_no("sharded-per-tensor", o.one_collective_per_tensor);
   o.reduce_scatter = a.yes_no("sharded-reduce-scatter", o.reduce_scatter);
   o.owners_broadcast = a.yes_no("sharded-owners-broadcast", o.owners_broadcast);
+  o.reduce_after_backward = a.yes_no("sharded-reduce-after-backward", o.reduce_after_backward);
+  o.gather_lists = a.yes_no("sharded-gather-lists", o.gather_lists);
   if (o.reduce_scatter && !o.one_collective_per_tensor)
     a.report("sharded-reduce-scatter", "scatters tensor by tensor",
              "also --sharded-per-tensor yes");
+  if (o.reduce_after_backward && !o.accumulate_in_float32)
+    a.report("sharded-reduce-after-backward", "reduces fp32 sums",
+             "also --sharded-float32-sums yes");
 }
 
 /// World = shard x replicate; what is not given follows from the number of GPUs.

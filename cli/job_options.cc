@@ -78,7 +78,7 @@ OptionGroup training_group() {
               "Weights are cast before they are gathered (default no)", {"yes", "no"}),
        option("attention", "KIND", "Attention kernels (default flash)", choices(kAttentionNames)),
        option("attention-kernel", "NAME",
-              "Generation of the flash kernels; flash3 is also cuDNN's (default flash2)",
+              "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
               choices(kAttentionKernelNames)),
        option("loss", "KIND", "How the loss is computed (default float32)", choices(kLossNames)),
        option("alloc-conf", "TEXT",
@@ -126,6 +126,14 @@ OptionGroup zero_group() {
                   "Dtype of accumulated gradients (default: --param-dtype)"),
            option("zero-pin-memory", "yes|no",
                   "Page-locked memory for offloaded states (default no)", {"yes", "no"}),
+           option("zero-offload-ratio", "R",
+                  "Stage 3: part of the sub-groups that the CPU steps, 0 to 1 (default 1)"),
+           option("zero-throughput-timer", "yes|no",
+                  "The engine's timer waits for the device around each micro-batch (default yes)",
+                  {"yes", "no"}),
+           option("zero-wall-clock-breakdown", "yes|no",
+                  "The host reads the engine's timers after each micro-batch (default no)",
+                  {"yes", "no"}),
            option("zero-model-persistence-threshold", "N", "Stage 3, elements (default: no limit)"),
            option("zero-sub-group-size", "N", "Stage 3, elements (default 1e9)"),
            option("zero-hpz-partition-size", "N",
@@ -140,17 +148,20 @@ OptionGroup zero_group() {
 }
 
 OptionGroup sharded_optimizer_group() {
-  return {
-      "Sharded optimizer (ZeRO-1 as trainers write it themselves)",
-      {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
-       option("sharded-float32-sums", "yes|no", "Gradients summed and reduced in fp32 (default no)",
-              {"yes", "no"}),
-       option("sharded-per-tensor", "yes|no",
-              "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
-       option("sharded-reduce-scatter", "yes|no",
-              "Reduce-scatter instead of all-reduce (default no)", {"yes", "no"}),
-       option("sharded-owners-broadcast", "yes|no",
-              "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"})}};
+  return {"Sharded optimizer (ZeRO-1 as trainers write it themselves)",
+          {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
+           option("sharded-float32-sums", "yes|no",
+                  "Gradients summed and reduced in fp32 (default no)", {"yes", "no"}),
+           option("sharded-per-tensor", "yes|no",
+                  "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
+           option("sharded-reduce-scatter", "yes|no",
+                  "Reduce-scatter instead of all-reduce (default no)", {"yes", "no"}),
+           option("sharded-owners-broadcast", "yes|no",
+                  "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"}),
+           option("sharded-reduce-after-backward", "yes|no",
+                  "One all-reduce of the fp32 sums after backward (default no)", {"yes", "no"}),
+           option("sharded-gather-lists", "yes|no",
+                  "Gather through flat lists and their copies (default no)", {"yes", "no"})}};
 }
 
 OptionGroup ddp_group() {
@@ -166,7 +177,17 @@ OptionGroup ddp_group() {
        option("ddp-batched-grad-copy", "yes|no", "One copy for each bucket (default no)",
               {"yes", "no"}),
        option("ddp-comm-hook", "NAME", "What buckets pass on their way (default none)",
-              choices(kCommHookNames))}};
+              choices(kCommHookNames)),
+       option("ddp-powersgd-rank", "R", "Columns of PowerSGD's factors (default 1)"),
+       option("ddp-powersgd-min-compression", "X",
+              "Only matrices that shrink by more than this go out as factors (default 2)"),
+       option("ddp-powersgd-error-feedback", "yes|no", "Default yes", {"yes", "no"}),
+       option("ddp-powersgd-warm-start", "yes|no", "Default yes", {"yes", "no"}),
+       option("ddp-mixed-precision", "yes|no",
+              "DDP's own: parameters cast to --param-dtype, reduced in --reduce-dtype (default no)",
+              {"yes", "no"}),
+       option("ddp-skip-unused", "yes|no",
+              "Buckets without a used parameter are not reduced (default no)", {"yes", "no"})}};
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ void read_wrap(Arguments& arguments, FrameworkKind framework, WrapPolicy& wrap);
 inline constexpr EnumName<AttentionKernel> kAttentionKernelNames[] = {
     {AttentionKernel::kFlash2, "flash2"},
     {AttentionKernel::kFlash1, "flash1"},
-    {AttentionKernel::kCudnn, "flash3"}};
+    {AttentionKernel::kFlash3, "flash3"},
+    {AttentionKernel::kCudnn, "cudnn"}};
 static_assert(names_each(kAttentionKernelNames));
 
 /// Which parts of a job a command needs.

@@ -38,6 +38,8 @@ struct TransferCost {
   Link bottleneck = Link::kNvLink;  ///< The link that limits it; for reports.
   /// How much longer compute kernels take while it runs at full speed: 0.2 = 20 %.
   double interference = 0;
+  /// How much longer it takes itself while kernels run on one of its GPUs, at full speed.
+  double slowdown = 0;
 };
 
 /// Host thread time of the calls that launch no work.

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "models/adapters.h"
 #include "models/describe.h"
 
 namespace foreshard {
@@ -97,6 +98,8 @@ void parse_wrap(std::string_view text, WrapPolicy& policy) {
   constexpr std::string_view kModulesPrefix = "modules:";
   if (text == "blocks") {
     policy.kind = Kind::kBlocks;
+  } else if (text == "blocks+adapters") {
+    policy.kind = Kind::kBlocksAndAdapters;
   } else if (text == "root") {
     policy.kind = Kind::kRootOnly;
   } else if (const auto every = count_after(text, "every:")) {
@@ -118,6 +121,8 @@ std::string wrap_text(const WrapPolicy& policy) {
   switch (policy.kind) {
     case WrapPolicy::Kind::kBlocks:
       return "blocks";
+    case WrapPolicy::Kind::kBlocksAndAdapters:
+      return "blocks+adapters";
     case WrapPolicy::Kind::kEveryK:
       return fmt::format("every:{}", policy.every);
     case WrapPolicy::Kind::kRootOnly:
@@ -136,6 +141,8 @@ std::string describe_wrap(const WrapPolicy& policy) {
   switch (policy.kind) {
     case WrapPolicy::Kind::kBlocks:
       return "each block";
+    case WrapPolicy::Kind::kBlocksAndAdapters:
+      return "each block and adapter";
     case WrapPolicy::Kind::kEveryK:
       return fmt::format("every {} blocks", policy.every);
     case WrapPolicy::Kind::kRootOnly:
@@ -148,6 +155,13 @@ std::string describe_wrap(const WrapPolicy& policy) {
       break;
   }
   return "explicit calls";
+}
+
+bool splits_root(const WrapPolicy& policy) {
+  using Kind = WrapPolicy::Kind;
+  const bool of_blocks = policy.kind == Kind::kBlocks || policy.kind == Kind::kEveryK ||
+                         policy.kind == Kind::kRootOnly;
+  return policy.root_split && of_blocks;
 }
 
 WrapPolicy blocks_together(std::int64_t k) {
@@ -167,6 +181,8 @@ std::vector<std::vector<ModuleId>> wrapped_groups(const Model& model, const Wrap
       return grouped_blocks(model, policy.every);
     case WrapPolicy::Kind::kModules:
       return named_modules(model, policy.modules);
+    case WrapPolicy::Kind::kBlocksAndAdapters:
+      return named_modules(model, blocks_and_adapters(model));
     case WrapPolicy::Kind::kRootOnly:
     case WrapPolicy::Kind::kSize:
     case WrapPolicy::Kind::kCalls:

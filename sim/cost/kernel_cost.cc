@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 
@@ -74,13 +75,17 @@ KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& pa
   }
   const double fallback =
       gpu.peak(DType::kFloat16).value_or(gpu.peak(DType::kFloat32).value_or(0)) * 0.5;
-  for (int k = 0; k < 2; ++k) {
+  // Where a kernel was not measured the next one of its speed stands in.
+  const std::vector<std::string> kernels[3] = {{"fa2"}, {"fa3", "cudnn", "fa2"}, {"cudnn", "fa2"}};
+  for (int k = 0; k < 3; ++k) {
     for (int h = 0; h < 2; ++h) {
       for (int d = 0; d < 2; ++d) {
         const std::string size = h == 0 ? "_h64" : "_h128", way = d == 0 ? "_forward" : "_backward";
-        const std::string flash = "attention_fa2" + size + way,
-                          own = k == 0 ? flash : "attention_cudnn" + size + way;
-        const std::string& key = gpu.find_efficiency(own) ? own : flash;
+        std::string key;
+        for (const std::string& kernel : kernels[k]) {
+          key = "attention_" + kernel + size + way;
+          if (gpu.find_efficiency(key)) break;
+        }
         attention_[k][h][d] = {gpu.efficiency_or(key, fallback),
                                gpu.efficiency_or(key + "_half_length", 400)};
       }
@@ -145,7 +150,10 @@ KernelCostModel::Rate KernelCostModel::attention_rate(Direction direction, Atten
     const Rate flash2 = attention_[0][1][d];
     return {flash2.peak * flash1_[d], flash2.half_length};
   }
-  const auto& by_size = attention_[kernel == AttentionKernel::kCudnn ? 1 : 0];
+  const int own = kernel == AttentionKernel::kCudnn    ? 2
+                  : kernel == AttentionKernel::kFlash3 ? 1
+                                                       : 0;
+  const auto& by_size = attention_[own];
   const double x =
       std::clamp((head_dim - 64) / 64, 0.0, 1.0);  // between the sizes that were measured
   const Rate &small = by_size[0][d], &large = by_size[1][d];

@@ -1,5 +1,6 @@
 // YAML, the base of profiles and series.
 
+#include "core/json.h"
 #include "hwprofiles/yaml_json.h"
 #include "tests/fuzz/read_or_refuse.h"
 

@@ -53,6 +53,7 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
     case WrapPolicy::Kind::kEveryK:
     case WrapPolicy::Kind::kBlocks:
     case WrapPolicy::Kind::kModules:
+    case WrapPolicy::Kind::kBlocksAndAdapters:
       for (const std::vector<ModuleId>& group : wrapped_groups(model, wrap)) {
         if (group.size() > 1)
           throw InputError(Issue{"", "wrap", "an FSDP1 unit is one module", allowed});
@@ -60,8 +61,7 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
       }
   }
   // Embedding and head as units of their own, if they are named so.
-  if (wrap.root_split && wrap.kind != WrapPolicy::Kind::kSize &&
-      wrap.kind != WrapPolicy::Kind::kModules) {
+  if (splits_root(wrap)) {
     rule.policy = Policy::kLambda;
     for (const ModuleId m : model.roles.embeddings) rule.names.push_back(model.at(m).name);
     if (!model.roles.tail.empty()) rule.names.push_back(model.at(model.roles.tail.back()).name);

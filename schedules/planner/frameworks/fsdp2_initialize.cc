@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "schedules/planner/frameworks/fsdp2.h"
@@ -73,13 +74,18 @@ void Fsdp2::make_shards() {
     return host_->empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned,
                                 BufferCategory::kShardedParameter, unit);
   };
+  std::map<const ParameterTensors*, SymTensor> replaced;  // Held until the new shard is in place.
   const auto pad = [&](ParamGroup& group) {
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ShardedParameter& p = group.parameters[i];
       ParameterTensors& t = group.runtime.parameters[i];
-      if (!t.shard || t.shard->numel == p.padded_local_numel()) continue;
-      const SymTensor padded = empty(p, p.padded_local_numel(), group.unit);
-      host_->launch(OpKind::kFill, {}, {padded}, {0.0});
+      if (!t.shard) continue;
+      SymTensor padded = t.shard;
+      if (t.shard->numel != p.padded_local_numel()) {
+        padded = empty(p, p.padded_local_numel(), group.unit);
+        host_->launch(OpKind::kFill, {}, {padded}, {0.0});
+      }
+      replaced.erase(&t);
       t.shard = padded;
     }
   };
@@ -91,8 +97,9 @@ void Fsdp2::make_shards() {
       if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
         const ShardedParameter& p = owner->group->parameters[owner->index];
-        t.shard =
-            empty(p, p.local_numel(), owner->group->unit);  // A tied weight's last place wins.
+        SymTensor made = empty(p, p.local_numel(), owner->group->unit);
+        if (t.shard) replaced[&t] = t.shard;
+        t.shard = std::move(made);  // A tied weight's last place wins.
         continue;
       }
       SymTensor& t = plain_[owned.id.value];

@@ -106,6 +106,10 @@ class Zero : public Framework {
   void sync_device(Host& host, const std::string& cause);
   void sync_event(Host& host, EventId event, const std::string& cause = {});
   void throughput_timer(Host& host);
+  /// wall_clock_breakdown: reads so many intervals between events of the compute stream.
+  void read_timers(Host& host, std::int64_t intervals);
+  /// The end of engine.step(), with or without an update.
+  void end_engine_step(Host& host);
   void emit(const Event& e) {
     if (extras_.observer != nullptr) extras_.observer->on_event(e);
   }

@@ -21,9 +21,9 @@ void HostImpl::end_autocast() {
 namespace {
 
 SymTensor cached_cast(Host& h, const SymTensor& t) {
-  if (!t || t->dtype != DType::kFloat32) return t;
+  if (!t || t->dtype == DType::kBFloat16 || !is_floating(t->dtype)) return t;
   HostImpl& impl = h.impl();
-  const bool cacheable = t->requires_grad && t->is_leaf();
+  const bool cacheable = t->dtype == DType::kFloat32 && t->requires_grad && t->is_leaf();
   if (cacheable) {
     for (const HostImpl::CachedCast& c : impl.autocast_cache)
       if (c.source == t.get()) return c.result;
@@ -51,7 +51,26 @@ SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, co
 }
 
 SymTensor autocast_float(Host& h, const SymTensor& x) {
-  return h.impl().autocast && x->dtype != DType::kFloat32 ? cast(h, x, DType::kFloat32) : x;
+  return x && h.impl().autocast && x->dtype != DType::kFloat32 ? cast(h, x, DType::kFloat32) : x;
+}
+
+SymTensor autocast_conv1d(Host& h, const SymTensor& x, const SymTensor& weight,
+                          const SymTensor& bias) {
+  if (!h.impl().autocast) return conv1d_linear(h, x, weight, bias);
+  SymTensor w = cached_cast(h, weight), input = cached_cast(h, x), b = cached_cast(h, bias);
+  return conv1d_linear(h, input, w, b);
+}
+
+SymTensor autocast_layer_norm(Host& h, const SymTensor& x, const SymTensor& weight,
+                              const SymTensor& bias, double eps) {
+  SymTensor b = autocast_float(h, bias), w = autocast_float(h, weight),
+            input = autocast_float(h, x);
+  return layer_norm(h, input, w, b, eps);
+}
+
+SymTensor autocast_rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps) {
+  SymTensor w = autocast_float(h, weight), input = autocast_float(h, x);
+  return rms_norm(h, input, w, eps);
 }
 
 }  // namespace foreshard

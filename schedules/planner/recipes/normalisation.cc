@@ -69,8 +69,9 @@ void rms_norm_backward(BackwardContext& ctx) {
 void layer_norm_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   int i = 0;
-  SymTensor x = ctx.saved(i++);
   const bool has_weight = ctx.node.ints[0] != 0, has_bias = ctx.node.ints[1] != 0;
+  SymTensor bias = has_bias ? ctx.saved(i++) : SymTensor();
+  SymTensor x = ctx.saved(i++);
   SymTensor w = has_weight ? ctx.saved(i++) : SymTensor();
   SymTensor mean = ctx.saved(i++);
   SymTensor rstd = ctx.saved(i++);
@@ -121,6 +122,7 @@ SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, co
   if (r) {
     r->ints = {weight ? 1 : 0, bias ? 1 : 0};
     r->shape = x->shape;
+    if (bias) r.save(bias);
     r.save(x);
     if (weight) r.save(weight);
   }

@@ -14,6 +14,16 @@ SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
 SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                              const SymTensor& mask, bool causal, double dropout_p, double scale);
 SymTensor autocast_float(Host& h, const SymTensor& x);
+SymTensor autocast_conv1d(Host& h, const SymTensor& x, const SymTensor& weight,
+                          const SymTensor& bias);
+SymTensor autocast_layer_norm(Host& h, const SymTensor& x, const SymTensor& weight,
+                              const SymTensor& bias, double eps);
+SymTensor autocast_rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps);
+
+/// Attention as products and a softmax, which keeps its weights: where no fused kernel takes the
+/// head size, or on request (AttentionKind::kMath).
+SymTensor math_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                         bool causal, double dropout_p, double scale);
 
 /// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
 SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);
