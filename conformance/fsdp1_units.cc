@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/enum_names.h"
+#include "core/json.h"
 
 namespace foreshard {
 namespace {

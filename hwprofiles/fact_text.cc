@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/enum_names.h"
+#include "core/json.h"
 
 namespace foreshard {
 namespace {

@@ -168,7 +168,7 @@ std::string_view name_of(LinkKind kind) {
 
 std::string name_of(const TopologyVertex& vertex) {
   constexpr std::string_view names[] = {"gpu", "nvswitch", "pcie", "cpu", "nic", "leaf", "spine"};
-  static_assert(std::size(names) == kEnumerators<TopologyVertex::Kind>);
+  static_assert(std::size(names) == kEnumerators<VertexKind>);
   const auto plain = fmt::format("{}{}", names[static_cast<int>(vertex.kind)], vertex.index);
   return vertex.node > 0 ? fmt::format("n{}.{}", vertex.node, plain) : plain;
 }
