@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/framework_options.h"
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
 #include "models/load_model.h"
@@ -13,8 +14,7 @@
 namespace foreshard::cli {
 namespace {
 
-constexpr std::int64_t kMostGpus = 1 << 20, kMostTokens = 1 << 26,
-                       kMostElements = std::int64_t{1} << 50;
+constexpr std::int64_t kMostTokens = 1 << 26;
 
 /// The value whose name was given; `fallback` where the option is absent or (reported elsewhere)
 /// wrong.
@@ -43,7 +43,7 @@ std::optional<std::int64_t> number_after(const std::string& text, std::string_vi
   const char* begin = text.data() + prefix.size();
   const char* end = text.data() + text.size();
   const auto [at, error] = std::from_chars(begin, end, n);
-  if (error != std::errc() || at != end || n < 1 || n > kMostElements) return std::nullopt;
+  if (error != std::errc() || at != end || n < 1 || n > INT32_MAX) return std::nullopt;
   return n;
 }
 
@@ -79,15 +79,6 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
       a.yes_no("checkpoint-outside-units", row_of(c.framework).checkpoint_outside);
   if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
     a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
-}
-
-std::optional<DType> read_dtype(Arguments& a, const std::string& option) {
-  if (!a.has(option)) return std::nullopt;
-  const auto t = parse_dtype(a.text(option));
-  if (t && is_floating(*t)) return t;
-  a.report(option, fmt::format("\"{}\" is no floating-point dtype", a.text(option)),
-           "allowed: fp32, bf16, fp16, ...");
-  return std::nullopt;
 }
 
 void read_precision(Arguments& a, ParallelConfig& c) {
@@ -141,121 +132,6 @@ void read_training(Arguments& a, ParallelConfig& c) {
   c.offload = choose(a, "offload", OffloadKind::kNone, kOffloadNames);
 }
 
-void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
-  using Strategy = Fsdp1Options::Strategy;
-  o.strategy = replicate > 1 ? Strategy::kHybrid : Strategy::kFullShard;
-  o.strategy = choose(a, "fsdp1-strategy", o.strategy, kStrategyNames);
-  o.policy = choose(a, "fsdp1-policy", o.policy, kFsdp1PolicyNames);
-  if (a.has("fsdp1-ignored-modules")) o.ignored_modules = a.list("fsdp1-ignored-modules");
-  o.backward_prefetch =
-      choose(a, "fsdp1-backward-prefetch", o.backward_prefetch, kBackwardPrefetchNames);
-  o.forward_prefetch = a.yes_no("fsdp1-forward-prefetch", o.forward_prefetch);
-  o.limit_all_gathers = a.yes_no("fsdp1-limit-all-gathers", o.limit_all_gathers);
-  o.use_orig_params = a.yes_no("fsdp1-use-orig-params", o.use_orig_params);
-  o.keep_low_precision_grads =
-      a.yes_no("fsdp1-keep-low-precision-grads", o.keep_low_precision_grads);
-}
-
-void read_zero(Arguments& a, ZeroOptions& o) {
-  const auto elements = [&a](const std::string& name, std::int64_t& value) {
-    if (a.text(name) == "auto") return;  // Known once the model is: resolve_auto.
-    value = static_cast<std::int64_t>(
-        a.number(name, static_cast<double>(value), 0, static_cast<double>(kMostElements)));
-  };
-  elements("zero-reduce-bucket-size", o.reduce_bucket_size);
-  elements("zero-allgather-bucket-size", o.allgather_bucket_size);
-  elements("zero-prefetch-bucket-size", o.prefetch_bucket_size);
-  elements("zero-param-persistence-threshold", o.param_persistence_threshold);
-  elements("zero-model-persistence-threshold", o.model_persistence_threshold);
-  elements("zero-max-live-parameters", o.max_live_parameters);
-  elements("zero-max-reuse-distance", o.max_reuse_distance);
-  elements("zero-sub-group-size", o.sub_group_size);
-  elements("zero-module-granularity", o.module_granularity_threshold);
-  o.hpz_partition_size = a.integer("zero-hpz-partition-size", o.hpz_partition_size, 1, kMostGpus);
-  if (a.has("zero-overlap-comm")) o.overlap_comm = a.yes_no("zero-overlap-comm", true);
-  o.contiguous_gradients = a.yes_no("zero-contiguous-gradients", o.contiguous_gradients);
-  o.reduce_scatter = a.yes_no("zero-reduce-scatter", o.reduce_scatter);
-  o.round_robin_gradients = a.yes_no("zero-round-robin-gradients", o.round_robin_gradients);
-  o.multi_rank_all_reduce = a.yes_no("zero-multi-rank-allreduce", o.multi_rank_all_reduce);
-  o.pin_memory = a.yes_no("zero-pin-memory", o.pin_memory);
-  o.partitioned_construction = a.yes_no("zero-init", true);
-  o.offload_ratio = a.number("zero-offload-ratio", o.offload_ratio, 0, 1);
-  o.throughput_timer = a.yes_no("zero-throughput-timer", o.throughput_timer);
-  o.wall_clock_breakdown = a.yes_no("zero-wall-clock-breakdown", o.wall_clock_breakdown);
-  o.leaf_classes = a.list("zero-leaf-classes");
-  if (const auto t = read_dtype(a, "zero-grad-accum-dtype")) o.grad_accum_dtype = t;
-  if (const auto t = read_dtype(a, "reduce-dtype")) o.communication_dtype = t;
-}
-
-/// Width of the model as trainers take it for "auto": columns of the token embedding (DS-AUTO).
-std::int64_t hidden_size(const Model& model) {
-  std::int64_t width = 0;
-  for (const ModuleId m : model.roles.embeddings) {
-    for (const OwnedParameter& p : model.at(m).parameters) {
-      const auto& shape = model.at(p.id).shape;
-      if (shape.size() == 2) width = std::max(width, shape[1]);
-    }
-  }
-  return width;
-}
-
-/// Values that a trainer fills in from the model (transformers: trainer_config_finalize;
-/// accelerate: _prepare_deepspeed).
-void resolve_auto(Arguments& a, const Model& model, ZeroOptions& o) {
-  const std::int64_t h = hidden_size(model);
-  const auto fill = [&](const char* name, std::int64_t& value, std::int64_t resolved) {
-    if (a.text(name) != "auto") return;
-    if (h == 0) a.report(name, "\"auto\" needs a model with an embedding", "a number of elements");
-    value = resolved;
-  };
-  fill("zero-reduce-bucket-size", o.reduce_bucket_size, h * h);
-  fill("zero-prefetch-bucket-size", o.prefetch_bucket_size,
-       static_cast<std::int64_t>(0.9 * static_cast<double>(h * h)));
-  fill("zero-param-persistence-threshold", o.param_persistence_threshold, 10 * h);
-}
-
-void read_ddp(Arguments& a, DdpOptions& o) {
-  if (a.has("ddp-bucket-cap-mb")) o.bucket_cap_mib = a.number("ddp-bucket-cap-mb", 25, 1e-3, 1e6);
-  o.gradient_as_bucket_view = a.yes_no("ddp-gradient-as-bucket-view", o.gradient_as_bucket_view);
-  o.static_graph = a.yes_no("ddp-static-graph", o.static_graph);
-  o.find_unused_parameters = a.yes_no("ddp-find-unused-parameters", o.find_unused_parameters);
-  o.broadcast_buffers = a.yes_no("ddp-broadcast-buffers", o.broadcast_buffers);
-  o.batched_grad_copy = a.yes_no("ddp-batched-grad-copy", o.batched_grad_copy);
-  o.comm_hook = choose(a, "ddp-comm-hook", o.comm_hook, kCommHookNames);
-  o.power_sgd.rank = a.integer("ddp-powersgd-rank", o.power_sgd.rank, 1, 4096);
-  o.power_sgd.min_compression_rate =
-      a.number("ddp-powersgd-min-compression", o.power_sgd.min_compression_rate, 1e-3, 1e6);
-  o.power_sgd.error_feedback = a.yes_no("ddp-powersgd-error-feedback", o.power_sgd.error_feedback);
-  o.power_sgd.warm_start = a.yes_no("ddp-powersgd-warm-start", o.power_sgd.warm_start);
-  o.skip_all_reduce_unused = a.yes_no("ddp-skip-unused", o.skip_all_reduce_unused);
-  for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
-    double mib = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mib);
-    if (error != std::errc() || end != text.data() + text.size() || !(mib > 0 && mib < 1e6)) {
-      a.report("ddp-bucket-cap-mb-list", fmt::format("\"{}\" is not a size in MiB", text),
-               "e.g. 1,25,100");
-    } else {
-      o.bucket_cap_mib_list.push_back(mib);
-    }
-  }
-}
-
-void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
-  o.bucket_mib = a.number("sharded-bucket-mb", o.bucket_mib, 1e-3, 1e6);
-  o.accumulate_in_float32 = a.yes_no("sharded-float32-sums", o.accumulate_in_float32);
-  o.one_collective_per_tensor = a.yes_no("sharded-per-tensor", o.one_collective_per_tensor);
-  o.reduce_scatter = a.yes_no("sharded-reduce-scatter", o.reduce_scatter);
-  o.owners_broadcast = a.yes_no("sharded-owners-broadcast", o.owners_broadcast);
-  o.reduce_after_backward = a.yes_no("sharded-reduce-after-backward", o.reduce_after_backward);
-  o.gather_lists = a.yes_no("sharded-gather-lists", o.gather_lists);
-  if (o.reduce_scatter && !o.one_collective_per_tensor)
-    a.report("sharded-reduce-scatter", "scatters tensor by tensor",
-             "also --sharded-per-tensor yes");
-  if (o.reduce_after_backward && !o.accumulate_in_float32)
-    a.report("sharded-reduce-after-backward", "reduces fp32 sums",
-             "also --sharded-float32-sums yes");
-}
-
 /// World = shard x replicate; what is not given follows from the number of GPUs.
 void read_mesh(Arguments& a, Job& job) {
   ParallelConfig& c = job.config;
@@ -284,6 +160,15 @@ void read_mesh(Arguments& a, Job& job) {
 }
 
 }  // namespace
+
+std::optional<DType> read_dtype(Arguments& a, const std::string& option) {
+  if (!a.has(option)) return std::nullopt;
+  const auto t = parse_dtype(a.text(option));
+  if (t && is_floating(*t)) return t;
+  a.report(option, fmt::format("\"{}\" is no floating-point dtype", a.text(option)),
+           "allowed: fp32, bf16, fp16, ...");
+  return std::nullopt;
+}
 
 void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
   wrap.root_split = a.yes_no("root-split", row_of(framework).root_split);
@@ -318,10 +203,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
       choose(a, "attention-kernel", AttentionKernel::kFlash2, kAttentionKernelNames);
   if (a.has("alloc-conf"))
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
-  read_fsdp1(a, c.replicate, c.fsdp1);
-  read_zero(a, c.zero);
-  read_ddp(a, c.ddp);
-  read_sharded_optimizer(a, c.sharded_optimizer);
+  read_framework_options(a, c);
   if (needs.hardware && !a.has("on"))
     a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware && a.has("on"))
@@ -335,7 +217,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   guarded(a, [&] {
     Model model = load_model(with_adapters(a.positional(0), a));
     if (a.has("model-dtype")) model.set_dtype(c.model_dtype);
-    resolve_auto(a, model, c.zero);
+    read_framework_options_with_model(a, model, c);
     job.model = std::make_shared<const Model>(std::move(model));
   });
   return job;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/framework_options.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
@@ -85,111 +86,6 @@ OptionGroup training_group() {
               "PYTORCH_CUDA_ALLOC_CONF of the job, e.g. expandable_segments:True")}};
 }
 
-OptionGroup fsdp1_group() {
-  return {
-      "FSDP1",
-      {option("fsdp1-strategy", "NAME",
-              "Sharding strategy (default full_shard; with --replicate hybrid_shard)",
-              choices(kStrategyNames)),
-       option(
-           "fsdp1-policy", "NAME",
-           "PyTorch's policy behind --wrap (default lambda); the class policies take classes there",
-           choices(kFsdp1PolicyNames)),
-       option("fsdp1-ignored-modules", "a,b,c", "Modules that stay whole and out of it"),
-       option("fsdp1-backward-prefetch", "WHEN", "Default backward_pre",
-              choices(kBackwardPrefetchNames)),
-       option("fsdp1-forward-prefetch", "yes|no", "Default no", {"yes", "no"}),
-       option("fsdp1-limit-all-gathers", "yes|no", "Default yes", {"yes", "no"}),
-       option("fsdp1-use-orig-params", "yes|no", "Default no", {"yes", "no"}),
-       option("fsdp1-keep-low-precision-grads", "yes|no", "Default no", {"yes", "no"})}};
-}
-
-OptionGroup zero_group() {
-  return {"ZeRO",
-          {option("zero-reduce-bucket-size", "N",
-                  "Elements, or auto: hidden size squared (default 5e8)"),
-           option("zero-allgather-bucket-size", "N", "Elements (default 5e8)"),
-           option("zero-prefetch-bucket-size", "N",
-                  "Elements, or auto: 0.9 x hidden size squared (default 5e7)"),
-           option("zero-param-persistence-threshold", "N",
-                  "Elements, or auto: 10 x hidden size (default 1e5)"),
-           option("zero-max-live-parameters", "N", "Elements (default 1e9)"),
-           option("zero-max-reuse-distance", "N", "Elements (default 1e9)"),
-           option("zero-overlap-comm", "yes|no", "Default: stage 3 yes, others no", {"yes", "no"}),
-           option("zero-contiguous-gradients", "yes|no", "Default yes", {"yes", "no"}),
-           option("zero-reduce-scatter", "yes|no", "Default yes", {"yes", "no"}),
-           option("zero-round-robin-gradients", "yes|no",
-                  "Stages 1, 2: deal parameters out to partitions (default no)", {"yes", "no"}),
-           option("zero-multi-rank-allreduce", "yes|no",
-                  "Stages 1, 2: use_multi_rank_bucket_allreduce (default yes)", {"yes", "no"}),
-           option("zero-grad-accum-dtype", "DTYPE",
-                  "Dtype of accumulated gradients (default: --param-dtype)"),
-           option("zero-pin-memory", "yes|no",
-                  "Page-locked memory for offloaded states (default no)", {"yes", "no"}),
-           option("zero-offload-ratio", "R",
-                  "Stage 3: part of the sub-groups that the CPU steps, 0 to 1 (default 1)"),
-           option("zero-throughput-timer", "yes|no",
-                  "The engine's timer waits for the device around each micro-batch (default yes)",
-                  {"yes", "no"}),
-           option("zero-wall-clock-breakdown", "yes|no",
-                  "The host reads the engine's timers after each micro-batch (default no)",
-                  {"yes", "no"}),
-           option("zero-model-persistence-threshold", "N", "Stage 3, elements (default: no limit)"),
-           option("zero-sub-group-size", "N", "Stage 3, elements (default 1e9)"),
-           option("zero-hpz-partition-size", "N",
-                  "Stage 3: ranks of the secondary group (ZeRO++ hpZ; default 1: none)"),
-           option("zero-leaf-classes", "A,B",
-                  "Stage 3: classes fetched as a whole (set_z3_leaf_modules)"),
-           option("zero-module-granularity", "N",
-                  "Stage 3: modules this fine are fetched as a whole (default 0: none)"),
-           option("zero-init", "yes|no",
-                  "Stage 3: the model is built under zero.Init, never whole on a GPU (default yes)",
-                  {"yes", "no"})}};
-}
-
-OptionGroup sharded_optimizer_group() {
-  return {"Sharded optimizer (ZeRO-1 as trainers write it themselves)",
-          {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
-           option("sharded-float32-sums", "yes|no",
-                  "Gradients summed and reduced in fp32 (default no)", {"yes", "no"}),
-           option("sharded-per-tensor", "yes|no",
-                  "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
-           option("sharded-reduce-scatter", "yes|no",
-                  "Reduce-scatter instead of all-reduce (default no)", {"yes", "no"}),
-           option("sharded-owners-broadcast", "yes|no",
-                  "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"}),
-           option("sharded-reduce-after-backward", "yes|no",
-                  "One all-reduce of the fp32 sums after backward (default no)", {"yes", "no"}),
-           option("sharded-gather-lists", "yes|no",
-                  "Gather through flat lists and their copies (default no)", {"yes", "no"})}};
-}
-
-OptionGroup ddp_group() {
-  return {
-      "DDP",
-      {option("ddp-bucket-cap-mb", "MIB", "Bucket size (default 25, the first 1)"),
-       option("ddp-gradient-as-bucket-view", "yes|no", "Default no", {"yes", "no"}),
-       option("ddp-static-graph", "yes|no", "Default no", {"yes", "no"}),
-       option("ddp-bucket-cap-mb-list", "A,B,...", "A size for each bucket, the last one repeats"),
-       option("ddp-find-unused-parameters", "yes|no", "Default no", {"yes", "no"}),
-       option("ddp-broadcast-buffers", "yes|no", "Before every forward (default yes)",
-              {"yes", "no"}),
-       option("ddp-batched-grad-copy", "yes|no", "One copy for each bucket (default no)",
-              {"yes", "no"}),
-       option("ddp-comm-hook", "NAME", "What buckets pass on their way (default none)",
-              choices(kCommHookNames)),
-       option("ddp-powersgd-rank", "R", "Columns of PowerSGD's factors (default 1)"),
-       option("ddp-powersgd-min-compression", "X",
-              "Only matrices that shrink by more than this go out as factors (default 2)"),
-       option("ddp-powersgd-error-feedback", "yes|no", "Default yes", {"yes", "no"}),
-       option("ddp-powersgd-warm-start", "yes|no", "Default yes", {"yes", "no"}),
-       option("ddp-mixed-precision", "yes|no",
-              "DDP's own: parameters cast to --param-dtype, reduced in --reduce-dtype (default no)",
-              {"yes", "no"}),
-       option("ddp-skip-unused", "yes|no",
-              "Buckets without a used parameter are not reduced (default no)", {"yes", "no"})}};
-}
-
 }  // namespace
 
 PositionalSpec model_argument() {
@@ -238,8 +134,12 @@ std::vector<OptionGroup> job_options() {
        option("on", "HARDWARE",
               "Machine (foreshard hw), a profile file, or e.g. 2x-a100-80-200g, dgx-h100@400g"),
        {"config", "FILE", "YAML file of these options, one \"name: value\" per line", {}, false}}};
-  return {job,           training_group(), sharding_group(), adapter_options(),
-          fsdp1_group(), zero_group(),     ddp_group(),      sharded_optimizer_group()};
+  std::vector<OptionGroup> groups{job, training_group(), sharding_group(), adapter_options()};
+  for (const FrameworkOptions& f : framework_options()) {
+    groups.push_back({f.title, {}});
+    for (const FrameworkOption& o : f.options) groups.back().options.push_back(o.spec);
+  }
+  return groups;
 }
 
 }  // namespace foreshard::cli

@@ -19,6 +19,9 @@ std::vector<OptionSpec> wrap_options();
 /// The positional argument MODEL.
 PositionalSpec model_argument();
 
+inline constexpr std::int64_t kMostGpus = 1 << 20;
+/// A floating-point dtype; nullopt if the option is absent or (reported) none.
+std::optional<DType> read_dtype(Arguments& arguments, const std::string& option);
 /// Reads --wrap and --root-split; what is wrong is reported.
 void read_wrap(Arguments& arguments, FrameworkKind framework, WrapPolicy& wrap);
 
