@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "schedules/planner/framework_table.h"
 #include "sim/provenance.h"
 #include "study/uncertainty.h"
 
@@ -60,7 +61,7 @@ void add_uncertainty(const StepUncertainty& u, StepAnswer& a) {
 }
 
 std::string framework_text(const Job& job, const Schedule& s) {
-  std::string out = title_of(job.config.framework);
+  std::string out = std::string(row_of(job.config.framework).title);
   const std::size_t units = s.programs[0].units.size();
   if (units > 0) out += fmt::format(", {} unit{}", units, units == 1 ? "" : "s");
   if (job.config.replicate > 1 && job.config.shard > 1)

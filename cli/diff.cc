@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "schedules/json.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/validate.h"
 
 namespace foreshard::cli {
@@ -85,7 +86,7 @@ Side read_job_side(const std::string& text, SideForm form, const Arguments& comm
   const Job job = read_job(side.given);
   side.given.check();
   side.gpus = job.gpus;
-  side.framework = side.plan.title = title_of(job.config.framework);
+  side.framework = side.plan.title = std::string(row_of(job.config.framework).title);
   side.plan.subject =
       fmt::format("{} on {}", job.model->name, describe_machines(job.hardware, job.gpus));
   side.plan.evaluation = evaluate(job);

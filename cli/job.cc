@@ -5,8 +5,10 @@
 
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
-#include "models/adapters.h"
 #include "models/load_model.h"
+#include "schedules/planner/config_names.h"
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::cli {
 namespace {
@@ -14,14 +16,24 @@ namespace {
 constexpr std::int64_t kMostGpus = 1 << 20, kMostTokens = 1 << 26,
                        kMostElements = std::int64_t{1} << 50;
 
-/// Position of the chosen name in a list that is in the order of an enumeration.
-template <typename Enum>
+/// The value whose name was given; `fallback` where the option is absent or (reported elsewhere)
+/// wrong.
+template <typename Enum, std::size_t N>
 Enum choose(const Arguments& a, const std::string& option, Enum fallback,
-            const std::vector<std::string>& names) {
+            const EnumName<Enum> (&values)[N]) {
   const std::string text = a.text(option);
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (names[i] == text) return static_cast<Enum>(i);
+  for (const EnumName<Enum>& v : values)
+    if (v.name == text) return v.value;
   return fallback;
+}
+
+template <typename Read>
+void guarded(Arguments& a, Read read) {
+  try {
+    read();
+  } catch (const InputError& e) {
+    a.report(e);
+  }
 }
 
 /// The N of "every:N"; nullopt if the text is not of that form.
@@ -33,43 +45,6 @@ std::optional<std::int64_t> number_after(const std::string& text, std::string_vi
   const auto [at, error] = std::from_chars(begin, end, n);
   if (error != std::errc() || at != end || n < 1 || n > kMostElements) return std::nullopt;
   return n;
-}
-
-/// "a,b,c".
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) names.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return names;
-}
-
-constexpr const char* kBlocksAndAdapters = "blocks+adapters";
-
-/// FSDP2's recipes give embedding and head units of their own, FSDP1's policies name blocks only.
-void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
-  using K = WrapPolicy::Kind;
-  const std::string text = a.text("wrap", "blocks");
-  wrap.root_split = a.yes_no("root-split", framework != FrameworkKind::kFsdp1);
-  if (text == "blocks" || text == kBlocksAndAdapters) {
-    wrap.kind = K::kBlocks;
-  } else if (text == "root") {
-    wrap.kind = K::kRootOnly;
-  } else if (const auto every = number_after(text, "every:")) {
-    wrap.kind = K::kEveryK;
-    wrap.every = *every;
-  } else if (const auto size = number_after(text, "size:")) {
-    wrap.kind = K::kSize;
-    wrap.min_elements = *size;
-  } else if (text.rfind("modules:", 0) == 0 && text.size() > 8) {
-    wrap.kind = K::kModules;
-    wrap.modules = split_names(text.substr(8));
-  } else {
-    a.report("wrap", fmt::format("found \"{}\"", text),
-             "allowed: blocks, blocks+adapters, every:K, root, size:N, modules:a,b,c");
-  }
 }
 
 void read_reshard(Arguments& a, Reshard& reshard) {
@@ -101,7 +76,7 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
              "allowed: none, full, every:K, selective");
   c.checkpoint_reentrant = a.yes_no("checkpoint-reentrant", false);
   c.checkpoint_outside_units =
-      a.yes_no("checkpoint-outside-units", c.framework == FrameworkKind::kZero3);
+      a.yes_no("checkpoint-outside-units", row_of(c.framework).checkpoint_outside);
   if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
     a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
 }
@@ -122,10 +97,9 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   c.autocast = a.yes_no("autocast", false);
 }
 
-/// DDP and plain training keep whole parameters in their own dtype and reduce in it; another dtype
-/// of compute is autocast's.
+/// Whole parameters in their own dtype, reduced in it; another dtype of compute is autocast's.
 void read_whole_precision(Arguments& a, ParallelConfig& c) {
-  if (c.framework != FrameworkKind::kDdp && c.framework != FrameworkKind::kUnsharded) return;
+  if (row_of(c.framework).precision != PrecisionRule::kParameters) return;
   if (a.yes_no("ddp-mixed-precision", false)) {
     c.ddp.mixed_precision = MixedPrecision{};
     c.ddp.mixed_precision->param = c.precision.param;
@@ -157,37 +131,24 @@ void read_training(Arguments& a, ParallelConfig& c) {
   read_precision(a, c);
   read_whole_precision(a, c);
   read_checkpoint(a, c);
-  const std::string optimizer = a.text("optimizer", "adamw");
-  c.optimizer = optimizer == "adamw-foreach"    ? OptimizerKind::kAdamWForeach
-                : optimizer == "adamw-for-loop" ? OptimizerKind::kAdamWForLoop
-                : optimizer == "sgd"            ? OptimizerKind::kSgd
-                                                : OptimizerKind::kAdamWFused;
+  c.optimizer = choose(a, "optimizer", OptimizerKind::kAdamWFused, kOptimizerNames);
   c.clip = a.yes_no("clip", true);
   c.compile = a.yes_no("compile", false);
-  c.float8 = choose(a, "float8", Float8Kind::kNone,
-                    {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"});
+  c.float8 = choose(a, "float8", Float8Kind::kNone, kFloat8Names);
   c.float8_all_gather = a.yes_no("float8-all-gather", false);
-  c.attention = choose(a, "attention", AttentionKind::kFlash, {"flash", "sdpa", "math"});
-  c.loss =
-      choose(a, "loss", LossKind::kCrossEntropyFloat, {"float32", "plain", "chunked", "fused"});
-  c.offload = choose(a, "offload", OffloadKind::kNone, {"none", "params", "optimizer", "both"});
+  c.attention = choose(a, "attention", AttentionKind::kFlash, kAttentionNames);
+  c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, kLossNames);
+  c.offload = choose(a, "offload", OffloadKind::kNone, kOffloadNames);
 }
 
 void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
   using Strategy = Fsdp1Options::Strategy;
   o.strategy = replicate > 1 ? Strategy::kHybrid : Strategy::kFullShard;
-  o.strategy =
-      choose(a, "fsdp1-strategy", o.strategy,
-             {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"});
-  using Policy = Fsdp1Options::Policy;
-  constexpr Policy policies[] = {Policy::kFromWrap, Policy::kModuleClass, Policy::kTransformer,
-                                 Policy::kAlways};
-  o.policy =
-      policies[choose(a, "fsdp1-policy", 0, {"lambda", "module_class", "transformer", "always"})];
-  if (a.has("fsdp1-ignored-modules"))
-    o.ignored_modules = split_names(a.text("fsdp1-ignored-modules"));
-  o.backward_prefetch = choose(a, "fsdp1-backward-prefetch", o.backward_prefetch,
-                               {"backward_pre", "backward_post", "none"});
+  o.strategy = choose(a, "fsdp1-strategy", o.strategy, kStrategyNames);
+  o.policy = choose(a, "fsdp1-policy", o.policy, kFsdp1PolicyNames);
+  if (a.has("fsdp1-ignored-modules")) o.ignored_modules = a.list("fsdp1-ignored-modules");
+  o.backward_prefetch =
+      choose(a, "fsdp1-backward-prefetch", o.backward_prefetch, kBackwardPrefetchNames);
   o.forward_prefetch = a.yes_no("fsdp1-forward-prefetch", o.forward_prefetch);
   o.limit_all_gathers = a.yes_no("fsdp1-limit-all-gathers", o.limit_all_gathers);
   o.use_orig_params = a.yes_no("fsdp1-use-orig-params", o.use_orig_params);
@@ -260,8 +221,7 @@ void read_ddp(Arguments& a, DdpOptions& o) {
   o.find_unused_parameters = a.yes_no("ddp-find-unused-parameters", o.find_unused_parameters);
   o.broadcast_buffers = a.yes_no("ddp-broadcast-buffers", o.broadcast_buffers);
   o.batched_grad_copy = a.yes_no("ddp-batched-grad-copy", o.batched_grad_copy);
-  o.comm_hook =
-      choose(a, "ddp-comm-hook", o.comm_hook, {"none", "allreduce", "bf16", "fp16", "powersgd"});
+  o.comm_hook = choose(a, "ddp-comm-hook", o.comm_hook, kCommHookNames);
   o.power_sgd.rank = a.integer("ddp-powersgd-rank", o.power_sgd.rank, 1, 4096);
   o.power_sgd.min_compression_rate =
       a.number("ddp-powersgd-min-compression", o.power_sgd.min_compression_rate, 1e-3, 1e6);
@@ -299,12 +259,12 @@ void read_sharded_optimizer(Arguments& a, ShardedOptimizerOptions& o) {
 /// World = shard x replicate; what is not given follows from the number of GPUs.
 void read_mesh(Arguments& a, Job& job) {
   ParallelConfig& c = job.config;
-  const bool whole_copies =
-      c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kUnsharded;
+  const FrameworkRow& framework = row_of(c.framework);
   const std::int64_t gpus = job.gpus;
-  if (whole_copies) {
-    if (c.framework == FrameworkKind::kUnsharded && gpus != 1)
-      a.report("framework", fmt::format("none trains on one GPU, found --gpus {}", gpus),
+  if (framework.whole_copies()) {
+    if (framework.ranks == RankLayout::kOneDevice && gpus != 1)
+      a.report("framework",
+               fmt::format("{} trains on one GPU, found --gpus {}", framework.name, gpus),
                "allowed: --gpus 1, or ddp");
     c.shard = 1;
     c.replicate = gpus;
@@ -323,25 +283,23 @@ void read_mesh(Arguments& a, Job& job) {
              "their product must be --gpus");
 }
 
-template <typename Read>
-void guarded(Arguments& a, Read read) {
+}  // namespace
+
+void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
+  wrap.root_split = a.yes_no("root-split", row_of(framework).root_split);
+  if (!a.has("wrap")) return;
   try {
-    read();
+    parse_wrap(a.text("wrap"), wrap);
   } catch (const InputError& e) {
-    a.report(e);
+    for (const Issue& issue : e.issues()) a.report("wrap", issue.message, issue.hint);
   }
 }
-
-}  // namespace
 
 Job read_job(Arguments& a, const JobNeeds& needs) {
   Job job;
   ParallelConfig& c = job.config;
   c.framework = FrameworkKind::kFsdp2;
-  const std::string framework = a.text("framework", "fsdp2");
-  const std::vector<std::string> names{"none",  "ddp",   "fsdp2", "fsdp1",
-                                       "zero1", "zero2", "zero3", "sharded-optimizer"};
-  c.framework = choose(a, "framework", FrameworkKind::kFsdp2, names);
+  if (const FrameworkRow* row = find_framework(a.text("framework"))) c.framework = row->kind;
   check_option_scopes(a, c.framework);
   if (needs.gpus && !a.has("gpus")) a.report("gpus", "is missing", "how many GPUs? e.g. --gpus 8");
   if (needs.gpus) {
@@ -356,8 +314,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("prefetch-forward")) c.prefetch_forward = a.integer("prefetch-forward", 0, 0, 1000);
   if (a.has("prefetch-backward")) c.prefetch_backward = a.integer("prefetch-backward", 0, 0, 1000);
   read_training(a, c);
-  job.attention_kernel = choose(a, "attention-kernel", AttentionKernel::kFlash2,
-                                {"flash2", "flash1", "flash3", "cudnn"});
+  job.attention_kernel =
+      choose(a, "attention-kernel", AttentionKernel::kFlash2, kAttentionKernelNames);
   if (a.has("alloc-conf"))
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_fsdp1(a, c.replicate, c.fsdp1);
@@ -378,10 +336,6 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     Model model = load_model(with_adapters(a.positional(0), a));
     if (a.has("model-dtype")) model.set_dtype(c.model_dtype);
     resolve_auto(a, model, c.zero);
-    if (a.text("wrap", "") == kBlocksAndAdapters) {
-      c.wrap.kind = WrapPolicy::Kind::kModules;
-      c.wrap.modules = blocks_and_adapters(model);
-    }
     job.model = std::make_shared<const Model>(std::move(model));
   });
   return job;

@@ -1,5 +1,11 @@
 #include "cli/job_options.h"
 
+#include <fmt/format.h>
+
+#include "schedules/planner/config_names.h"
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
+
 namespace foreshard::cli {
 namespace {
 
@@ -8,19 +14,27 @@ OptionSpec option(std::string name, std::string value, std::string help,
   return {std::move(name), std::move(value), std::move(help), std::move(choices), true};
 }
 
+std::vector<std::string> framework_names() {
+  std::vector<std::string> names;
+  for (const FrameworkRow& row : frameworks()) names.emplace_back(row.name);
+  return names;
+}
+
+template <typename Enum, std::size_t N>
+std::vector<std::string> choices(const EnumName<Enum> (&values)[N]) {
+  std::vector<std::string> names;
+  for (const EnumName<Enum>& v : values) names.emplace_back(v.name);
+  return names;
+}
+
 OptionGroup sharding_group() {
+  const std::vector<OptionSpec> wrap = wrap_options();
   return {
       "Sharding",
-      {option("framework", "NAME", "Who shards (default fsdp2)",
-              {"fsdp2", "fsdp1", "zero1", "zero2", "zero3", "ddp", "sharded-optimizer", "none"}),
+      {option("framework", "NAME", "Who shards (default fsdp2)", framework_names()),
        option("shard", "N",
               "Ranks that share one copy of the parameters (default: all GPUs / --replicate)"),
-       option("replicate", "N", "Copies of the parameters (HSDP; default 1)"),
-       option(
-           "wrap", "POLICY",
-           "blocks | blocks+adapters | every:K | root | size:N | modules:a,b,c (default blocks)"),
-       option("root-split", "yes|no",
-              "Embedding and head as units of their own (default yes; fsdp1 no)", {"yes", "no"}),
+       option("replicate", "N", "Copies of the parameters (HSDP; default 1)"), wrap[0], wrap[1],
        option("reshard", "true|false|N",
               "Free gathered parameters after forward; N: keep shards of N ranks (default true)"),
        option("prefetch-forward", "N",
@@ -28,7 +42,7 @@ OptionGroup sharding_group() {
        option("prefetch-backward", "N", "The same for backward"),
        option("offload", "WHAT",
               "Keep in host memory (FSDP: params; ZeRO: optimizer; ZeRO-3 also params, both)",
-              {"none", "params", "optimizer", "both"})}};
+              choices(kOffloadNames))}};
 }
 
 OptionGroup training_group() {
@@ -53,21 +67,20 @@ OptionGroup training_group() {
               "others no)",
               {"yes", "no"}),
        option("optimizer", "NAME", "adamw is the fused one (default adamw)",
-              {"adamw", "adamw-foreach", "adamw-for-loop", "sgd"}),
+              choices(kOptimizerNames)),
        option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
        option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),
        option("float8", "KIND",
               "8-bit products in the blocks: scales of the tensor, of rows, or of earlier steps "
               "(default none)",
-              {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"}),
+              choices(kFloat8Names)),
        option("float8-all-gather", "yes|no",
               "Weights are cast before they are gathered (default no)", {"yes", "no"}),
-       option("attention", "KIND", "Attention kernels (default flash)", {"flash", "sdpa", "math"}),
+       option("attention", "KIND", "Attention kernels (default flash)", choices(kAttentionNames)),
        option("attention-kernel", "NAME",
               "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
-              {"flash2", "flash1", "flash3", "cudnn"}),
-       option("loss", "KIND", "How the loss is computed (default float32)",
-              {"float32", "plain", "chunked", "fused"}),
+              choices(kAttentionKernelNames)),
+       option("loss", "KIND", "How the loss is computed (default float32)", choices(kLossNames)),
        option("alloc-conf", "TEXT",
               "PYTORCH_CUDA_ALLOC_CONF of the job, e.g. expandable_segments:True")}};
 }
@@ -77,14 +90,14 @@ OptionGroup fsdp1_group() {
       "FSDP1",
       {option("fsdp1-strategy", "NAME",
               "Sharding strategy (default full_shard; with --replicate hybrid_shard)",
-              {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}),
+              choices(kStrategyNames)),
        option(
            "fsdp1-policy", "NAME",
            "PyTorch's policy behind --wrap (default lambda); the class policies take classes there",
-           {"lambda", "module_class", "transformer", "always"}),
+           choices(kFsdp1PolicyNames)),
        option("fsdp1-ignored-modules", "a,b,c", "Modules that stay whole and out of it"),
        option("fsdp1-backward-prefetch", "WHEN", "Default backward_pre",
-              {"backward_pre", "backward_post", "none"}),
+              choices(kBackwardPrefetchNames)),
        option("fsdp1-forward-prefetch", "yes|no", "Default no", {"yes", "no"}),
        option("fsdp1-limit-all-gathers", "yes|no", "Default yes", {"yes", "no"}),
        option("fsdp1-use-orig-params", "yes|no", "Default no", {"yes", "no"}),
@@ -164,7 +177,7 @@ OptionGroup ddp_group() {
        option("ddp-batched-grad-copy", "yes|no", "One copy for each bucket (default no)",
               {"yes", "no"}),
        option("ddp-comm-hook", "NAME", "What buckets pass on their way (default none)",
-              {"none", "allreduce", "bf16", "fp16", "powersgd"}),
+              choices(kCommHookNames)),
        option("ddp-powersgd-rank", "R", "Columns of PowerSGD's factors (default 1)"),
        option("ddp-powersgd-min-compression", "X",
               "Only matrices that shrink by more than this go out as factors (default 2)"),
@@ -183,6 +196,16 @@ PositionalSpec model_argument() {
   return {
       "MODEL",
       "Catalogue name (foreshard models), a Hugging Face config.json, or a graph file of your own"};
+}
+
+std::vector<OptionSpec> wrap_options() {
+  std::string no_split;
+  for (const FrameworkRow& row : frameworks())
+    if (row.forms_units() && !row.root_split) no_split += fmt::format("; {} no", row.name);
+  return {option("wrap", "POLICY", fmt::format("{} (default blocks)", kWrapForms)),
+          option("root-split", "yes|no",
+                 fmt::format("Embedding and head as units of their own (default yes{})", no_split),
+                 {"yes", "no"})};
 }
 
 OptionGroup adapter_options() {

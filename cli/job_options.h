@@ -3,6 +3,7 @@
 // The options that describe a training job; shared by simulate, plan, tune, size and run.
 
 #include "cli/command.h"
+#include "core/enum_names.h"
 #include "study/job.h"
 
 namespace foreshard::cli {
@@ -13,8 +14,20 @@ std::vector<OptionGroup> job_options();
 /// ("NAME?lora_rank=16&...").
 OptionGroup adapter_options();
 std::string with_adapters(std::string model, const Arguments& arguments);
+/// --wrap and --root-split, as every command that forms units takes them.
+std::vector<OptionSpec> wrap_options();
 /// The positional argument MODEL.
 PositionalSpec model_argument();
+
+/// Reads --wrap and --root-split; what is wrong is reported.
+void read_wrap(Arguments& arguments, FrameworkKind framework, WrapPolicy& wrap);
+
+inline constexpr EnumName<AttentionKernel> kAttentionKernelNames[] = {
+    {AttentionKernel::kFlash2, "flash2"},
+    {AttentionKernel::kFlash1, "flash1"},
+    {AttentionKernel::kFlash3, "flash3"},
+    {AttentionKernel::kCudnn, "cudnn"}};
+static_assert(names_each(kAttentionKernelNames));
 
 /// Which parts of a job a command needs.
 struct JobNeeds {

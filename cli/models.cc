@@ -11,8 +11,11 @@
 #include "models/catalogue.h"
 #include "models/describe.h"
 #include "models/load_model.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/model_costs.h"
 #include "schedules/planner/op_graph_of.h"
+#include "schedules/planner/unit_facts.h"
+#include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::cli {
 namespace {
@@ -42,6 +45,14 @@ int list_models(Arguments& a) {
   return kOk;
 }
 
+/// Those that form units.
+std::vector<std::string> unit_frameworks() {
+  std::vector<std::string> names;
+  for (const FrameworkRow& row : frameworks())
+    if (row.forms_units()) names.emplace_back(row.name);
+  return names;
+}
+
 /// What checkpointing the first block of each class would change.
 std::vector<CheckpointFacts> checkpoints_of(const Model& model, const OpGraph& graph) {
   std::vector<CheckpointFacts> all;
@@ -61,16 +72,20 @@ void write_graph(const std::string& file, const OpGraph& graph) {
     throw InputError(Issue{file, "", "cannot be written", "a file in a folder that exists"});
 }
 
+/// What forms the units. Sizes are FSDP1's policy, so they ask for it where no framework is named.
+ParallelConfig unit_config(Arguments& a) {
+  ParallelConfig c;
+  read_wrap(a, c.framework, c.wrap);
+  c.wrap.root_split = a.yes_no("root-split", false);
+  if (c.wrap.kind == WrapPolicy::Kind::kSize) c.framework = FrameworkKind::kFsdp1;
+  if (const FrameworkRow* row = find_framework(a.text("framework"))) c.framework = row->kind;
+  return c;
+}
+
 int describe_model(Arguments& a) {
   std::vector<std::string> warnings;
-  UnitSpec units;
   std::optional<Model> model;
-  try {
-    if (a.has("wrap")) units = parse_unit_spec(a.text("wrap"));
-  } catch (const InputError& e) {
-    a.report(e);
-  }
-  units.root_split = a.yes_no("root-split", false);
+  const ParallelConfig config = unit_config(a);
   const std::int64_t seq = a.integer("seq", 0, 1, 1 << 26),
                      batch = a.integer("micro-batch", 1, 1, 1 << 20);
   try {
@@ -79,7 +94,8 @@ int describe_model(Arguments& a) {
     a.report(e);
   }
   a.check();
-  ModelFacts facts = model_facts(*model, units);
+  ModelFacts facts = model_facts(*model);
+  facts.units = unit_facts(*model, config);
   const std::int64_t length = seq > 0 ? seq : 2048;
   std::vector<CheckpointFacts> checkpoints;
   if (seq > 0 || a.has("micro-batch") || a.has("graph")) {
@@ -132,11 +148,9 @@ CommandSpec models_describe_command() {
        "units of two blocks; FLOPs and saved bytes of one sample"}};
   c.positionals = {model_argument()};
   c.groups = {{"Question",
-               {{"wrap",
-                 "POLICY",
-                 "blocks | every:K | root | size:N | modules:a,b,c (default blocks)",
-                 {},
-                 false},
+               {{"wrap", "POLICY", fmt::format("{} (default blocks)", kWrapForms), {}, false},
+                {"framework", "NAME", "Whose units (default fsdp2; fsdp1 for size:N)",
+                 unit_frameworks(), false},
                 {"root-split",
                  "yes|no",
                  "Embedding and head as units of their own (default no)",

@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "report/html.h"
 #include "schedules/json.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
 #include "study/evaluate.h"
 
@@ -36,7 +37,8 @@ void write_html(const Job& job, const Evaluation& e, const StepAnswer& answer,
   report.memory =
       memory_curve(e.schedule, trace, static_cast<std::int32_t>(e.result.memory.rank), step);
   report.trace = make_trace_document(e.schedule, trace);
-  if (!job.model->roles.blocks.empty()) report.wrap = wrap_points(job, progress("wrap study"));
+  if (row_of(job.config.framework).forms_units() && !job.model->roles.blocks.empty())
+    report.wrap = wrap_points(job, progress("wrap study"));
   write_html_file(report, path);
 }
 

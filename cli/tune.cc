@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/job_options.h"
 #include "cli/output.h"
+#include "cli/torch_code.h"
 #include "cli/tune_groupings.h"
 #include "cli/wrap_points.h"
 #include "core/format.h"
@@ -23,7 +24,7 @@ Json choice_json(const WrapChoice& c) {
   out["reshard"] = c.reshard;
   out["root_split"] = c.root_split;
   out["units"] = c.units;
-  out["options"] = options_of(c);
+  out["options"] = c.options;
   out["step_time_s"] = to_seconds(c.step);
   out["device_peak_bytes"] = c.memory.value;
   out["exposed_communication_s"] = to_seconds(c.exposed_communication);
@@ -45,59 +46,8 @@ Json json_of(const Job& job, const TuneResult& r) {
   out["device_capacity_bytes"] = r.capacity.value;
   out["choices"] = Json::array();
   for (const WrapChoice& c : r.choices) out["choices"].push_back(choice_json(c));
-  out["chosen"] =
-      r.chosen < r.choices.size() ? Json(options_of(r.choices[r.chosen])) : Json(nullptr);
+  out["chosen"] = r.chosen < r.choices.size() ? Json(r.choices[r.chosen].options) : Json(nullptr);
   return out;
-}
-
-/// The constructor that makes the same units in PyTorch's FSDP1.
-std::string fsdp1_code(const WrapChoice& c) {
-  std::string units = c.blocks_per_unit == 0 ? "set()" : "set(model.model.layers)";
-  if (c.root_split) units += " | {model.model.embed_tokens, model.lm_head}";
-  const std::string strategy =
-      std::string(c.hybrid ? "_" : "") + (c.hybrid ? "HYBRID_SHARD_ZERO2" : "SHARD_GRAD_OP");
-  return fmt::format(
-      "  from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, "
-      "ShardingStrategy\n"
-      "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
-      "  units = {}\n"
-      "  model = FSDP(model, sharding_strategy=ShardingStrategy.{},\n"
-      "               mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, "
-      "reduce_dtype=torch.float32),\n"
-      "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda "
-      "m: m in units))\n",
-      units,
-      !c.reshard ? strategy
-      : c.hybrid ? "HYBRID_SHARD"
-                 : "FULL_SHARD");
-}
-
-/// Calls that make the same units in PyTorch's FSDP2.
-std::string torch_code(const WrapChoice& c) {
-  if (c.framework == FrameworkKind::kFsdp1) return fsdp1_code(c);
-  std::string out =
-      "  from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy\n"
-      "  mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n"
-      "  blocks = list(model.model.layers)\n";
-  const std::string reshard = c.reshard ? "True" : "False";
-  if (c.root_split)
-    out += fmt::format(
-        "  fully_shard(model.model.embed_tokens, mp_policy=mp, reshard_after_forward={})\n",
-        reshard);
-  if (c.blocks_per_unit == 1)
-    out += fmt::format(
-        "  for block in blocks:\n    fully_shard(block, mp_policy=mp, reshard_after_forward={})\n",
-        reshard);
-  if (c.blocks_per_unit > 1)
-    out += fmt::format(
-        "  for i in range(0, len(blocks), {0}):\n    fully_shard(blocks[i:i + {0}], mp_policy=mp, "
-        "reshard_after_forward={1})\n",
-        c.blocks_per_unit, reshard);
-  if (c.root_split)
-    out +=
-        "  fully_shard([model.model.norm, model.lm_head], mp_policy=mp, "
-        "reshard_after_forward=False)\n";
-  return out + "  fully_shard(model, mp_policy=mp)\n";
 }
 
 std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
@@ -126,7 +76,7 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
   const WrapChoice& c = r.choices[r.chosen];
   const auto fastest =
       std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& x) { return x.fits; });
-  out += fmt::format("\n  Choose {}: {:.1f} % from the fastest, {} GiB below it.\n", options_of(c),
+  out += fmt::format("\n  Choose {}: {:.1f} % from the fastest, {} GiB below it.\n", c.options,
                      100 * (c.step / fastest->step - 1), gib(fastest->memory - c.memory));
   return out + "  Calls for PyTorch: --export torch\n";
 }
@@ -139,7 +89,7 @@ int tune(Arguments& a) {
   if (a.has("export")) {
     if (r.chosen == r.choices.size())
       throw RunError("nothing fits: there is no wrapping to export");
-    print(torch_code(r.choices[r.chosen]));
+    print(torch_code(with_choice(job, r.choices[r.chosen])));
   } else if (a.flag("json")) {
     print_json(json_of(job, r));
   } else {
@@ -172,7 +122,7 @@ CommandSpec tune_command() {
   c.examples = {{"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096",
                  "time and memory of every wrapping, and which to take"},
                 {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch",
-                 "the fully_shard calls of the chosen one"},
+                 "the calls of the chosen one"},
                 {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings",
                  "units of any sizes, proven optimal in a model of overlap"}};
   c.positionals = {model_argument()};

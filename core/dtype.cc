@@ -1,5 +1,7 @@
 #include "core/dtype.h"
 
+#include "core/enum_names.h"
+
 namespace foreshard {
 namespace {
 struct Names {
@@ -10,6 +12,7 @@ constexpr Names kNames[kDTypeCount] = {{"float32", "fp32"},      {"bfloat16", "b
                                        {"float8_e4m3fn", "fp8"}, {"float8_e5m2", "fp8_e5m2"},
                                        {"int64", "i64"},         {"int32", "i32"},
                                        {"uint8", "u8"},          {"bool", "bool"}};
+static_assert(kDTypeCount == kEnumerators<DType>);
 }  // namespace
 
 std::string_view name_of(DType t) { return kNames[static_cast<int>(t)].full; }

@@ -11,13 +11,6 @@
 namespace foreshard {
 namespace {
 
-void walk(const Model& model, ModuleId id, std::vector<bool>& seen, std::vector<ModuleId>& order) {
-  if (seen[id.value]) return;
-  seen[id.value] = true;
-  order.push_back(id);
-  for (const ChildModule& c : model.at(id).children) walk(model, c.id, seen, order);
-}
-
 // Experts keep all their rows and a token visits top_k of them: numel * top_k / experts are active
 // (rounded down).
 Elements idle_experts(const Model& model) {
@@ -40,11 +33,8 @@ Elements idle_experts(const Model& model) {
 }
 
 Elements numel_of(const Model& model, ModuleId id) {
-  std::vector<bool> seen(model.modules.size(), false);
-  std::vector<ModuleId> below;
-  walk(model, id, seen, below);
   std::set<ParameterId> parameters;
-  for (const ModuleId m : below) {
+  for (const ModuleId m : modules_in_order(model, id)) {
     for (const OwnedParameter& p : model.at(m).parameters) parameters.insert(p.id);
   }
   Elements n;
@@ -76,14 +66,20 @@ Json units_json(const std::vector<UnitFact>& units) {
 
 }  // namespace
 
-std::vector<ModuleId> modules_in_order(const Model& model) {
+std::vector<ModuleId> modules_in_order(const Model& model, ModuleId root) {
   std::vector<bool> seen(model.modules.size(), false);
   std::vector<ModuleId> order;
-  walk(model, ModuleId(0), seen, order);
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (seen[m.value]) return;
+    seen[m.value] = true;
+    order.push_back(m);
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+  };
+  visit(visit, root);
   return order;
 }
 
-ModelFacts model_facts(const Model& model, const UnitSpec& wrap) {
+ModelFacts model_facts(const Model& model) {
   ModelFacts f;
   f.name = model.name;
   f.architecture = model.architecture;
@@ -104,7 +100,6 @@ ModelFacts model_facts(const Model& model, const UnitSpec& wrap) {
     if (group.size() > 1) f.tied.push_back(std::move(group));
   }
   f.blocks = block_facts(model);
-  f.units = model_units(model, wrap);
   return f;
 }
 

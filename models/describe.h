@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/json_fwd.h"
-#include "models/describe_units.h"
 #include "models/module_tree.h"
 
 namespace foreshard {
@@ -24,6 +23,12 @@ struct BlockFact {
   std::string class_name;
   std::int64_t count = 0;
   Elements numel;  ///< Of one block.
+};
+
+/// Parameters that are sharded and gathered together.
+struct UnitFact {
+  std::string name;  ///< Module name, names joined by " + ", or "root".
+  Elements numel;    ///< A tensor tied within the unit counts once.
 };
 
 /// FLOPs and saved bytes of one forward and backward; a multiply-add counts two, attention is
@@ -43,17 +48,19 @@ struct ModelFacts {
   std::vector<std::vector<std::string>> tied;  ///< Names of one tensor, in registration order.
   std::vector<TensorFact> tensors;  ///< Every name, tied ones each, in registration order.
   std::vector<BlockFact> blocks;
+  // Filled by whoever has a planner (unit_facts.h, model_costs.h).
   std::vector<UnitFact> units;
-  std::optional<ModelCosts> costs;  ///< Filled by whoever ran the model (planner).
+  std::optional<ModelCosts> costs;
 };
 
-ModelFacts model_facts(const Model& model, const UnitSpec& wrap = {});
+/// `root` and every module under it, parents first, each object once: named_modules order.
+std::vector<ModuleId> modules_in_order(const Model& model, ModuleId root = ModuleId(0));
+
+/// Everything but units and costs.
+ModelFacts model_facts(const Model& model);
 /// The document of `models describe --json`: contracts.md's keys.
 Json facts_to_json(const ModelFacts& facts);
 /// A screen for people.
 std::string facts_to_text(const ModelFacts& facts);
-
-/// Modules in named_modules order (parents before children, each object once).
-std::vector<ModuleId> modules_in_order(const Model& model);
 
 }  // namespace foreshard

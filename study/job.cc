@@ -4,21 +4,11 @@
 
 #include <cmath>
 
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
+
 namespace foreshard {
 namespace {
-
-std::string short_dtype(DType t) {
-  switch (t) {
-    case DType::kFloat32:
-      return "fp32";
-    case DType::kBFloat16:
-      return "bf16";
-    case DType::kFloat16:
-      return "fp16";
-    default:
-      return std::string(name_of(t));
-  }
-}
 
 std::string checkpointing(const ParallelConfig& c) {
   switch (c.checkpoint) {
@@ -52,26 +42,17 @@ CostParameters Job::cost_parameters() const {
   return out;
 }
 
-std::string title_of(FrameworkKind f) {
-  switch (f) {
-    case FrameworkKind::kUnsharded:
-      return "one device";
-    case FrameworkKind::kDdp:
-      return "DDP";
-    case FrameworkKind::kFsdp2:
-      return "FSDP2";
-    case FrameworkKind::kFsdp1:
-      return "FSDP1";
-    case FrameworkKind::kZero1:
-      return "ZeRO-1";
-    case FrameworkKind::kZero2:
-      return "ZeRO-2";
-    case FrameworkKind::kZero3:
-      return "ZeRO-3";
-    case FrameworkKind::kShardedOptimizer:
-      return "data parallel, sharded optimizer";
+std::string short_dtype(DType t) {
+  switch (t) {
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kBFloat16:
+      return "bf16";
+    case DType::kFloat16:
+      return "fp16";
+    default:
+      return std::string(name_of(t));
   }
-  return "";
 }
 
 std::string describe_precision(const ParallelConfig& c) {
@@ -88,27 +69,8 @@ std::string describe_precision(const ParallelConfig& c) {
 }
 
 std::string describe_wrapping(const ParallelConfig& c) {
-  std::string out;
-  switch (c.wrap.kind) {
-    case WrapPolicy::Kind::kBlocks:
-      out = "each block";
-      break;
-    case WrapPolicy::Kind::kEveryK:
-      out = fmt::format("every {} blocks", c.wrap.every);
-      break;
-    case WrapPolicy::Kind::kRootOnly:
-      out = "root only";
-      break;
-    case WrapPolicy::Kind::kSize:
-      out = fmt::format("units of {} elements", c.wrap.min_elements);
-      break;
-    case WrapPolicy::Kind::kModules:
-      out = "named modules";
-      break;
-    case WrapPolicy::Kind::kCalls:
-      out = "explicit calls";
-      break;
-  }
+  if (!row_of(c.framework).forms_units()) return "";
+  std::string out = describe_wrap(c.wrap);
   if (c.wrap.kind != WrapPolicy::Kind::kRootOnly && !c.wrap.root_split)
     out += ", embedding and head in the root";
   if (c.reshard.kind == Reshard::Kind::kNo) out += ", kept gathered";

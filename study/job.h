@@ -27,11 +27,12 @@ struct Job {
   CostParameters cost_parameters() const;  ///< The defaults with what the job says of kernels.
 };
 
-/// "FSDP2", "ZeRO-3", ... as people write them.
-std::string title_of(FrameworkKind framework);
+/// "bf16", as --model-dtype and its like are typed.
+std::string short_dtype(DType dtype);
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
 std::string describe_precision(const ParallelConfig& config);
-/// Wrapping and resharding in a few words: "every 2 blocks, root split, reshard after forward".
+/// Wrapping and resharding in a few words: "every 2 blocks, kept gathered"; empty for a framework
+/// that forms no units.
 std::string describe_wrapping(const ParallelConfig& config);
 /// "8 x H100 80 GB (1 node)".
 std::string describe_machines(const HardwareProfile& hardware, std::int64_t gpus);

@@ -1,109 +1,98 @@
 #include "study/memory_study.h"
 
 #include <algorithm>
-#include <functional>
-
-#include <fmt/format.h>
+#include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "memory/virtual_segment_source.h"
+#include "schedules/planner/framework_table.h"
+#include "study/job_change.h"
 #include "study/memory_replay.h"
 
 namespace foreshard {
 namespace {
 
 struct Change {
-  std::string text, kind;
-  std::function<void(Job&)> apply;
+  JobChange change;
+  std::string kind;
 };
 
 class ChangeList {
  public:
-  explicit ChangeList(const Job& job) : job_(job), c_(job.config) {
+  explicit ChangeList(const Job& job)
+      : job_(job), c_(job.config), framework_(row_of(job.config.framework)) {
     add_batch();
     add_checkpointing();
     add_loss();
     add_optimizer();
-    if (c_.framework == FrameworkKind::kFsdp2) add_fsdp2();
-    if (c_.replicate > 1 && c_.shard > 1) {
-      add("--replicate 1", "sharding",
-          [n = c_.world()](ParallelConfig& p) { p.shard = n, p.replicate = 1; });
-    }
-    if (!job.allocator.expandable_segments)
-      list_.push_back({"--alloc-conf expandable_segments:True", "allocator",
-                       [](Job& changed) { changed.allocator.expandable_segments = true; }});
+    if (framework_.forms_units()) add_units();
+    if (framework_.units == UnitForm::kModuleGroup) add_module_groups();
+    if (c_.replicate > 1 && c_.shard > 1) add(change::mesh(job, c_.world(), 1), "sharding");
+    if (!job.allocator.expandable_segments) add(change::expandable_segments(), "allocator");
   }
   std::vector<Change> take() { return std::move(list_); }
 
  private:
-  template <typename Apply>
-  void add(std::string text, std::string kind, Apply apply) {
-    list_.push_back(
-        {std::move(text), std::move(kind), [apply](Job& changed) { apply(changed.config); }});
+  void add(JobChange change, std::string kind) {
+    list_.push_back({std::move(change), std::move(kind)});
   }
 
   void add_batch() {
-    const std::int64_t half = c_.micro_batch / 2;
-    if (half >= 1)
-      add(fmt::format("--micro-batch {}", half), "micro-batch",
-          [half](ParallelConfig& p) { p.micro_batch = half; });
+    if (c_.micro_batch > 1) add(change::micro_batch(c_.micro_batch / 2), "micro-batch");
     if (c_.accumulate > 1 && !c_.sync_each_micro_batch)
-      add("--sync-each-micro-batch yes", "accumulation",
-          [](ParallelConfig& p) { p.sync_each_micro_batch = true; });
+      add(change::sync_each_micro_batch(true), "accumulation");
   }
 
   void add_checkpointing() {
     if (c_.checkpoint == CheckpointKind::kFull) return;
-    add("--checkpoint full", "checkpointing",
-        [](ParallelConfig& p) { p.checkpoint = CheckpointKind::kFull; });
+    add(change::full_checkpoint(), "checkpointing");
     if (c_.checkpoint != CheckpointKind::kNone) return;
-    add("--checkpoint every:2", "checkpointing", [](ParallelConfig& p) {
-      p.checkpoint = CheckpointKind::kEveryK;
-      p.checkpoint_every = 2;
-    });
-    add("--checkpoint selective", "checkpointing",
-        [](ParallelConfig& p) { p.checkpoint = CheckpointKind::kSelectiveOp; });
+    add(change::checkpoint_every(2), "checkpointing");
+    add(change::selective_checkpoint(), "checkpointing");
   }
 
   void add_loss() {
-    if (c_.loss == LossKind::kCrossEntropyFloat)
-      add("--loss plain", "loss", [](ParallelConfig& p) { p.loss = LossKind::kCrossEntropy; });
+    if (c_.loss == LossKind::kCrossEntropyFloat) add(change::loss(LossKind::kCrossEntropy), "loss");
     if (c_.loss != LossKind::kChunked && c_.loss != LossKind::kFused)
-      add("--loss chunked", "loss", [](ParallelConfig& p) { p.loss = LossKind::kChunked; });
-    if (c_.loss != LossKind::kFused)
-      add("--loss fused", "loss", [](ParallelConfig& p) { p.loss = LossKind::kFused; });
+      add(change::loss(LossKind::kChunked), "loss");
+    if (c_.loss != LossKind::kFused) add(change::loss(LossKind::kFused), "loss");
   }
 
   void add_optimizer() {
     if (c_.optimizer == OptimizerKind::kAdamWForeach ||
         c_.optimizer == OptimizerKind::kAdamWForLoop)
-      add("--optimizer adamw", "optimizer",
-          [](ParallelConfig& p) { p.optimizer = OptimizerKind::kAdamWFused; });
+      add(change::optimizer(OptimizerKind::kAdamWFused), "optimizer");
     if (c_.optimizer != OptimizerKind::kSgd && c_.optimizer != OptimizerKind::kNone)
-      add("--optimizer sgd", "optimizer",
-          [](ParallelConfig& p) { p.optimizer = OptimizerKind::kSgd, p.momentum = 0; });
-    if (c_.offload == OffloadKind::kNone)
-      add("--offload params", "offload",
-          [](ParallelConfig& p) { p.offload = OffloadKind::kParameters; });
+      add(change::optimizer(OptimizerKind::kSgd), "optimizer");
+    if (c_.offload != OffloadKind::kNone) return;
+    for (const OffloadKind kind : framework_.offloads) add(change::offload(kind), "offload");
   }
 
-  void add_fsdp2() {
-    if (c_.reshard.kind == Reshard::Kind::kNo || c_.reshard.kind == Reshard::Kind::kGroup)
-      add("--reshard true", "resharding", [](ParallelConfig& p) { p.reshard = Reshard::yes(); });
-    if (c_.wrap.kind != WrapPolicy::Kind::kBlocks)
-      add("--wrap blocks", "wrap", [](ParallelConfig& p) { p.wrap = WrapPolicy{}; });
-    if (!c_.wrap.root_split)
-      add("--root-split yes", "wrap", [](ParallelConfig& p) { p.wrap.root_split = true; });
+  bool keeps_gathered() const {
+    using Strategy = Fsdp1Options::Strategy;
+    if (framework_.reshard == ReshardChoice::kStrategy)
+      return c_.fsdp1.strategy == Strategy::kShardGradOp ||
+             c_.fsdp1.strategy == Strategy::kHybridZero2;
+    return c_.reshard.kind == Reshard::Kind::kNo || c_.reshard.kind == Reshard::Kind::kGroup;
+  }
+
+  void add_units() {
+    if (keeps_gathered()) add(change::resharding(job_, true), "resharding");
+    if (c_.wrap.kind != WrapPolicy::Kind::kBlocks) add(change::wrap({}), "wrap");
+    if (!c_.wrap.root_split) add(change::root_split(true), "wrap");
     const bool wide_reduce = c_.precision.reduce.value_or(c_.model_dtype) == DType::kFloat32;
-    if (wide_reduce && c_.precision.param)
-      add("--reduce-dtype bf16", "precision",
-          [](ParallelConfig& p) { p.precision.reduce = DType::kBFloat16; });
+    if (wide_reduce && c_.precision.param) add(change::reduce_dtype(DType::kBFloat16), "precision");
+  }
+
+  void add_module_groups() {
     if (c_.prefetch_backward != std::optional<std::int64_t>(0))
-      add("--prefetch-backward 0", "prefetch", [](ParallelConfig& p) { p.prefetch_backward = 0; });
+      add(change::prefetch_backward(0), "prefetch");
   }
 
   const Job& job_;
   const ParallelConfig& c_;
+  const FrameworkRow& framework_;
   std::vector<Change> list_;
 };
 
@@ -148,17 +137,17 @@ MemoryStudy study_memory(const Job& job, const Evaluation& base, const Simulatio
   MemoryStudy study;
   study.phases = phases_of(base.schedule, job.allocator, base.result.memory.rank);
   const double speed_before = base.tokens_per_second_per_gpu();
-  for (const Change& change : ChangeList(job).take()) {
+  for (const Change& c : ChangeList(job).take()) {
     Job changed = job;
     SimulationOptions with = options;
     with.detail = Detail::kTimesOnly;
-    change.apply(changed);
+    c.change.apply(changed);
     try {
       const Evaluation e = evaluate(changed, with);
       const MemoryResult& m = e.result.memory;
       const double speed = speed_before > 0 ? e.tokens_per_second_per_gpu() / speed_before
                                             : base.result.step_time / e.result.step_time;
-      study.changes.push_back({change.text, change.kind, m.allocated_peak, m.reserved_peak,
+      study.changes.push_back({c.change.options, c.kind, m.allocated_peak, m.reserved_peak,
                                m.device_peak, m.device_peak - base.result.memory.device_peak,
                                e.result.step_time, speed, m.fits, describe_place(m.peak_at)});
     } catch (const InputError&) {

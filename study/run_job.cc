@@ -265,11 +265,9 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     out.job.model = model_of_run(run, out.assumptions);
     if (const auto adapters = adapters_of(run, out.assumptions)) {
       out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));
-      config.model_dtype = DType::kBFloat16;            // Frozen weights are kept in 16 bits.
-      if (config.framework == FrameworkKind::kFsdp1) {  // Flat parameters do not mix both kinds.
-        config.wrap.kind = WrapPolicy::Kind::kModules;
-        config.wrap.modules = blocks_and_adapters(*out.job.model);
-      }
+      config.model_dtype = DType::kBFloat16;          // Frozen weights are kept in 16 bits.
+      if (config.framework == FrameworkKind::kFsdp1)  // Flat parameters do not mix both kinds.
+        config.wrap.kind = WrapPolicy::Kind::kBlocksAndAdapters;
     }
   } catch (const InputError& error) {
     out.refusal = error.what();

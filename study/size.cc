@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
 #include "study/parallel.h"
 
@@ -29,9 +30,7 @@ Job resized(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus,
   job.hardware = h;
   job.gpus = gpus;
   job.config.micro_batch = micro_batch;
-  const bool whole_copies = job.config.framework == FrameworkKind::kDdp ||
-                            job.config.framework == FrameworkKind::kUnsharded;
-  if (whole_copies) {
+  if (row_of(job.config.framework).whole_copies()) {
     job.config.replicate = gpus;
     return job;
   }

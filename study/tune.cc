@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <tuple>
 
 #include "core/error.h"
 #include "core/format.h"
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
 #include "study/evaluate.h"
+#include "study/job_change.h"
 #include "study/parallel.h"
 
 namespace foreshard {
@@ -18,12 +22,21 @@ namespace {
 /// Within this of the fastest, less memory counts for more.
 constexpr double kCloseEnough = 1.03;
 
-/// The smallest K for each distinct number of units ceil(blocks / K), and 0 for the whole model.
-std::vector<std::int64_t> granularities(std::int64_t blocks) {
+WrapPolicy policy_of(std::int64_t blocks_per_unit) {
+  using Kind = WrapPolicy::Kind;
+  if (blocks_per_unit == 0) return {.kind = Kind::kRootOnly};
+  if (blocks_per_unit == 1) return {.kind = Kind::kBlocks};
+  return {.kind = Kind::kEveryK, .every = blocks_per_unit};
+}
+
+/// The smallest K for each distinct number of units, and 0 for the whole model. A unit of one
+/// module is a block.
+std::vector<std::int64_t> granularities(const Job& job) {
+  if (row_of(job.config.framework).units == UnitForm::kModule) return {1, 0};
   std::vector<std::int64_t> out;
-  std::int64_t last = -1;
-  for (std::int64_t k = 1; k <= blocks; ++k) {
-    const std::int64_t units = (blocks + k - 1) / k;
+  std::size_t last = 0;
+  for (std::int64_t k = 1; k <= std::ssize(job.model->roles.blocks); ++k) {
+    const std::size_t units = wrapped_groups(*job.model, policy_of(k)).size();
     if (units != last) out.push_back(k);
     last = units;
   }
@@ -31,14 +44,17 @@ std::vector<std::int64_t> granularities(std::int64_t blocks) {
   return out;
 }
 
-WrapChoice candidate(const ParallelConfig& config, std::int64_t blocks_per_unit, bool reshard,
-                     bool root_split) {
+JobChange change_to(const Job& job, const WrapChoice& c) {
+  return change::wrap(policy_of(c.blocks_per_unit)) + change::root_split(c.root_split) +
+         change::resharding(job, c.reshard);
+}
+
+WrapChoice candidate(const Job& job, std::int64_t blocks_per_unit, bool reshard, bool root_split) {
   WrapChoice out;
-  out.framework = config.framework;
-  out.hybrid = config.replicate > 1;
   out.blocks_per_unit = blocks_per_unit;
   out.reshard = reshard;
   out.root_split = root_split;
+  out.options = change_to(job, out).options;
   return out;
 }
 
@@ -59,6 +75,23 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   choice.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
   choice.fits = r.memory.fits;
   return choice;
+}
+
+void check(const Job& job) {
+  const FrameworkRow& framework = row_of(job.config.framework);
+  if (!framework.forms_units()) {
+    std::string others;
+    for (const FrameworkRow& row : frameworks())
+      if (row.forms_units())
+        others += (others.empty() ? "--framework " : " or ") + std::string(row.name);
+    throw InputError(
+        Issue{"--framework", "",
+              fmt::format("{} forms no units: there is no wrapping to choose", framework.name),
+              others + "; foreshard simulate tries its other options"});
+  }
+  if (job.model->roles.blocks.empty())
+    throw InputError(Issue{job.model->name, "", "has no blocks to wrap",
+                           "tune varies the number of blocks in a unit"});
 }
 
 void mark_pareto(std::vector<WrapChoice>& choices) {
@@ -154,57 +187,21 @@ void explain(TuneResult& r) {
 
 }  // namespace
 
-Job with_choice(const Job& job, const WrapChoice& c) {
+Job with_choice(const Job& job, const WrapChoice& choice) {
   Job out = job;
-  WrapPolicy& wrap = out.config.wrap;
-  wrap.kind = c.blocks_per_unit == 0   ? WrapPolicy::Kind::kRootOnly
-              : c.blocks_per_unit == 1 ? WrapPolicy::Kind::kBlocks
-                                       : WrapPolicy::Kind::kEveryK;
-  wrap.every = std::max<std::int64_t>(1, c.blocks_per_unit);
-  wrap.root_split = c.root_split;
-  if (c.framework != FrameworkKind::kFsdp1) {
-    out.config.reshard = c.reshard ? Reshard::yes() : Reshard::no();
-    return out;
-  }
-  using Strategy = Fsdp1Options::Strategy;
-  const bool hybrid = out.config.replicate > 1;
-  out.config.fsdp1.strategy = c.reshard
-                                  ? (hybrid ? Strategy::kHybrid : Strategy::kFullShard)
-                                  : (hybrid ? Strategy::kHybridZero2 : Strategy::kShardGradOp);
+  change_to(job, choice).apply(out);
   return out;
-}
-
-namespace {
-
-/// The choice of resharding in the framework's words.
-std::string reshard_option(const WrapChoice& c, bool hybrid) {
-  if (c.framework != FrameworkKind::kFsdp1) return fmt::format("--reshard {}", c.reshard);
-  if (hybrid)
-    return fmt::format("--fsdp1-strategy {}", c.reshard ? "hybrid_shard" : "hybrid_shard_zero2");
-  return fmt::format("--fsdp1-strategy {}", c.reshard ? "full_shard" : "shard_grad_op");
-}
-
-}  // namespace
-
-std::string options_of(const WrapChoice& c) {
-  return fmt::format("--wrap {} --root-split {} {}",
-                     c.blocks_per_unit == 0   ? "root"
-                     : c.blocks_per_unit == 1 ? "blocks"
-                                              : fmt::format("every:{}", c.blocks_per_unit),
-                     c.root_split ? "yes" : "no", reshard_option(c, c.hybrid));
 }
 
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
   TuneResult out;
-  out.blocks = static_cast<std::int64_t>(job.model->roles.blocks.size());
-  if (out.blocks == 0)
-    throw InputError(Issue{job.model->name, "", "has no blocks to wrap",
-                           "tune varies the number of blocks in a unit"});
+  check(job);
+  out.blocks = std::ssize(job.model->roles.blocks);
   std::vector<WrapChoice> candidates;
-  for (const std::int64_t k : granularities(out.blocks))
+  for (const std::int64_t k : granularities(job))
     for (const bool reshard : {true, false})
       for (const bool split : {true, false})
-        if (k != 0 || !split) candidates.push_back(candidate(job.config, k, reshard, split));
+        if (k != 0 || !split) candidates.push_back(candidate(job, k, reshard, split));
   std::vector<std::optional<WrapChoice>> measured(candidates.size());
   std::vector<std::optional<InputError>> refused(candidates.size());
   Progress report(progress, candidates.size());

@@ -14,11 +14,10 @@ namespace foreshard {
 
 /// One way to wrap, and what comes of it.
 struct WrapChoice {
-  FrameworkKind framework = FrameworkKind::kFsdp2;
-  bool hybrid = false;               ///< The job has replicas.
   std::int64_t blocks_per_unit = 1;  ///< 0: one unit for the whole model.
   bool reshard = true;               ///< Free gathered parameters after forward.
   bool root_split = true;
+  std::string options;  ///< The choice as options of the command line.
   std::int64_t units = 0;
   Time step;
   Time exposed_communication, exposed_host;
@@ -45,12 +44,11 @@ struct TuneResult {
 };
 
 /// `progress(done, all)` is called after each choice (may be empty). InputError if the job itself
-/// is impossible; single choices that the framework refuses are left out.
+/// is impossible or its framework forms no units; single choices that the framework refuses are
+/// left out.
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress = {});
 
 /// The job with a choice's wrapping.
 Job with_choice(const Job& job, const WrapChoice& choice);
-/// The choice as options of the command line.
-std::string options_of(const WrapChoice& choice);
 
 }  // namespace foreshard

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "hwprofiles/calibration.h"
+#include "schedules/planner/framework_table.h"
 #include "sim/cost/kernel_cost.h"
 #include "sim/hardware_cost.h"
 
@@ -168,8 +169,8 @@ class Study {
           seen->million_parameters);
     if (c.float8 != Float8Kind::kNone) out_.outside.push_back("8-bit products");
     if (c.offload != OffloadKind::kNone) out_.outside.push_back("offload");
-    if (c.framework == FrameworkKind::kZero2 || c.framework == FrameworkKind::kZero3)
-      out_.outside.push_back(title_of(c.framework));
+    const FrameworkRow& framework = row_of(c.framework);
+    if (!framework.calibrated) out_.outside.emplace_back(framework.title);
   }
 
   const Job& job_;

@@ -112,9 +112,7 @@ Model build(const Gpt2& g, bool tied) {
   p.call(ln_f, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
   b.model().longest_sequence = g.positions;
-  Model whole = finish_causal(b, {model, wte, ln_f, blocks}, head, g.vocabulary, tied);
-  whole.roles.embeddings = {wte, wpe};
-  return whole;
+  return finish_causal(b, {model, wte, ln_f, blocks}, head, g.vocabulary, tied);
 }
 
 }  // namespace

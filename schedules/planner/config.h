@@ -80,6 +80,7 @@ struct WrapPolicy {
     kRootOnly,
     kSize,
     kModules,
+    kBlocksAndAdapters,  ///< Each block, and in it each trainable module beside frozen ones (LoRA).
     kCalls
   } kind = Kind::kBlocks;
   std::int64_t every = 1;                   ///< kEveryK: consecutive blocks in one unit.
@@ -87,6 +88,8 @@ struct WrapPolicy {
   std::vector<std::string> modules;         ///< kModules: names, or class names.
   bool root_split =
       true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
+
+  bool names_modules() const { return kind == Kind::kModules || kind == Kind::kBlocksAndAdapters; }
 };
 
 /// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/foreach.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/host_time.h"
 
 namespace foreshard {
@@ -50,7 +51,7 @@ class AdamW final : public Optimizer {
       if (s.step) all.steps.push_back(s.step);
     }
     if (all.params.empty()) return;
-    if (c_.framework == FrameworkKind::kFsdp2) {
+    if (row_of(c_.framework).dtensor) {
       spend_host(host, dtensor_adamw_us(all.params.size(), c_.optimizer), "optimizer on DTensors");
     }
     switch (kind_of(all.params[0])) {
@@ -187,9 +188,8 @@ namespace {
 /// With an offloaded optimizer DeepSpeed takes DeepSpeedCPUAdam for any Adam: one pass over the
 /// states, as the fused form.
 bool takes_cpu_adam(const ParallelConfig& c) {
-  const bool zero = c.framework == FrameworkKind::kZero1 || c.framework == FrameworkKind::kZero2 ||
-                    c.framework == FrameworkKind::kZero3;
-  return zero && (c.offload == OffloadKind::kOptimizer || c.offload == OffloadKind::kBoth);
+  return row_of(c.framework).deepspeed &&
+         (c.offload == OffloadKind::kOptimizer || c.offload == OffloadKind::kBoth);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/training_run.h"
 
 namespace foreshard {
@@ -57,10 +58,13 @@ RankProgram plan_rank(const Model& model, const ParallelConfig& config, const Pl
   return program;
 }
 
+std::int64_t ranks_of(const ParallelConfig& c) {
+  return row_of(c.framework).ranks == RankLayout::kOneDevice ? 1 : c.world();
+}
+
 std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
   if (model.arguments.empty() || !model.arguments[0].tokens) return 0;
-  const std::int64_t data_parallel = c.framework == FrameworkKind::kUnsharded ? 1 : c.world();
-  return c.micro_batch * c.sequence * c.accumulate * data_parallel;
+  return c.micro_batch * c.sequence * c.accumulate * ranks_of(c);
 }
 
 /// FLOPs of the first step's launches without recomputation, optimizer and clipping.
@@ -78,28 +82,14 @@ std::int64_t model_flops(const RankProgram& p) {
 }  // namespace
 
 std::int64_t steady_steps(const ParallelConfig& config) {
-  switch (config.framework) {
-    // Stage 3 records its trace, then compares it over the ranks; the engine's timer waits for the
-    // device from the third step on.
-    case FrameworkKind::kZero1:
-    case FrameworkKind::kZero2:
-    case FrameworkKind::kZero3:
-      return 3;
-    case FrameworkKind::kDdp:
-      break;
-    default:
-      return 2;
-  }
-  const std::int64_t rebuilt = config.ddp.static_graph ? 4 : 3;
-  if (config.ddp.comm_hook != DdpCommHook::kPowerSgd) return rebuilt;
-  return std::max(rebuilt, config.ddp.power_sgd.start_iteration + 2);  // The first makes factors.
+  return row_of(config.framework).steady_steps(config);
 }
 
 Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options) {
   check(model, config);
   Schedule s;
   s.model = model.name;
-  s.world = config.framework == FrameworkKind::kUnsharded ? 1 : config.world();
+  s.world = ranks_of(config);
   s.not_modelled = model.not_modelled;
   if (config.float8_all_gather)
     s.not_modelled.push_back("smaller all-gathers of float8 weights: they are counted in 16 bits");

@@ -166,6 +166,12 @@ void Ddp::on_backward_callback(Host& host, std::uint32_t what) {
   }
 }
 
+std::int64_t steady_steps(const ParallelConfig& config) {
+  const std::int64_t rebuilt = config.ddp.static_graph ? 4 : 3;
+  if (config.ddp.comm_hook != DdpCommHook::kPowerSgd) return rebuilt;
+  return std::max(rebuilt, config.ddp.power_sgd.start_iteration + 2);  // The first makes factors.
+}
+
 }  // namespace foreshard::ddp
 
 namespace foreshard {

@@ -182,4 +182,8 @@ class Ddp final : public Framework {
   std::vector<std::uint8_t> lowered_valid_;
 };
 
+/// Steps until the last one repeats: buckets are rebuilt in the second, with a static graph in the
+/// third (D-4).
+std::int64_t steady_steps(const ParallelConfig& config);
+
 }  // namespace foreshard::ddp
