@@ -158,7 +158,7 @@ void read_fsdp1(Arguments& a, std::int64_t replicate, Fsdp1Options& o) {
 
 void read_zero(Arguments& a, ZeroOptions& o) {
   const auto elements = [&a](const std::string& name, std::int64_t& value) {
-    if (a.text(name) == "auto") return;  // Known once the model is: resolve_auto.
+    if (!a.has(name) || a.text(name) == "auto") return;  // auto: see resolve_auto.
     value = static_cast<std::int64_t>(
         a.number(name, static_cast<double>(value), 0, static_cast<double>(kMostElements)));
   };
