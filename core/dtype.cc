@@ -7,11 +7,11 @@ namespace {
 struct Names {
   std::string_view full, brief;
 };
-constexpr Names kNames[kDTypeCount] = {{"float32", "fp32"},      {"bfloat16", "bf16"},
-                                       {"float16", "fp16"},      {"float64", "fp64"},
-                                       {"float8_e4m3fn", "fp8"}, {"float8_e5m2", "fp8_e5m2"},
-                                       {"int64", "i64"},         {"int32", "i32"},
-                                       {"uint8", "u8"},          {"bool", "bool"}};
+constexpr Names kNames[] = {{"float32", "fp32"},      {"bfloat16", "bf16"},
+                            {"float16", "fp16"},      {"float64", "fp64"},
+                            {"float8_e4m3fn", "fp8"}, {"float8_e5m2", "fp8_e5m2"},
+                            {"int64", "i64"},         {"int32", "i32"},
+                            {"uint8", "u8"},          {"bool", "bool"}};
 static_assert(kDTypeCount == kEnumerators<DType>);
 }  // namespace
 

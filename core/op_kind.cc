@@ -2,7 +2,7 @@
 
 namespace foreshard {
 namespace {
-constexpr std::string_view kNames[kOpKindCount] = {
+constexpr std::string_view kNames[] = {
 #define FORESHARD_X(enumerator, text, kernel_class) text,
     FORESHARD_OP_KINDS(FORESHARD_X)
 #undef FORESHARD_X

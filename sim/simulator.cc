@@ -1,7 +1,9 @@
 #include "sim/simulator.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 #include "sim/analysis.h"
 #include "sim/engine.h"
@@ -228,8 +230,8 @@ SimulationResult simulate(const Schedule& schedule, const CostModel& cost,
 }
 
 std::string_view name_of(Link link) {
-  static constexpr std::string_view kNames[kLinkCount] = {"NVLink", "network", "PCIe in",
-                                                          "PCIe out"};
+  static constexpr std::string_view kNames[] = {"NVLink", "network", "PCIe in", "PCIe out"};
+  static_assert(std::size(kNames) == kEnumerators<Link>);
   return kNames[static_cast<int>(link)];
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "models/adapters.h"
+#include "schedules/planner/framework_table.h"
 #include "study/run_hardware.h"
 #include "study/run_model.h"
 
@@ -185,8 +186,7 @@ void set_software(const MeasuredRun& run, RunJob& out) {
   c.precision.param = DType::kBFloat16;
   c.precision.reduce = DType::kFloat32;
   c.clip = true;
-  if (c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kZero1 ||
-      c.framework == FrameworkKind::kZero3 || c.framework == FrameworkKind::kShardedOptimizer) {
+  if (!row_of(c.framework).forms_units()) {
     c.model_dtype = DType::kBFloat16;  // 16-bit working weights beside fp32 masters
   }
   if (contains(run.precision, "fp16")) c.precision.param = DType::kFloat16;

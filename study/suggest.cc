@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
 #include "study/job_change.h"
 
 namespace foreshard {
@@ -29,7 +30,7 @@ void add_sharding_changes(const Job& job, std::vector<JobChange>& out) {
   if (frees) out.push_back(change::resharding(job, false));
   if (framework.units == UnitForm::kModuleGroup && c.wrap.kind == WrapPolicy::Kind::kBlocks &&
       job.model->roles.blocks.size() >= 4)
-    out.push_back(change::wrap({.kind = WrapPolicy::Kind::kEveryK, .every = 2}));
+    out.push_back(change::wrap(blocks_together(2)));
   if (c.accumulate > 1 && c.sync_each_micro_batch)
     out.push_back(change::sync_each_micro_batch(false));
 }

@@ -22,13 +22,6 @@ namespace {
 /// Within this of the fastest, less memory counts for more.
 constexpr double kCloseEnough = 1.03;
 
-WrapPolicy policy_of(std::int64_t blocks_per_unit) {
-  using Kind = WrapPolicy::Kind;
-  if (blocks_per_unit == 0) return {.kind = Kind::kRootOnly};
-  if (blocks_per_unit == 1) return {.kind = Kind::kBlocks};
-  return {.kind = Kind::kEveryK, .every = blocks_per_unit};
-}
-
 /// The smallest K for each distinct number of units, and 0 for the whole model. A unit of one
 /// module is a block.
 std::vector<std::int64_t> granularities(const Job& job) {
@@ -36,7 +29,7 @@ std::vector<std::int64_t> granularities(const Job& job) {
   std::vector<std::int64_t> out;
   std::size_t last = 0;
   for (std::int64_t k = 1; k <= std::ssize(job.model->roles.blocks); ++k) {
-    const std::size_t units = wrapped_groups(*job.model, policy_of(k)).size();
+    const std::size_t units = wrapped_groups(*job.model, blocks_together(k)).size();
     if (units != last) out.push_back(k);
     last = units;
   }
@@ -45,7 +38,7 @@ std::vector<std::int64_t> granularities(const Job& job) {
 }
 
 JobChange change_to(const Job& job, const WrapChoice& c) {
-  return change::wrap(policy_of(c.blocks_per_unit)) + change::root_split(c.root_split) +
+  return change::wrap(blocks_together(c.blocks_per_unit)) + change::root_split(c.root_split) +
          change::resharding(job, c.reshard);
 }
 

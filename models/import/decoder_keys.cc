@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "core/json.h"
 #include "models/import/families.h"
 
 namespace foreshard {

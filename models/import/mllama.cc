@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "core/json.h"
 #include "models/import/families.h"
 #include "models/import/mllama.h"
 

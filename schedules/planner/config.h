@@ -80,8 +80,8 @@ struct WrapPolicy {
     kRootOnly,
     kSize,
     kModules,
-    kBlocksAndAdapters,  ///< Each block, and in it each trainable module beside frozen ones (LoRA).
-    kCalls
+    kBlocksAndAdapters,  ///< Where weights are frozen, also each trainable leaf (peft's policy).
+    kCalls               ///< ParallelConfig::calls.
   } kind = Kind::kBlocks;
   std::int64_t every = 1;                   ///< kEveryK: consecutive blocks in one unit.
   std::int64_t min_elements = 100'000'000;  ///< kSize: FSDP1's size-based policy (F1-G-4).
@@ -89,7 +89,6 @@ struct WrapPolicy {
   bool root_split =
       true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
 
-  bool names_modules() const { return kind == Kind::kModules || kind == Kind::kBlocksAndAdapters; }
 };
 
 /// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.

@@ -54,8 +54,8 @@ struct FrameworkRow {
   ReshardChoice reshard = ReshardChoice::kNone;
   PrecisionRule precision = PrecisionRule::kMixed;
   /// What it can keep in host memory, the largest last; empty: nothing.
-  std::span<const OffloadKind> offloads{};
-  std::string_view offload_hint;  ///< Said when another is asked for.
+  std::span<const OffloadKind> offloads = {};
+  std::string_view offload_hint = {};  ///< Said when another is asked for.
   bool sync_choice = true;    ///< A user may leave gradients unreduced until the last micro-batch.
   bool module_hooks = false;  ///< Hooks around modules, which a checkpoint can enclose.
   bool checkpoint_outside = false;  ///< Recipes write checkpoint(unit(module)).

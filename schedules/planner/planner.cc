@@ -1,6 +1,5 @@
 #include "schedules/planner/planner.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 

@@ -121,6 +121,8 @@ std::string wrap_text(const WrapPolicy& policy) {
   switch (policy.kind) {
     case WrapPolicy::Kind::kBlocks:
       return "blocks";
+    case WrapPolicy::Kind::kBlocksAndAdapters:
+      return "blocks+adapters";
     case WrapPolicy::Kind::kEveryK:
       return fmt::format("every:{}", policy.every);
     case WrapPolicy::Kind::kRootOnly:
@@ -129,8 +131,6 @@ std::string wrap_text(const WrapPolicy& policy) {
       return fmt::format("size:{}", policy.min_elements);
     case WrapPolicy::Kind::kModules:
       return fmt::format("modules:{}", fmt::join(policy.modules, ","));
-    case WrapPolicy::Kind::kBlocksAndAdapters:
-      return "blocks+adapters";
     case WrapPolicy::Kind::kCalls:
       break;
   }
@@ -141,6 +141,8 @@ std::string describe_wrap(const WrapPolicy& policy) {
   switch (policy.kind) {
     case WrapPolicy::Kind::kBlocks:
       return "each block";
+    case WrapPolicy::Kind::kBlocksAndAdapters:
+      return "each block and adapter";
     case WrapPolicy::Kind::kEveryK:
       return fmt::format("every {} blocks", policy.every);
     case WrapPolicy::Kind::kRootOnly:
@@ -149,12 +151,26 @@ std::string describe_wrap(const WrapPolicy& policy) {
       return fmt::format("units of {} elements", policy.min_elements);
     case WrapPolicy::Kind::kModules:
       return "named modules";
-    case WrapPolicy::Kind::kBlocksAndAdapters:
-      return "blocks and adapters";
     case WrapPolicy::Kind::kCalls:
       break;
   }
   return "explicit calls";
+}
+
+bool splits_root(const WrapPolicy& policy) {
+  using Kind = WrapPolicy::Kind;
+  const bool of_blocks = policy.kind == Kind::kBlocks || policy.kind == Kind::kEveryK ||
+                         policy.kind == Kind::kRootOnly;
+  return policy.root_split && of_blocks;
+}
+
+WrapPolicy blocks_together(std::int64_t k) {
+  WrapPolicy policy;
+  policy.kind = k == 0   ? WrapPolicy::Kind::kRootOnly
+                : k == 1 ? WrapPolicy::Kind::kBlocks
+                         : WrapPolicy::Kind::kEveryK;
+  policy.every = std::max<std::int64_t>(k, 1);
+  return policy;
 }
 
 std::vector<std::vector<ModuleId>> wrapped_groups(const Model& model, const WrapPolicy& policy) {

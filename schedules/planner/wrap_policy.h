@@ -14,7 +14,7 @@ namespace foreshard {
 
 /// The texts that parse_wrap takes, for help and messages.
 inline constexpr std::string_view kWrapForms =
-    "blocks | every:K | root | size:N | modules:a,b,c | blocks+adapters";
+    "blocks | blocks+adapters | every:K | root | size:N | modules:a,b,c";
 
 /// Sets what the text says; the rest of `policy` stays. InputError for "--wrap" if it is none of
 /// the forms.
@@ -23,6 +23,13 @@ void parse_wrap(std::string_view text, WrapPolicy& policy);
 std::string wrap_text(const WrapPolicy& policy);
 /// In words: "every 2 blocks".
 std::string describe_wrap(const WrapPolicy& policy);
+
+/// Embedding and head are units of their own beside the policy's. Policies that name modules name
+/// all that are units.
+bool splits_root(const WrapPolicy& policy);
+
+/// Units of `k` consecutive blocks; 0: everything in the root.
+WrapPolicy blocks_together(std::int64_t k);
 
 /// The modules of each unit that the policy names, without the units of embedding and head and
 /// without the root. Blocks are grouped within one list of modules: a unit of encoder and decoder

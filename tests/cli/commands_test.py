@@ -202,6 +202,42 @@ def test_studies():
     run("size", "gpt2", "--on", "8x-l40s", "--gpus", "8", "--tokens", "1000T", "--deadline", "1d", "--seq", "512", code=4)
 
 
+def test_calls_for_pytorch(folder):
+    """The exported calls are those of the framework, with the model's own names; where there is nothing to wrap that is said."""
+    job = ["--gpus", "8", "--on", "dgx-a100-80", "--seq", "32"]
+    for model, blocks in ((str(folder / "config.json"), "model.model.layers"), ("gpt2", "model.transformer.h")):
+        code = run("tune", model, *job, "--export", "torch").stdout
+        check("fully_shard(model, " in code and "FSDP(" not in code, f"FSDP2: {code}")
+        check(blocks in code or "blocks" not in code, f"{model}: its blocks are {blocks}: {code}")
+        compile("if True:\n" + code, "exported", "exec")
+        code = run("tune", model, *job, "--framework", "fsdp1", "--export", "torch").stdout
+        check("FSDP(model, " in code and "fully_shard(" not in code, f"FSDP1: {code}")
+        compile("if True:\n" + code, "exported", "exec")
+    for framework in ("ddp", "zero1", "zero2", "zero3", "sharded-optimizer"):
+        done = run("tune", "gpt2", *job, "--framework", framework, "--export", "torch", code=2)
+        check(framework in done.stderr and "fsdp2" in done.stderr and done.stdout == "", f"{framework}: {done.stderr}")
+
+
+def test_described_units_are_planned_ones(folder):
+    """models describe shows the units that a plan with the same words has; their parameters are all there."""
+    model, plan = str(folder / "config.json"), str(folder / "units.json")
+    for framework in ("fsdp2", "fsdp1"):
+        for wrap in ("blocks", "every:2", "root", "size:9000", "modules:LlamaMLP,LlamaDecoderLayer"):
+            if (framework, wrap.split(":")[0]) in (("fsdp1", "every"), ("fsdp2", "size")):
+                continue  # Refused by the framework.
+            for split in ("yes", "no"):
+                words = [model, "--framework", framework, "--wrap", wrap, "--root-split", split]
+                units = json.loads(run("models", "describe", *words, "--json").stdout)["units"]
+                run("plan", *words, "--gpus", "2", "--seq", "16", "-o", plan)
+                planned = json.loads(pathlib.Path(plan).read_text())["programs"][0]["units"]
+                check(sorted(u["numel"] for u in units if u["numel"]) == sorted(u["numel"] for u in planned), f"{words}: {units} {planned}")
+                check(units[0]["name"] == "root", f"{words}: the root comes first")
+                check(sum(u["numel"] for u in units) == 2 * 64 * 32 + 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 32,
+                      f"{words}: each parameter once")
+    wrong = run("models", "describe", model, "--wrap", "evry:2", code=2).stderr
+    check("blocks+adapters" in wrong and "modules:a,b,c" in wrong, f"the forms are named: {wrong}")
+
+
 def test_same_bytes_at_any_thread_count():
     """Studies run on all cores; one core must give the same bytes."""
     if not hasattr(os, "sched_setaffinity"):
@@ -247,6 +283,8 @@ def main():
         test_planted_bugs(folder)
         test_numerics_without_a_reference(folder)
         test_diff(folder)
+        test_calls_for_pytorch(folder)
+        test_described_units_are_planned_ones(folder)
         test_html(folder)
     print("\n".join(FAILURES) or "all well")
     sys.exit(1 if FAILURES else 0)

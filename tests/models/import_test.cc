@@ -72,18 +72,6 @@ TEST(Import, TensorsOfMixtralAreThreeDimensional) {
   EXPECT_EQ(it->shape, (std::vector<std::int64_t>{8, 28672, 4096}));
 }
 
-TEST(Import, UnitsOfLlama3) {
-  UnitSpec spec;
-  const auto units = model_units(load_model("llama3-8b"), spec);
-  ASSERT_EQ(units.size(), 33u);
-  EXPECT_EQ(units[0].numel.value, 1050677248);
-  EXPECT_EQ(units[1].numel.value, 218112000);
-  spec.root_split = true;
-  const auto split = model_units(load_model("llama3-8b"), spec);
-  EXPECT_EQ(split[0].numel.value, 0);
-  EXPECT_EQ(split.back().numel.value, 525340672);
-}
-
 TEST(Import, NullIsNotAbsent) {
   const auto window = [](const char* text) { return model_from_json(parse_json(text, "t"), "t"); };
   EXPECT_THROW(window(R"({"model_type":"mistral","num_key_value_heads":null})"), InputError);

@@ -4,17 +4,13 @@
 
 #include <algorithm>
 
-#include "models/load_model.h"
+#include "tests/catalogue_job.h"
 
 namespace foreshard {
 namespace {
 
 Job small_job() {
-  Job job;
-  job.model = std::make_shared<const Model>(load_model("gpt2"));
-  job.hardware = load_hardware("dgx-h100");
-  job.gpus = 8;
-  job.config.shard = 8;
+  Job job = catalogue_job("gpt2", "dgx-h100", 8);
   job.config.sequence = 512;
   job.config.micro_batch = 4;
   job.config.optimizer = OptimizerKind::kAdamWForeach;
@@ -39,9 +35,8 @@ TEST(MemoryStudy, EachChangeIsWhatTheChangedJobNeeds) {
   EXPECT_EQ(c->device, full.device_peak);
   EXPECT_EQ(c->device_change, full.device_peak - base.result.memory.device_peak);
   EXPECT_LT(c->device_change.value, 0);
-  for (const char* change :
-       {"--micro-batch 2", "--loss fused", "--loss chunked", "--optimizer adamw",
-        "--alloc-conf expandable_segments:True"}) {
+  for (const char* change : {"--micro-batch 2", "--loss fused", "--loss chunked",
+                             "--optimizer adamw", "--alloc-conf expandable_segments:True"}) {
     EXPECT_NE(find(study, change), nullptr) << change;
   }
   EXPECT_TRUE(std::is_sorted(study.changes.begin(), study.changes.end(),

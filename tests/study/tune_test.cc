@@ -8,16 +8,13 @@
 #include "study/evaluate.h"
 #include "study/size.h"
 #include "study/suggest.h"
+#include "tests/catalogue_job.h"
 
 namespace foreshard {
 namespace {
 
 Job gpt2_job() {
-  Job job;
-  job.model = std::make_shared<const Model>(load_model("gpt2"));
-  job.hardware = load_hardware("dgx-a100-80");
-  job.gpus = 8;
-  job.config.shard = 8;
+  Job job = catalogue_job("gpt2", "dgx-a100-80", 8);
   job.config.sequence = 256;
   return job;
 }

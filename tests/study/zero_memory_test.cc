@@ -5,23 +5,13 @@
 
 #include <memory>
 
-#include "models/load_model.h"
 #include "study/evaluate.h"
+#include "tests/catalogue_job.h"
 
 namespace foreshard {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
-
-Job job_of(const char* model, const char* hardware, std::int64_t gpus, FrameworkKind framework) {
-  Job job;
-  job.model = std::make_shared<const Model>(load_model(model));
-  job.hardware = load_hardware(hardware);
-  job.gpus = gpus;
-  job.config.framework = framework;
-  job.config.shard = gpus;
-  return job;
-}
 
 /// Memory when construction is over: the program without its steps.
 MemoryResult after_initialize(const Job& job) {
@@ -37,7 +27,7 @@ MemoryResult after_initialize(const Job& job) {
 /// the device before it was cut, and the allocator keeps its segments. Llama-2-7B stands in (6,738
 /// M), in proportion.
 TEST(ZeroMemory, WholeModelStaysReservedAfterInitialize) {
-  Job job = job_of("llama2-7b", "dgx-a100-80", 4, FrameworkKind::kZero3);
+  Job job = catalogue_job("llama2-7b", "dgx-a100-80", 4, FrameworkKind::kZero3);
   job.config.offload = OffloadKind::kBoth;
   const MemoryResult m = after_initialize(job);
   const double seen = 14678 * 6738.0 / 6805.0;
@@ -51,7 +41,7 @@ TEST(ZeroMemory, WholeModelStaysReservedAfterInitialize) {
 /// 0.77 GB were promised. The retained segments do not shrink with the number of GPUs. Pythia-6.9B
 /// (6,857 M) stands in.
 TEST(ZeroMemory, MoreGpusDoNotShrinkWhatConstructionReserved) {
-  Job two = job_of("pythia-6.9b", "dgx-a100-80", 2, FrameworkKind::kZero3);
+  Job two = catalogue_job("pythia-6.9b", "dgx-a100-80", 2, FrameworkKind::kZero3);
   two.config.offload = OffloadKind::kBoth;
   Job four = two;
   four.gpus = four.config.shard = 4;
@@ -65,7 +55,7 @@ TEST(ZeroMemory, MoreGpusDoNotShrinkWhatConstructionReserved) {
 /// under stage 2 (75.2 and 62.3 G there, whose sequence is not stated): coalesced gathers, two more
 /// pools, a bucket of its own.
 TEST(ZeroMemory, OnFewGpusStageThreeReservesMoreThanStageTwo) {
-  Job two = job_of("llama2-7b", "dgx-a100-80", 8, FrameworkKind::kZero2);
+  Job two = catalogue_job("llama2-7b", "dgx-a100-80", 8, FrameworkKind::kZero2);
   two.config.sequence = 4096;
   two.config.zero.partitioned_construction = true;
   Job three = two;
@@ -76,7 +66,7 @@ TEST(ZeroMemory, OnFewGpusStageThreeReservesMoreThanStageTwo) {
 /// ZeRO-Offload: 16 B of states for each own element, and the 16-bit copy, are in host memory (hand
 /// calculation).
 TEST(ZeroMemory, HostMemoryUnderOffload) {
-  Job job = job_of("gpt2", "dgx-a100-80", 8, FrameworkKind::kZero2);
+  Job job = catalogue_job("gpt2", "dgx-a100-80", 8, FrameworkKind::kZero2);
   job.config.offload = OffloadKind::kOptimizer;
   job.config.sequence = 256;
   const Evaluation e = evaluate(job);

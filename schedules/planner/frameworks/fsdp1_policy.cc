@@ -61,7 +61,7 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
       }
   }
   // Embedding and head as units of their own, if they are named so.
-  if (wrap.root_split && wrap.kind != WrapPolicy::Kind::kSize && !wrap.names_modules()) {
+  if (splits_root(wrap)) {
     rule.policy = Policy::kLambda;
     for (const ModuleId m : model.roles.embeddings) rule.names.push_back(model.at(m).name);
     if (!model.roles.tail.empty()) rule.names.push_back(model.at(model.roles.tail.back()).name);

@@ -54,7 +54,7 @@ std::vector<WrapCall> wrap_calls(const Model& model, const ParallelConfig& confi
   CallList list(model, config);
   const std::vector<std::vector<ModuleId>> groups = wrapped_groups(model, config.wrap);
   const ModelRoles& roles = model.roles;
-  const bool split = config.wrap.root_split && !config.wrap.names_modules();
+  const bool split = splits_root(config.wrap);
   const bool tied = split && list.tied_roles();
   if (tied) {
     std::vector<ModuleId> both = roles.embeddings;

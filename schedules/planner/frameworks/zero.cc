@@ -18,9 +18,6 @@ void check(const ParallelConfig& c) {
   const bool stage3 = c.framework == FrameworkKind::kZero3;
   if (c.replicate > 1 && c.shard > 1)
     issues.add("replicate", "ZeRO shards over all ranks", "shard alone");
-  if (!stage3 && (c.offload == OffloadKind::kParameters || c.offload == OffloadKind::kBoth)) {
-    issues.add("offload", "parameters can be offloaded in stage 3 only", "optimizer, or zero3");
-  }
   const bool optimizer = c.offload == OffloadKind::kOptimizer || c.offload == OffloadKind::kBoth;
   if (z.offload_ratio < 0 || z.offload_ratio > 1) {
     issues.add("zero.offload_ratio", "is " + std::to_string(z.offload_ratio), "0 to 1");
