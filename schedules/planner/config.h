@@ -88,6 +88,7 @@ struct WrapPolicy {
   std::vector<std::string> modules;         ///< kModules: names, or class names.
   bool root_split =
       true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
+
 };
 
 /// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.
