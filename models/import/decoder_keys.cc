@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include "core/json.h"
 #include "models/import/families.h"
 
 namespace foreshard {

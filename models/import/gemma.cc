@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "core/json.h"
 #include "models/import/families.h"
 #include "models/import/multimodal.h"
 #include "models/import/vision_tower.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/json_fwd.h"
+#include "core/json.h"
 
 namespace foreshard {
 

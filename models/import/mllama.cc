@@ -6,7 +6,6 @@
 
 #include <fmt/core.h>
 
-#include "core/json.h"
 #include "models/import/families.h"
 #include "models/import/mllama.h"
 

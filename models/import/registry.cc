@@ -8,7 +8,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "core/json.h"
 #include "models/adapters.h"
 #include "models/import/families.h"
 #include "models/model_checks.h"
