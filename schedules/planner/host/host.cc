@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "models/ops/op_flops.h"
 #include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/host/host_refusal.h"
 
@@ -17,7 +18,15 @@ constexpr std::size_t kValueStack = 1 << 15;
 
 }  // namespace
 
-HostImpl::HostImpl(Host& h) : host(h), value_stack(kValueStack) {}
+HostImpl::HostImpl(Host& h) : host(h), value_stack(kValueStack) {
+  const HostOptions& o = h.options();
+  const ParallelConfig& c = h.config();
+  if (o.share_blocks && !o.executable && o.sink == nullptr && !c.checkpoint_reentrant &&
+      !c.packed_sequences)
+    block_templates = std::make_unique<BlockTemplates>(*this);
+}
+
+HostImpl::~HostImpl() = default;
 
 Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& options)
     : model_(model), config_(config), options_(options), impl_(std::make_unique<HostImpl>(*this)) {

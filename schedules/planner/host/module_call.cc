@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/recipes/recipes.h"
 
@@ -216,10 +217,10 @@ void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTen
     scope_ = before;
   }
   try {
-    if (!config_.checkpoint_outside_units && impl_->checkpointed[m.value]) {
-      impl_->call_checkpointed(m, inputs, outputs);
+    if (impl_->block_templates) {
+      impl_->block_templates->call(m, inputs, outputs);
     } else {
-      impl_->run_module(m, inputs, outputs);
+      impl_->run_block(m, inputs, outputs);
     }
   } catch (const StopRecomputation&) {
     if (watched) framework_->forward_aborted(*this, m);
@@ -229,6 +230,14 @@ void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTen
     scope_ = scope_of(m);
     framework_->post_forward(*this, m, inputs, outputs);
     scope_ = before;
+  }
+}
+
+void HostImpl::run_block(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+  if (!host.config_.checkpoint_outside_units && checkpointed[m.value]) {
+    call_checkpointed(m, inputs, outputs);
+  } else {
+    run_module(m, inputs, outputs);
   }
 }
 
