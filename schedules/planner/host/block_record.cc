@@ -343,6 +343,15 @@ void BlockTemplates::record_before(AutogradNode& n) {
 
 void BlockTemplates::record_after(const AutogradNode& n) { recorder_->after(n); }
 
+void BlockTemplates::record_edge(const AutogradNode& n, const AutogradNode& next, int input,
+                                 const SymTensor& g) {
+  recorder_->before_edge(n, next, input, g);
+}
+
+void BlockTemplates::record_after_edge(const AutogradNode& n, const AutogradNode& next) {
+  recorder_->after_edge(n, next);
+}
+
 void BlockTemplates::end_backward() {
   if (recorder_) recorder_->finish();
   recorder_.reset();
@@ -358,6 +367,7 @@ BackwardRecorder::BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& sou
   made_->key = std::move(key);
   made_->recorded = source.module;
   made_->results.resize(source.targets.size());
+  made_->exits.resize(source.targets.size());
   const ForwardTemplate& t = *source.forward;
   cutter_.adopt(source.first_buffer, static_cast<std::uint32_t>(t.range.buffers.size()), t.alive);
   for (const SymTensor& g : gradients) {
@@ -366,8 +376,10 @@ BackwardRecorder::BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& sou
   }
   for (std::size_t i = 0; i < source.targets.size(); ++i) {
     const AutogradNode& n = *source.targets[i];
+    const bool other_stream = n.stream != made_->key.stream;
+    made_->exits[i] = other_stream && n.backward;
     const SymTensor* const there = slot(n, source.inputs[i]);
-    if ((there != nullptr && *there) || n.stream != made_->key.stream) give_up();
+    if (!made_->exits[i] && (other_stream || (there != nullptr && *there))) give_up();
   }
   cutter_.begin();
 }
@@ -466,6 +478,26 @@ void BackwardRecorder::after(const AutogradNode& n) {
   if (!done_ && !n.backward) cutter_.begin();
 }
 
+void BackwardRecorder::before_edge(const AutogradNode& n, const AutogradNode& next, int input,
+                                   const SymTensor& g) {
+  if (!exits(n, next)) return;
+  pause();
+  if (done_) return;
+  BackwardTemplate::Step step;
+  step.kind = BackwardTemplate::Step::Kind::kExit;
+  for (; step.index < source_.targets.size(); ++step.index) {
+    if (source_.targets[step.index] == &next && source_.inputs[step.index] == input) break;
+  }
+  if (step.index == source_.targets.size() || !describe(g, step.gradient) ||
+      step.gradient.storage == TemplateTensor::Storage::kGiven)
+    return give_up();
+  made_->steps.push_back(step);
+}
+
+void BackwardRecorder::after_edge(const AutogradNode& n, const AutogradNode& next) {
+  if (exits(n, next)) cutter_.begin();
+}
+
 void BackwardRecorder::finish() {
   if (done_) return;
   pause();
@@ -473,10 +505,8 @@ void BackwardRecorder::finish() {
   const ForwardTemplate& t = *source_.forward;
   std::uint32_t leaves = 0;
   for (std::size_t i = 0; i < t.edges.size(); ++i) {
-    if (t.edges[i].leaf) {
-      ++leaves;
-      continue;
-    }
+    if (t.edges[i].leaf) ++leaves;
+    if (t.edges[i].leaf || made_->exits[i]) continue;
     // The first edge to an input carries what all of them added up to.
     const auto same = [&](const ForwardTemplate::Edge& e) {
       return !e.leaf && e.tensor == t.edges[i].tensor;
