@@ -79,12 +79,22 @@ class Words {
            kWorthSaying * static_cast<double>(std::max(d_.a.step, d_.b.step).value);
   }
 
+  /// Of one kind of collective on either side.
+  std::int64_t most_bytes() const {
+    std::int64_t most = 0;
+    for (const DifferenceRow& r : d_.rows)
+      if (r.kind == "collective")
+        most =
+            std::max({most, r.bytes_a.value_or(Bytes()).value, r.bytes_b.value_or(Bytes()).value});
+    return most;
+  }
+
   void transfer(const DifferenceRow& r) {
     const Bytes a = r.bytes_a.value_or(Bytes()), b = r.bytes_b.value_or(Bytes());
     const Time cost = r.time.value_or(Time());
     const bool same = r.count_a == r.count_b && alike(a, b);
-    constexpr std::int64_t kFew = 1 << 20;  // Scalars and tables: only if the step feels them.
-    if (!matters(cost) && (same || std::max(a, b).value < kFew)) return;
+    // Scalars and tables: only if the step feels them.
+    if (!matters(cost) && (same || std::max(a, b).value < most_bytes() / 1000)) return;
     std::string text;
     if (r.count_a == 0)
       text = fmt::format("{} a step, {}, where there was none", with_thousands(r.count_b),
@@ -110,7 +120,8 @@ class Words {
     if (waits == nullptr && !matters(cost)) return;
     std::string text;
     if (waits != nullptr)
-      text = fmt::format("its waits for the device: {}; ", instead(waits->count_b, waits->count_a));
+      text = fmt::format("waits for the device, {} times a step; ",
+                         instead(waits->count_b, waits->count_a));
     say("host: {}{}", text,
         matters(cost) ? more_or_less(cost, "in which the device has nothing to do yet")
                       : std::string("the device never runs out of work for longer"));
