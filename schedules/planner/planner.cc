@@ -7,6 +7,7 @@
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
 #include "schedules/planner/framework_table.h"
+#include "schedules/planner/host/block_template.h"
 #include "schedules/planner/training_run.h"
 
 namespace foreshard {
@@ -42,16 +43,28 @@ std::vector<std::string> block_names(const Model& model) {
   return names;
 }
 
+RankProgram run_steps(const Model& model, const ParallelConfig& config, const HostOptions& host,
+                      std::int64_t steps, std::vector<Group>& groups) {
+  TrainingRun run(model, config, host);
+  run.initialize();
+  for (std::int64_t s = 0; s < steps; ++s) run.step();
+  groups = run.host().groups();
+  return run.take();
+}
+
 RankProgram plan_rank(const Model& model, const ParallelConfig& config, const PlanOptions& options,
                       std::int64_t rank, std::vector<Group>& groups) {
   HostOptions h;
   h.executable = options.executable || config.compile;  // Fusion reads operands.
+  h.share_blocks = options.share_blocks;
   h.rank = rank;
-  TrainingRun run(model, config, h);
-  run.initialize();
-  for (std::int64_t s = 0; s < options.steps; ++s) run.step();
-  groups = run.host().groups();
-  RankProgram program = run.take();
+  RankProgram program;
+  try {
+    program = run_steps(model, config, h, options.steps, groups);
+  } catch (const BlocksDiffer&) {
+    h.share_blocks = false;
+    program = run_steps(model, config, h, options.steps, groups);
+  }
   find_carries(program);
   if (config.compile) fuse_compiled_blocks(program, block_names(model));
   return program;

@@ -21,6 +21,9 @@ struct PlanOptions {
   /// Write tensors, operands and initialisation (what an executor needs). Off: only what a
   /// simulation needs.
   bool executable = true;
+  /// Plan equal blocks once where that is possible (a plan that is not executable): the plan is the
+  /// same. Off: for tests.
+  bool share_blocks = true;
 };
 
 /// Steps until the last one written repeats: optimizer states are made in the first; DDP rebuilds

@@ -99,6 +99,11 @@ class Fsdp2 final : public Framework {
   void decide_root(DecisionKind kind, const State& state);
 
   // clipping (fsdp2_clip.cc)
+  struct OwnedPlace {
+    ParameterId id;
+    const Wrapping::Owner* owner;
+  };
+  const std::vector<OwnedPlace>& parameter_places() const;
   std::vector<std::pair<SymTensor, ParamGroup*>> gradients_in_order() const;
   SymTensor total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner,
                        bool offload);
@@ -120,7 +125,8 @@ class Fsdp2 final : public Framework {
   std::optional<Reducer> reducer_;
   std::vector<LocalParameter> local_parameters_;
   mutable std::set<std::pair<std::int64_t, std::int64_t>>
-      cuts_;                      ///< Sizes that are cut, and over how many ranks.
+      cuts_;                                ///< Sizes that are cut, and over how many ranks.
+  mutable std::vector<OwnedPlace> places_;  ///< Made on first use.
   std::vector<SymTensor> plain_;  ///< Unsharded parameters by id; null where a group owns it.
 };
 

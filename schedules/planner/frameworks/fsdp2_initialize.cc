@@ -2,7 +2,6 @@
 // it.
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -89,10 +88,11 @@ void Fsdp2::make_shards() {
       t.shard = padded;
     }
   };
-  std::set<ModuleId> visited;
-  const std::function<void(ModuleId)> visit = [&](ModuleId m) {
-    if (!visited.insert(m).second) return;
-    for (const ChildModule& c : model.at(m).children) visit(c.id);
+  std::vector<bool> visited(model.modules.size());
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (visited[m.value]) return;
+    visited[m.value] = true;
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
     for (const OwnedParameter& owned : model.at(m).parameters) {
       if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
@@ -114,7 +114,7 @@ void Fsdp2::make_shards() {
       for (const auto& group : state->groups) pad(*group);
     }
   };
-  visit(ModuleId(0));
+  visit(visit, ModuleId(0));
 }
 
 /// Gives the host the parameters, and the program their table.
@@ -157,10 +157,11 @@ void Fsdp2::publish_parameters() {
     if (held[i] && held[i]->numel > 0)
       host_->launch(OpKind::kInitialize, {}, {held[i]}, {static_cast<double>(i)});
   }
-  std::set<ParameterId> seen;
+  std::vector<bool> seen(model.parameters.size());
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
-      if (!model.at(owned.id).trainable || !seen.insert(owned.id).second) continue;
+      if (!model.at(owned.id).trainable || seen[owned.id.value]) continue;
+      seen[owned.id.value] = true;
       const SymTensor& local = held[owned.id.value];
       local_parameters_.push_back({owned.id, local, local->numel});
     }

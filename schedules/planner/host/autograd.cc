@@ -1,9 +1,12 @@
 #include "schedules/planner/host/autograd.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/block_template.h"
+#include "schedules/planner/host/graph_task.h"
 #include "schedules/planner/host/host_impl.h"
 
 namespace foreshard {
@@ -44,6 +47,7 @@ void clear_node(AutogradNode& n) {
   n.stream = 0;
   n.backward = nullptr;
   n.first_hook = -1;
+  n.block = -1;
   n.pending = 0;
   n.visit = 0;
   n.slots = UINT32_MAX;
@@ -240,25 +244,6 @@ void Host::backward(std::span<const SymTensor> roots) { impl_->run_backward(root
 // ----------------------------------------------------------------------------------------------
 // engine
 
-struct HostImpl::GraphTask {
-  std::uint32_t number = 0;
-  std::vector<SymTensor> slots;           ///< Input buffers of the nodes that wait.
-  std::vector<EventId> ready_events;      ///< Beside them: what the node's stream waits for first.
-  std::vector<StreamIndex> leaf_streams;  ///< Streams of the AccumulateGrads that ran.
-  std::priority_queue<ReadyNode>
-      ready;  ///< Ties as std::priority_queue resolves them: PyTorch's own.
-  std::vector<AutogradNode*> stack;
-  /// State of nodes that an outer backward still waits for (a nested backward may share
-  /// AccumulateGrad with it).
-  struct Outer {
-    Ref<AutogradNode> node;
-    std::uint32_t visit;
-    std::int32_t pending;
-    std::uint32_t slots;
-  };
-  std::vector<Outer> outer;
-};
-
 /// Counts, for each node reachable from `root`, the edges that lead to it.
 void HostImpl::count_dependencies(GraphTask& task, AutogradNode* root) {
   const auto see = [&](AutogradNode* n) {
@@ -401,6 +386,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     }
     h = e.next;
   }
+  if (block_templates && node->block >= 0) block_templates->enter_backward(*node, in);
   if (!node->backward) {
     task.leaf_streams.push_back(node->stream);
     if (in[0] && node->variable) {
@@ -428,7 +414,9 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     AutogradEdge& e = node->edge(static_cast<int>(i));
     AutogradNode* const next = e.node.get();
     if (!next) continue;
+    if (block_templates) block_templates->before_edge(*node, *next, e.input, out[i]);
     accumulate_input(task, node->stream, next, e.input, std::move(out[i]));
+    if (block_templates) block_templates->after_edge(*node, *next);
     if (--next->pending == 0) task.ready.push({next});
   }
 }
@@ -444,6 +432,7 @@ void HostImpl::run_backward(std::span<const SymTensor> roots,
   ++host.backward_depth_;
   GraphTask task;
   task.number = running_backward = ++backward_number;
+  GraphTask* const task_before = std::exchange(running_task, &task);
   std::vector<SymTensor> ones(gradients.begin(), gradients.end());
   for (const SymTensor& r : roots) {
     if (!gradients.empty()) break;
@@ -471,8 +460,11 @@ void HostImpl::run_backward(std::span<const SymTensor> roots,
   while (!task.ready.empty()) {
     AutogradNode* const n = task.ready.top().node;
     task.ready.pop();
+    if (block_templates) block_templates->before(*n);
     evaluate(task, n);
+    if (block_templates) block_templates->after(*n);
   }
+  if (block_templates) block_templates->end_backward();
   for (GraphTask::Outer& o : task.outer) {
     o.node->visit = o.visit;
     o.node->pending = o.pending;
@@ -488,6 +480,7 @@ void HostImpl::run_backward(std::span<const SymTensor> roots,
   for (std::size_t i = 0; i < callbacks.size(); ++i)
     host.framework_->on_backward_callback(host, callbacks[i]);
   callbacks = std::move(callbacks_before);
+  running_task = task_before;
   running_backward = running_before;
   --host.backward_depth_;
   host.grad_enabled_ = grad_before;

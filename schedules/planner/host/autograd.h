@@ -62,6 +62,7 @@ struct AutogradNode {
   std::uint32_t slots = UINT32_MAX;  ///< First of its input slots in the running backward.
   ScopeId scope;                     ///< Module that recorded it.
   std::uint32_t payload = 0;         ///< Of a framework's function node.
+  std::int32_t block = -1;           ///< Call of a block that outputs of this node belong to.
   const std::vector<std::int64_t>* sizes =
       nullptr;                         ///< Split: elements of every part; outlives the node.
   std::array<std::int64_t, 8> ints{};  ///< Whatever the backward function needs.
@@ -102,6 +103,7 @@ class BackwardContext {
   /// Gradient of output i; null if undefined.
   SymTensor& grad(int i = 0) { return gradients_[static_cast<std::size_t>(i)]; }
   int gradients() const { return static_cast<int>(gradients_.size()); }
+  std::span<SymTensor> all_gradients() const { return gradients_; }
   /// True if input i wants a gradient.
   bool needs(int i) { return node.needs(i); }
   void set(int i, SymTensor g) { results_[static_cast<std::size_t>(i)] = std::move(g); }

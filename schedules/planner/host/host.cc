@@ -5,19 +5,20 @@
 #include "core/error.h"
 #include "models/ops/op_flops.h"
 #include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/host/host_refusal.h"
 
 namespace foreshard {
-namespace {
+HostImpl::HostImpl(Host& h) : host(h) {
+  const HostOptions& o = h.options();
+  const ParallelConfig& c = h.config();
+  if (o.share_blocks && !o.executable && o.sink == nullptr && !c.checkpoint_reentrant &&
+      !c.packed_sequences)
+    block_templates = std::make_unique<BlockTemplates>(*this);
+}
 
-/// Deepest stack of module values; a model beyond it is a bug of the importer (a module that calls
-/// itself).
-constexpr std::size_t kValueStack = 1 << 15;
-
-}  // namespace
-
-HostImpl::HostImpl(Host& h) : host(h), value_stack(kValueStack) {}
+HostImpl::~HostImpl() = default;
 
 Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& options)
     : model_(model), config_(config), options_(options), impl_(std::make_unique<HostImpl>(*this)) {

@@ -25,7 +25,10 @@ class HostImpl;
 
 /// Options of one run that do not change what the real host would do.
 struct HostOptions {
-  bool executable = true;        ///< Write tensors and operands (PlanOptions::executable).
+  bool executable = true;  ///< Write tensors and operands (PlanOptions::executable).
+  /// Equal blocks are planned once (block_template.h), where the program is not executable and no
+  /// sink listens.
+  bool share_blocks = false;
   DecisionSink* sink = nullptr;  ///< May be null; must outlive the host.
   std::int64_t rank = 0;         ///< The rank whose program is written.
 };
@@ -218,6 +221,7 @@ class Host {
 
  private:
   friend class HostImpl;
+  friend class BlockTemplates;
   /// call() without a checkpoint around the hooks.
   void call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <queue>
 #include <span>
 #include <vector>
@@ -62,9 +63,12 @@ struct CompiledModule {
   std::vector<ValueSlot> release;
 };
 
+class BlockTemplates;
+
 class HostImpl {
  public:
   explicit HostImpl(Host& host);
+  ~HostImpl();
 
   Host& host;
   bool closing = false;
@@ -150,8 +154,12 @@ class HostImpl {
   void identity(std::span<SymTensor> tensors, BackwardFunction backward, std::uint32_t payload);
   /// Reports the begin of the call's backward when a gradient of one of `outputs` arrives.
   void report_backward(const ReportedCall& call, std::span<SymTensor> outputs);
+  /// A module inside the framework's hooks: checkpointed or plain.
+  void run_block(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void run_module(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void run_program(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+
+  std::unique_ptr<BlockTemplates> block_templates;  ///< Null: every block runs for real.
 
   /// Frequencies for long contexts, kept by a rotary embedding (by module) from its first call on.
   std::map<std::uint32_t, SymTensor> long_frequencies;
@@ -175,7 +183,10 @@ class HostImpl {
     AutogradNode* node;
     bool operator<(const ReadyNode& o) const { return node->sequence < o.node->sequence; }
   };
+  friend class BlockTemplates;
+  friend class BackwardRecorder;
   struct GraphTask;
+  GraphTask* running_task = nullptr;  ///< Of the innermost backward that runs.
   void count_dependencies(GraphTask& task, AutogradNode* root);
   void accumulate_input(GraphTask& task, StreamIndex producer, AutogradNode* next, int input,
                         SymTensor&& g);

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/recipes/recipes.h"
 
@@ -54,13 +55,18 @@ const CompiledModule& HostImpl::compile(ModuleId m) {
 
 namespace {
 
+/// Deepest stack of module values; a model beyond it is a bug of the importer (a module that calls
+/// itself).
+constexpr std::size_t kValueStack = 1 << 15;
+
 /// Values of one running forward; dropped in the order of their slots, as CPython clears a frame.
 class ValueFrame {
  public:
   ValueFrame(HostImpl& impl, std::int32_t slots) : impl_(impl), base_(impl.value_top) {
     impl.value_top += static_cast<std::size_t>(slots);
-    if (impl.value_top > impl.value_stack.size())
-      throw InternalError("module calls are nested too deeply");
+    if (impl.value_top <= impl.value_stack.size()) return;
+    if (impl.value_top > kValueStack) throw InternalError("module calls are nested too deeply");
+    impl.value_stack.resize(2 * impl.value_top);
   }
   ~ValueFrame() {
     for (std::size_t i = base_; i < impl_.value_top; ++i) impl_.value_stack[i].reset();
@@ -216,10 +222,10 @@ void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTen
     scope_ = before;
   }
   try {
-    if (!config_.checkpoint_outside_units && impl_->checkpointed[m.value]) {
-      impl_->call_checkpointed(m, inputs, outputs);
+    if (impl_->block_templates) {
+      impl_->block_templates->call(m, inputs, outputs);
     } else {
-      impl_->run_module(m, inputs, outputs);
+      impl_->run_block(m, inputs, outputs);
     }
   } catch (const StopRecomputation&) {
     if (watched) framework_->forward_aborted(*this, m);
@@ -229,6 +235,14 @@ void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTen
     scope_ = scope_of(m);
     framework_->post_forward(*this, m, inputs, outputs);
     scope_ = before;
+  }
+}
+
+void HostImpl::run_block(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+  if (!host.config_.checkpoint_outside_units && checkpointed[m.value]) {
+    call_checkpointed(m, inputs, outputs);
+  } else {
+    run_module(m, inputs, outputs);
   }
 }
 

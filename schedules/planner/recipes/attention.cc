@@ -325,16 +325,19 @@ const SymTensor& packed_mask(Host& h, std::int64_t n) {
   return mask;
 }
 
-/// k or v with every query head: expand and reshape, which copies.
-SymTensor repeat_heads(Host& h, const SymTensor& t, std::int64_t heads) {
+}  // namespace
+
+bool takes_mask(const Host& h, const SymTensor& mask, bool causal) {
+  return mask || (causal && h.config().packed_sequences);
+}
+
+SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads) {
   const std::int64_t kv = t->shape[1];
   if (kv == heads) return t;
   SymTensor five = view(h, t, {t->shape[0], kv, 1, t->shape[2], t->shape[3]});
   SymTensor wide = expand(h, five, {t->shape[0], kv, heads / kv, t->shape[2], t->shape[3]});
   return reshape(h, wide, {t->shape[0], heads, t->shape[2], t->shape[3]});
 }
-
-}  // namespace
 
 SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                     const SymTensor& mask, bool causal, double dropout_p, double scale) {
@@ -359,7 +362,8 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   if (by_ops && !mask && !packed && !h.options().executable)
     return math_attention(h, q, k, v, causal, dropout_p, scale);
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
-  SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);
+  SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
+            wide_v = repeat_to_heads(h, v, q->shape[1]);
   SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
   SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
   added.reset();

@@ -45,9 +45,26 @@ SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
 SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                              const SymTensor& mask, bool causal, double dropout_p, double scale) {
   if (!h.impl().autocast) return attention(h, q, k, v, mask, causal, dropout_p, scale);
-  SymTensor m = cached_cast(h, mask), v16 = cached_cast(h, v), k16 = cached_cast(h, k),
-            q16 = cached_cast(h, q);
-  return attention(h, q16, k16, v16, m, causal, dropout_p, scale);
+  // Every query head's keys and values are made before the call, in the dtype in which they are.
+  SymTensor wide_k = k, wide_v = v;
+  if (takes_mask(h, mask, causal)) {
+    wide_k = repeat_to_heads(h, k, q->shape[1]);
+    wide_v = repeat_to_heads(h, v, q->shape[1]);
+  }
+  SymTensor o = [&] {
+    SymTensor m = cached_cast(h, mask), v16 = cached_cast(h, wide_v), k16 = cached_cast(h, wide_k),
+              q16 = cached_cast(h, q);
+    return attention(h, q16, k16, v16, m, causal, dropout_p, scale);
+  }();
+  wide_k.reset();
+  wide_v.reset();
+  return o;
+}
+
+SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b) {
+  if (!h.impl().autocast) return matmul(h, a, b);
+  SymTensor b16 = cached_cast(h, b), a16 = cached_cast(h, a);
+  return matmul(h, a16, b16);
 }
 
 SymTensor autocast_float(Host& h, const SymTensor& x) {

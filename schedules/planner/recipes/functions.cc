@@ -161,17 +161,18 @@ SymTensor single(const Call& c) {
       return mul(h, in[0], in[1]);
     case Function::kDiv:
       return div(h, in[0], in[1]);
+    case Function::kPowScalar:
+    case Function::kRsqrt:
+    case Function::kExp:
+    case Function::kSoftplus:
+      return unary(h, c.s.function, autocast_float(h, in[0]), c.f(0));
     case Function::kNeg:
     case Function::kAddScalar:
     case Function::kMulScalar:
-    case Function::kPowScalar:
-    case Function::kRsqrt:
     case Function::kSilu:
     case Function::kRelu:
     case Function::kSigmoid:
     case Function::kTanh:
-    case Function::kExp:
-    case Function::kSoftplus:
       return unary(h, c.s.function, in[0], c.f(0));
     case Function::kClamp:
       return clamp(h, in[0], c.f(0), c.f(1));
@@ -190,7 +191,7 @@ SymTensor single(const Call& c) {
     case Function::kDropout:
       return dropout(h, in[0], c.f(0));
     case Function::kMatmul:
-      return matmul(h, in[0], in[1]);
+      return autocast_matmul(h, in[0], in[1]);
     case Function::kCast:
       return do_cast(c);
     case Function::kView:

@@ -1,0 +1,525 @@
+// Makes templates: runs a block for real and describes what it wrote.
+
+#include <algorithm>
+
+#include "schedules/planner/host/block_recorder.h"
+#include "schedules/planner/host/graph_task.h"
+#include "schedules/planner/host/host_impl.h"
+
+namespace foreshard {
+
+BlockTemplates::BlockTemplates(HostImpl& impl) : impl_(impl) {}
+BlockTemplates::~BlockTemplates() = default;
+
+// ------------------------------------------------------------------------------------------------
+// ranges
+
+void RangeCutter::adopt(std::uint32_t first_buffer, std::uint32_t buffers,
+                        std::span<const std::uint32_t> alive) {
+  claimed_.push_back({first_buffer, std::vector<bool>(buffers, false)});
+  for (const std::uint32_t b : alive) claimed_.back().alive[b] = true;
+}
+
+std::pair<std::uint16_t, std::uint32_t> RangeCutter::find(BufferId buffer) const {
+  for (std::size_t r = claimed_.size(); r-- > 0;) {
+    const std::uint32_t number = buffer.value - claimed_[r].first;
+    if (number < claimed_[r].alive.size()) return {static_cast<std::uint16_t>(r), number};
+  }
+  return {UINT16_MAX, 0};
+}
+
+void RangeCutter::set_alive(std::uint32_t buffer, bool alive) {
+  const auto [range, number] = find(BufferId(buffer));
+  if (range != UINT16_MAX) claimed_[range].alive[number] = alive;
+}
+
+std::vector<std::uint32_t> RangeCutter::alive() const {
+  std::vector<std::uint32_t> result;
+  for (const Claimed& c : claimed_) {
+    for (std::uint32_t i = 0; i < c.alive.size(); ++i)
+      if (c.alive[i]) result.push_back(i);
+  }
+  return result;
+}
+
+// ------------------------------------------------------------------------------------------------
+// forms
+
+namespace {
+
+/// Null where the leaf has no AccumulateGrad yet.
+const AutogradNode* gradient_node(const SymTensorImpl& t) {
+  return t.grad_fn ? t.grad_fn.get() : t.grad_accumulator;
+}
+
+TensorForm form_of(const SymTensor& t, StreamIndex stream, bool count_refs) {
+  TensorForm f;
+  if (!t) return f;
+  f.defined = true;
+  f.live = t->storage->buffer.valid() || t->numel == 0;
+  f.requires_grad = t->requires_grad;
+  f.leaf = t->is_leaf();
+  f.dtype = t->dtype;
+  f.grad_dtype = t->grad_dtype;
+  f.space = t->storage->space;
+  const AutogradNode* const n = gradient_node(*t);
+  f.mixed_node = n != nullptr && n->mixed_dtypes;
+  f.node_dtype = n != nullptr ? n->dtype : t->dtype;
+  f.node_stream = n != nullptr ? n->stream : stream;
+  f.shape = t->shape;
+  for (std::size_t d = 0; d < t->shape.rank; ++d) f.stride[d] = t->stride[d];
+  if (count_refs) {
+    f.refs = t->refs;
+    f.storage_refs = t->storage->refs;
+  }
+  return f;
+}
+
+}  // namespace
+
+TemplateKey BlockTemplates::key_of(const Block& block, std::span<const SymTensor> given,
+                                   bool count_refs) const {
+  const Host& host = impl_.host;
+  TemplateKey key;
+  key.phase = host.phase_;
+  key.stream = host.stream_;
+  key.grad_enabled = host.grad_enabled_;
+  key.tensors.reserve(given.size() + block.parameters.size() + block.buffers.size());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    TensorForm f = form_of(given[i], key.stream, count_refs);
+    f.same_object = f.same_storage = static_cast<std::uint16_t>(i);
+    for (std::size_t k = i; f.defined && k-- > 0;) {
+      if (!given[k]) continue;
+      if (given[k] == given[i]) f.same_object = static_cast<std::uint16_t>(k);
+      if (given[k]->storage == given[i]->storage) f.same_storage = static_cast<std::uint16_t>(k);
+    }
+    key.tensors.push_back(f);
+  }
+  for (const ParameterId p : block.parameters)
+    key.tensors.push_back(form_of(host.parameters_[p.value], key.stream, false));
+  for (const auto& [module, index] : block.buffers) {
+    const auto& made = host.buffers_[module.value];
+    const auto i = static_cast<std::size_t>(index);
+    key.tensors.push_back(i < made.size() ? form_of(made[i], key.stream, false) : TensorForm{});
+  }
+  return key;
+}
+
+// ------------------------------------------------------------------------------------------------
+// forward
+
+namespace {
+
+/// The nodes that a block made, and what lies behind them.
+struct BlockGraph {
+  AutogradNode* entry = nullptr;
+  std::vector<AutogradNode*> nodes;
+  std::vector<AutogradEdge*> exits;
+};
+
+BlockGraph graph_of(HostImpl& impl, std::span<const SymTensor> outputs, std::uint64_t first) {
+  BlockGraph g;
+  for (const SymTensor& t : outputs) {
+    if (t && t->grad_fn && t->grad_fn->sequence >= first) g.entry = t->grad_fn.get();
+  }
+  if (g.entry == nullptr) return g;
+  const std::uint32_t mark = ++impl.backward_number;
+  std::vector<AutogradNode*> stack{g.entry};
+  g.entry->visit = mark;
+  while (!stack.empty()) {
+    AutogradNode* const n = stack.back();
+    stack.pop_back();
+    g.nodes.push_back(n);
+    for (int i = 0; i < n->edges(); ++i) {
+      AutogradNode* const next = n->edge(i).node.get();
+      if (next == nullptr) continue;
+      if (!next->backward || next->sequence < first) {
+        g.exits.push_back(&n->edge(i));
+      } else if (next->visit != mark) {
+        next->visit = mark;
+        stack.push_back(next);
+      }
+    }
+  }
+  return g;
+}
+
+/// Storages that nodes and checkpoints of a block hold.
+std::vector<const SymStorage*> held_by(HostImpl& impl, const BlockGraph& g) {
+  std::vector<const SymStorage*> held;
+  const auto hold = [&](const SymTensor& t) {
+    if (t) held.push_back(t->storage.get());
+  };
+  for (AutogradNode* const n : g.nodes) {
+    for (int i = 0; i < n->saved_count(); ++i) {
+      const SavedTensor& s = n->saved(i);
+      hold(s.tensor);
+      if (s.frame < 0) continue;
+      const CheckpointFrame& f = impl.frames[static_cast<std::size_t>(s.frame)];
+      for (const SavedTensor& a : f.arguments) hold(a.tensor);
+      for (const auto& kept : f.kept)
+        for (const SymTensor& t : kept) hold(t);
+    }
+  }
+  return held;
+}
+
+/// Describes outputs, graph and what the graph holds. False: the block has no template.
+class ForwardDescription {
+ public:
+  ForwardDescription(HostImpl& impl, ForwardTemplate& t, std::span<const SymTensor> inputs,
+                     std::span<const SymTensor> tensors, std::span<const SymTensor> outputs,
+                     const RangeCutter& cutter, std::uint64_t first)
+      : impl_(impl),
+        t_(t),
+        inputs_(inputs),
+        tensors_(tensors),
+        outputs_(outputs),
+        cutter_(cutter),
+        first_(first) {}
+
+  bool describe(BlockGraph& g) {
+    g = graph_of(impl_, outputs_, first_);
+    for (const SymTensor& o : outputs_) {
+      t_.outputs.emplace_back();
+      if (!describe_output(o, g, t_.outputs.back())) return false;
+    }
+    if (!t_.key.grad_enabled || g.entry == nullptr) return t_.alive.empty();
+    return describe_graph(g);
+  }
+
+ private:
+  bool describe_output(const SymTensor& o, const BlockGraph& g, TemplateTensor& t) const {
+    if (!o) return true;
+    for (std::uint32_t i = 0; i < inputs_.size(); ++i) {
+      if (!inputs_[i]) continue;
+      if (inputs_[i] == o) {
+        t.storage = TemplateTensor::Storage::kGivenObject;
+        t.number = i;
+        return true;
+      }
+      if (inputs_[i]->storage == o->storage) {
+        t.storage = TemplateTensor::Storage::kGiven;
+        t.number = i;
+      }
+    }
+    if (t.storage == TemplateTensor::Storage::kNone) {
+      const auto [range, number] = cutter_.find(o->storage->buffer);
+      if (range != 0 || !o->storage->buffer.valid()) return false;
+      t.storage = TemplateTensor::Storage::kOwn;
+      t.number = number;
+      if (std::erase(t_.alive, number) == 0) return false;  // Two views of one buffer.
+    }
+    t.dtype = o->dtype;
+    t.shape = o->shape;
+    t.stride = o->stride;
+    t.offset = o->offset;
+    t.requires_grad = o->requires_grad;
+    t.output_nr = o->output_nr;
+    return !o->requires_grad || (g.entry != nullptr && o->grad_fn.get() == g.entry);
+  }
+
+  bool describe_graph(const BlockGraph& g) {
+    t_.has_graph = true;
+    t_.gradients_in = g.entry->gradients_in;
+    t_.mixed_dtypes = g.entry->mixed_dtypes;
+    t_.dtype = g.entry->dtype;
+    t_.scope = g.entry->scope;
+    t_.entry = g.entry->sequence - first_;
+    t_.nodes = static_cast<std::uint32_t>(g.nodes.size());
+    for (const AutogradEdge* e : g.exits) {
+      const auto behind = [&](const SymTensor& x) {
+        return x && gradient_node(*x) == e->node.get() && x->output_nr == e->input;
+      };
+      const auto at = std::find_if(tensors_.begin(), tensors_.end(), behind);
+      if (at == tensors_.end()) return false;
+      ForwardTemplate::Edge edge{static_cast<std::uint32_t>(at - tensors_.begin()),
+                                 e->node->backward == nullptr, e->node->scope};
+      if (edge.leaf && std::find(t_.edges.begin(), t_.edges.end(), edge) != t_.edges.end())
+        return false;  // A leaf that the block uses twice.
+      t_.edges.push_back(edge);
+    }
+    const auto held = held_by(impl_, g);
+    const auto note = [&](std::span<const SymTensor> list, bool output) {
+      for (std::uint32_t i = 0; i < list.size(); ++i) {
+        if (!list[i] || std::find(held.begin(), held.end(), list[i]->storage.get()) == held.end())
+          continue;
+        t_.saved.push_back({output, i});
+      }
+    };
+    note(inputs_, false);
+    note(outputs_, true);
+    return true;
+  }
+
+  HostImpl& impl_;
+  ForwardTemplate& t_;
+  std::span<const SymTensor> inputs_, tensors_, outputs_;
+  const RangeCutter& cutter_;
+  std::uint64_t first_;
+};
+
+}  // namespace
+
+void BlockTemplates::run_inside(ModuleId m, std::span<SymTensor> inputs,
+                                std::span<SymTensor> outputs) {
+  inside_ = true;
+  impl_.run_block(m, inputs, outputs);
+  inside_ = false;
+}
+
+void BlockTemplates::record_forward(BlockClass& c, ModuleId m, TemplateKey&& key,
+                                    std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+  const Block& block = blocks_[m.value];
+  auto t = std::make_unique<ForwardTemplate>();
+  t->key = std::move(key);
+  t->recorded = m;
+  std::vector<SymTensor> tensors(inputs.begin(), inputs.end());
+  for (const ParameterId p : block.parameters) tensors.push_back(impl_.host.parameter(p));
+  const std::uint64_t first = impl_.next_sequence;
+  RangeCutter cutter(impl_.host.program_.program());
+  run_inside(m, inputs, outputs);
+  t->sequences = impl_.next_sequence - first;
+  BlockGraph g;
+  const auto none = [](const Instruction&, std::size_t) { return false; };
+  const std::span<const SymTensor> given(tensors.data(), inputs.size());
+  bool usable = cutter.cut(t->range, none);
+  if (usable) {
+    t->alive = cutter.alive();
+    usable = ForwardDescription(impl_, *t, given, tensors, outputs, cutter, first).describe(g);
+  }
+  if (!usable) {
+    c.usable = false;
+    return;
+  }
+  c.templates.push_back(std::move(t));
+}
+
+/// A real run whose backward may become a template.
+void BlockTemplates::run_source(ForwardTemplate& t, ModuleId m, std::span<SymTensor> inputs,
+                                std::span<SymTensor> outputs) {
+  const ProgramPosition before(impl_.host.program_.program());
+  Instance source;
+  source.forward = &t;
+  source.module = m;
+  source.first_buffer = static_cast<std::uint32_t>(before.buffers);
+  source.first_sequence = impl_.next_sequence;
+  run_inside(m, inputs, outputs);
+  const ProgramPosition after(impl_.host.program_.program());
+  if (after.instructions - before.instructions != t.range.instructions.size() ||
+      after.buffers - before.buffers != t.range.buffers.size())
+    throw BlocksDiffer();
+  if (!t.has_graph) return;
+  const BlockGraph g = graph_of(impl_, outputs, source.first_sequence);
+  if (g.entry == nullptr || g.nodes.size() != t.nodes || g.exits.size() != t.edges.size())
+    throw BlocksDiffer();
+  for (const AutogradEdge* e : g.exits) {
+    source.targets.push_back(e->node.get());
+    source.inputs.push_back(e->input);
+  }
+  for (const ForwardTemplate::Saved& s : t.saved)
+    source.saved_buffers.push_back(
+        (s.output ? outputs[s.index] : inputs[s.index])->storage->buffer.value);
+  g.entry->block = static_cast<std::int32_t>(instances_.size());
+  instances_.push_back(std::move(source));
+}
+
+// ------------------------------------------------------------------------------------------------
+// backward
+
+void BlockTemplates::enter_backward(AutogradNode& node, std::span<const SymTensor> gradients) {
+  Instance& source = instances_[static_cast<std::size_t>(node.block)];
+  if (recorder_ || source.targets.empty()) return;
+  TemplateKey key = key_of(blocks_[source.module.value], gradients, true);
+  for (const auto& b : source.forward->backwards)
+    if (b->key == key) return;
+  recorder_ = std::make_unique<BackwardRecorder>(impl_, source, std::move(key), gradients);
+}
+
+void BlockTemplates::record_before(AutogradNode& n) {
+  recorder_->before(n);
+  if (recorder_->done()) recorder_.reset();
+}
+
+void BlockTemplates::record_after(const AutogradNode& n) { recorder_->after(n); }
+
+void BlockTemplates::record_edge(const AutogradNode& n, const AutogradNode& next, int input,
+                                 const SymTensor& g) {
+  recorder_->before_edge(n, next, input, g);
+}
+
+void BlockTemplates::record_after_edge(const AutogradNode& n, const AutogradNode& next) {
+  recorder_->after_edge(n, next);
+}
+
+void BlockTemplates::end_backward() {
+  if (recorder_) recorder_->finish();
+  recorder_.reset();
+}
+
+BackwardRecorder::BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& source,
+                                   TemplateKey&& key, std::span<const SymTensor> gradients)
+    : impl_(impl),
+      source_(source),
+      made_(std::make_unique<BackwardTemplate>()),
+      cutter_(impl.host.program().program()),
+      left_(source.forward->nodes - 1) {
+  made_->key = std::move(key);
+  made_->recorded = source.module;
+  made_->results.resize(source.targets.size());
+  made_->exits.resize(source.targets.size());
+  const ForwardTemplate& t = *source.forward;
+  cutter_.adopt(source.first_buffer, static_cast<std::uint32_t>(t.range.buffers.size()), t.alive);
+  for (const SymTensor& g : gradients) {
+    gradient_buffers_.push_back(g ? g->storage->buffer : BufferId());
+    if (!g || !g->storage->buffer.valid()) give_up();
+  }
+  for (std::size_t i = 0; i < source.targets.size(); ++i) {
+    const AutogradNode& n = *source.targets[i];
+    const bool other_stream = n.stream != made_->key.stream;
+    made_->exits[i] = other_stream && n.backward;
+    const SymTensor* const there = slot(n, source.inputs[i]);
+    if (!made_->exits[i] && (other_stream || (there != nullptr && *there))) give_up();
+  }
+  cutter_.begin();
+}
+
+const SymTensor* BackwardRecorder::slot(const AutogradNode& n, std::uint16_t input) const {
+  if (n.slots == UINT32_MAX) return nullptr;
+  return &impl_.running_task->slots[n.slots + input];
+}
+
+bool BackwardRecorder::inside(const AutogradNode& n) const {
+  return n.backward && n.sequence >= source_.first_sequence &&
+         n.sequence < source_.first_sequence + source_.forward->sequences;
+}
+
+/// Ends the range that runs now.
+void BackwardRecorder::pause() {
+  using Kind = BackwardTemplate::Step::Kind;
+  made_->ranges.emplace_back();
+  TemplateRange& range = made_->ranges.back();
+  const auto number = static_cast<std::uint32_t>(made_->ranges.size());
+  std::uint32_t from = 0;
+  const auto issue = [&](std::size_t to) {
+    made_->steps.push_back({Kind::kIssue, number, from, static_cast<std::uint32_t>(to), {}});
+    from = static_cast<std::uint32_t>(to);
+  };
+  const auto foreign = [&](const Instruction& in, std::size_t at) {
+    if (in.kind != InstructionKind::kFree) return false;
+    const auto drop = [&](Kind kind, std::size_t index) {
+      issue(at);
+      made_->steps.push_back({kind, static_cast<std::uint32_t>(index), 0, 0, {}});
+      return true;
+    };
+    for (std::size_t i = 0; i < gradient_buffers_.size(); ++i)
+      if (gradient_buffers_[i].value == in.id) return drop(Kind::kReleaseGradient, i);
+    for (std::size_t i = 0; i < source_.saved_buffers.size(); ++i)
+      if (source_.saved_buffers[i] == in.id) return drop(Kind::kReleaseSaved, i);
+    return false;
+  };
+  if (!cutter_.cut(range, foreign)) return give_up();
+  issue(range.instructions.size());
+}
+
+/// A gradient that goes to a node outside; nobody inside may hold it any more.
+bool BackwardRecorder::describe(const SymTensor& g, TemplateTensor& t) {
+  if (!g) return true;
+  const SymStorage& s = *g->storage;
+  if (g->refs != 1 || (g->base && (g->base->refs != 1 || g->base->storage != g->storage)) ||
+      s.refs != (g->base ? 2u : 1u) || !s.buffer.valid())
+    return false;
+  const auto given = std::find(gradient_buffers_.begin(), gradient_buffers_.end(), s.buffer);
+  if (given != gradient_buffers_.end()) {
+    t.storage = TemplateTensor::Storage::kGiven;
+    t.number = static_cast<std::uint32_t>(given - gradient_buffers_.begin());
+  } else {
+    const auto [range, number] = cutter_.find(s.buffer);
+    if (range == UINT16_MAX) return false;
+    t.storage = TemplateTensor::Storage::kOwn;
+    t.range = range;
+    t.number = number;
+    cutter_.escape(s.buffer);
+  }
+  t.dtype = g->dtype;
+  t.has_base = static_cast<bool>(g->base);
+  t.shape = g->shape;
+  t.stride = g->stride;
+  t.offset = g->offset;
+  return true;
+}
+
+void BackwardRecorder::before(AutogradNode& n) {
+  if (done_) return;
+  if (n.backward) {
+    if (inside(n)) {
+      if (left_-- == 0) give_up();
+    } else {
+      finish();
+    }
+    return;
+  }
+  const auto at = std::find(source_.targets.begin(), source_.targets.end(), &n);
+  if (at == source_.targets.end() || n.gradients_in != 1) return give_up();
+  pause();
+  if (done_) return;
+  BackwardTemplate::Step step;
+  step.kind = BackwardTemplate::Step::Kind::kLeaf;
+  step.index = static_cast<std::uint32_t>(at - source_.targets.begin());
+  const SymTensor* const gradient = slot(n, 0);
+  if (gradient == nullptr || !describe(*gradient, step.gradient) ||
+      step.gradient.storage == TemplateTensor::Storage::kGiven)
+    return give_up();
+  made_->steps.push_back(step);
+  ++leaves_;
+}
+
+void BackwardRecorder::after(const AutogradNode& n) {
+  if (!done_ && !n.backward) cutter_.begin();
+}
+
+void BackwardRecorder::before_edge(const AutogradNode& n, const AutogradNode& next, int input,
+                                   const SymTensor& g) {
+  if (!exits(n, next)) return;
+  pause();
+  if (done_) return;
+  BackwardTemplate::Step step;
+  step.kind = BackwardTemplate::Step::Kind::kExit;
+  for (; step.index < source_.targets.size(); ++step.index) {
+    if (source_.targets[step.index] == &next && source_.inputs[step.index] == input) break;
+  }
+  if (step.index == source_.targets.size() || !describe(g, step.gradient) ||
+      step.gradient.storage == TemplateTensor::Storage::kGiven)
+    return give_up();
+  made_->steps.push_back(step);
+}
+
+void BackwardRecorder::after_edge(const AutogradNode& n, const AutogradNode& next) {
+  if (exits(n, next)) cutter_.begin();
+}
+
+void BackwardRecorder::finish() {
+  if (done_) return;
+  pause();
+  if (done_) return;
+  const ForwardTemplate& t = *source_.forward;
+  std::uint32_t leaves = 0;
+  for (std::size_t i = 0; i < t.edges.size(); ++i) {
+    if (t.edges[i].leaf) ++leaves;
+    if (t.edges[i].leaf || made_->exits[i]) continue;
+    // The first edge to an input carries what all of them added up to.
+    const auto same = [&](const ForwardTemplate::Edge& e) {
+      return !e.leaf && e.tensor == t.edges[i].tensor;
+    };
+    if (std::find_if(t.edges.begin(), t.edges.end(), same) !=
+        t.edges.begin() + static_cast<std::ptrdiff_t>(i))
+      continue;
+    const SymTensor* const gradient = slot(*source_.targets[i], source_.inputs[i]);
+    if (gradient == nullptr || !describe(*gradient, made_->results[i])) return give_up();
+  }
+  done_ = true;
+  if (left_ != 0 || leaves != leaves_ || !cutter_.alive().empty()) return give_up();
+  source_.forward->backwards.push_back(std::move(made_));
+}
+
+}  // namespace foreshard

@@ -1,0 +1,159 @@
+#pragma once
+
+// Cuts what a block writes out of the program: ranges of instructions with their table entries.
+// Include in block_*.cc only.
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "schedules/planner/host/block_template.h"
+
+namespace foreshard {
+
+/// Sizes of a program's tables.
+struct ProgramPosition {
+  std::size_t instructions, buffers, launches, copies, host_work, marks, collectives;
+  std::uint32_t events;
+  explicit ProgramPosition(const RankProgram& p)
+      : instructions(p.instructions.size()),
+        buffers(p.buffers.size()),
+        launches(p.launches.size()),
+        copies(p.copies.size()),
+        host_work(p.host_work.size()),
+        marks(p.marks.size()),
+        collectives(p.collectives.size()),
+        events(p.events) {}
+};
+
+/// Ranges of one block as they are cut, and which of their buffers are claimed now.
+class RangeCutter {
+ public:
+  explicit RangeCutter(const RankProgram& program) : program_(program), begin_(program) {}
+
+  /// A range that was cut before and comes first: the forward, seen from its backward.
+  void adopt(std::uint32_t first_buffer, std::uint32_t buffers,
+             std::span<const std::uint32_t> alive);
+  void begin() { begin_ = ProgramPosition(program_); }
+  /// Cuts from begin() to here. `foreign(instruction, buffer)`: the instruction names a buffer that
+  /// no range claimed; `at` is its place in the range. False: the range cannot be copied.
+  template <typename Foreign>
+  bool cut(TemplateRange& out, Foreign&& foreign);
+  /// Where a buffer was claimed: {range, number}; range UINT16_MAX: in none.
+  std::pair<std::uint16_t, std::uint32_t> find(BufferId buffer) const;
+  /// The buffer has an owner outside from now on.
+  void escape(BufferId buffer) { set_alive(buffer.value, false); }
+  /// Claimed buffers without an owner outside, in order.
+  std::vector<std::uint32_t> alive() const;
+
+ private:
+  struct Claimed {
+    std::uint32_t first = 0;
+    std::vector<bool> alive;
+  };
+  void set_alive(std::uint32_t buffer, bool alive);
+
+  const RankProgram& program_;
+  ProgramPosition begin_;
+  std::vector<Claimed> claimed_;  ///< By range.
+};
+
+template <typename Foreign>
+bool RangeCutter::cut(TemplateRange& out, Foreign&& foreign) {
+  const RankProgram& p = program_;
+  const ProgramPosition end(p);
+  if (end.collectives != begin_.collectives || end.events != begin_.events) return false;
+  const auto part = [](const auto& table, std::size_t from, std::size_t to, auto& into) {
+    into.assign(table.begin() + static_cast<std::ptrdiff_t>(from),
+                table.begin() + static_cast<std::ptrdiff_t>(to));
+  };
+  part(p.buffers, begin_.buffers, end.buffers, out.buffers);
+  part(p.launches, begin_.launches, end.launches, out.launches);
+  part(p.copies, begin_.copies, end.copies, out.copies);
+  part(p.host_work, begin_.host_work, end.host_work, out.host_work);
+  part(p.marks, begin_.marks, end.marks, out.marks);
+  for (const Buffer& b : out.buffers)
+    if (b.unit.valid()) return false;
+  claimed_.push_back(
+      {static_cast<std::uint32_t>(begin_.buffers), std::vector<bool>(out.buffers.size(), false)});
+  for (std::size_t i = begin_.instructions; i < end.instructions; ++i) {
+    Instruction in = p.instructions[i];
+    switch (in.kind) {
+      case InstructionKind::kAlloc:
+      case InstructionKind::kFree:
+      case InstructionKind::kRecordStream: {
+        const auto [range, number] = find(BufferId(in.id));
+        if (range == UINT16_MAX) {
+          if (!foreign(in, out.instructions.size())) return false;
+          continue;
+        }
+        if (in.kind != InstructionKind::kRecordStream)
+          set_alive(in.id, in.kind == InstructionKind::kAlloc);
+        in.reserved = range;
+        in.id = number;
+        break;
+      }
+      case InstructionKind::kLaunch:
+        in.id -= static_cast<std::uint32_t>(begin_.launches);
+        break;
+      case InstructionKind::kCopy:
+        in.id -= static_cast<std::uint32_t>(begin_.copies);
+        break;
+      case InstructionKind::kHost:
+        in.id -= static_cast<std::uint32_t>(begin_.host_work);
+        break;
+      case InstructionKind::kMark:
+        in.id -= static_cast<std::uint32_t>(begin_.marks);
+        break;
+      case InstructionKind::kSyncStream:
+      case InstructionKind::kSyncDevice:
+        break;
+      default:
+        return false;
+    }
+    out.instructions.push_back(in);
+  }
+  return true;
+}
+
+/// Cuts the backward of one block while the engine runs it.
+class BackwardRecorder {
+ public:
+  BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& source, TemplateKey&& key,
+                   std::span<const SymTensor> gradients);
+
+  void before(AutogradNode& n);
+  void after(const AutogradNode& n);
+  void before_edge(const AutogradNode& n, const AutogradNode& next, int input, const SymTensor& g);
+  void after_edge(const AutogradNode& n, const AutogradNode& next);
+  /// Every node of the block has run.
+  void finish();
+  bool done() const { return done_; }
+
+ private:
+  void pause();
+  bool describe(const SymTensor& gradient, TemplateTensor& t);
+  const SymTensor* slot(const AutogradNode& n, std::uint16_t input) const;
+  bool inside(const AutogradNode& n) const;
+  /// An edge from node `n` of the block to one outside that runs on another stream: the engine's
+  /// events between the two are written anew for each copy.
+  bool exits(const AutogradNode& n, const AutogradNode& next) const {
+    return !done_ && inside(n) && next.backward && !inside(next) &&
+           next.stream != made_->key.stream;
+  }
+  void give_up() {
+    usable_ = false;
+    done_ = true;
+  }
+
+  HostImpl& impl_;
+  BlockTemplates::Instance& source_;
+  std::unique_ptr<BackwardTemplate> made_;
+  RangeCutter cutter_;
+  std::vector<BufferId> gradient_buffers_;
+  std::uint32_t left_ = 0;    ///< Nodes of the block that have not run.
+  std::uint32_t leaves_ = 0;  ///< Leaves that have run.
+  bool usable_ = true, done_ = false;
+};
+
+}  // namespace foreshard
