@@ -214,6 +214,9 @@ def test_calls_for_pytorch(folder):
         code = run("tune", model, *job, "--framework", "fsdp1", "--export", "torch").stdout
         check("FSDP(model, " in code and "fully_shard(" not in code, f"FSDP1: {code}")
         compile("if True:\n" + code, "exported", "exec")
+    code = run("tune", "gpt2", *job, "--all-groupings", "--export", "torch").stdout
+    compile("if True:\n" + code, "exported", "exec")
+    check(code.count("transformer.h") >= 1 and "fully_shard(model, " in code, f"groupings: {code}")
     for framework in ("ddp", "zero1", "zero2", "zero3", "sharded-optimizer"):
         done = run("tune", "gpt2", *job, "--framework", framework, "--export", "torch", code=2)
         check(framework in done.stderr and "fsdp2" in done.stderr and done.stdout == "", f"{framework}: {done.stderr}")
