@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/parse.h"
 #include "core/error.h"
+#include "core/keep_memory.h"
 
 namespace foreshard::cli {
 namespace {
@@ -61,4 +62,7 @@ int guarded(std::vector<std::string> words) {
 }  // namespace
 }  // namespace foreshard::cli
 
-int main(int argc, char** argv) { return foreshard::cli::guarded({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  foreshard::keep_freed_memory();
+  return foreshard::cli::guarded({argv + 1, argv + argc});
+}
