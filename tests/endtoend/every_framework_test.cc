@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "exec/run.h"
-#include "hwprofiles/catalogue.h"
+#include "hwprofiles/profile.h"
 #include "report/compare.h"
 #include "report/trace_document.h"
 #include "schedules/planner/framework_table.h"
