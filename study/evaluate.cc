@@ -1,6 +1,7 @@
 #include "study/evaluate.h"
 
-#include "schedules/planner/framework_table.h"
+#include <algorithm>
+
 #include "sim/hardware_cost.h"
 #include "sim/simulator.h"
 
@@ -13,21 +14,6 @@ double utilisation(double flops, Time step, const Job& job) {
   const double seconds = to_seconds(step) * static_cast<double>(job.gpus);
   if (!peak.known() || peak.value <= 0 || seconds <= 0) return 0;
   return flops / seconds / peak.value;
-}
-
-/// What DeepSpeed asks before it flattens the parameters (stage_1_and_2.py): is as much memory free
-/// as the flat buffer takes? The whole model, context and communicator are on the device then.
-bool flattens_on_host(const Job& job, const DeviceMemory& device) {
-  const ParallelConfig& c = job.config;
-  const DType dtype = c.precision.param.value_or(c.model_dtype);
-  std::int64_t resident = 0, flat = 0;
-  for (const ParameterDef& p : job.model->parameters) {
-    const std::int64_t bytes = p.numel() * size_of(dtype);
-    resident += bytes;
-    if (p.trainable) flat += bytes;
-  }
-  const Bytes free = device.capacity - device.context - device.communicator - Bytes(resident);
-  return free < Bytes(flat);
 }
 
 }  // namespace
@@ -57,17 +43,12 @@ Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   plan_options.executable = false;
   plan_options.steps = steady_steps(job.config);
   Evaluation out;
-  ParallelConfig config = job.config;
-  if (row_of(config.framework).flattens_model) {
-    const Cluster cluster = make_cluster(job.hardware, static_cast<int>(config.world()));
-    DeviceMemory device = make_cost_model(cluster, job.cost_parameters())->memory();
-    device.capacity = options.device_memory.value_or(device.capacity);
-    config.zero.flatten_on_host = flattens_on_host(job, device);
-  }
-  out.schedule = plan(*job.model, config, plan_options);
+  out.schedule = plan(*job.model, job.config, plan_options);
   const Cluster cluster = make_cluster(job.hardware, static_cast<int>(out.schedule.world));
   SimulationOptions with = options;
   with.allocator = job.allocator;
+  if (with.steps == 0 && with.memory != MemoryDetail::kNone)
+    with.steps = std::max(kSettledSteps, static_cast<std::int32_t>(plan_options.steps));
   out.result = simulate(out.schedule, cluster, with, job.cost_parameters());
   return out;
 }

@@ -88,6 +88,7 @@ struct WrapPolicy {
   std::vector<std::string> modules;         ///< kModules: names, or class names.
   bool root_split =
       true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
+
 };
 
 /// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.
@@ -214,9 +215,6 @@ struct ZeroOptions {
       0;                                  ///< Modules this fine are fetched as a whole (Z3-P-3).
   std::vector<std::string> leaf_classes;  ///< set_z3_leaf_modules: fetched as a whole (Z3-P-3).
   bool pin_memory = false;  ///< Page-locked memory of offloaded states (offload_*.pin_memory).
-  /// The device has too little free memory for the flat buffer beside the parameters: stages 1 and
-  /// 2 flatten in host memory (DeepSpeed stage_1_and_2.py).
-  bool flatten_on_host = false;
   bool partitioned_construction =
       false;  ///< The model is built under deepspeed.zero.Init: never whole on a device.
   /// offload_optimizer.ratio of stage 3: the last sub-groups, this part of them, are stepped on the

@@ -40,7 +40,6 @@ constexpr FrameworkRow zero_row(FrameworkKind kind, std::string_view name, std::
                    .module_hooks = stage3,
                    .checkpoint_outside = stage3,
                    .deepspeed = true,
-                   .flattens_model = !stage3,
                    .calibrated = kind == FrameworkKind::kZero1,
                    // Stage 3 records its trace, then compares it over the ranks; the engine's timer
                    // waits for the device from the third step on.

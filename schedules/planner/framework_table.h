@@ -63,8 +63,7 @@ struct FrameworkRow {
   /// DeepSpeed's engine: it divides the loss by the micro-batches and takes its CPU Adam for
   /// offloaded states.
   bool deepspeed = false;
-  bool flattens_model = false;  ///< Trainable parameters become views of one buffer per group.
-  bool calibrated = true;       ///< Among the measured runs that step times are calibrated against.
+  bool calibrated = true;  ///< Among the measured runs that step times are calibrated against.
   /// Steps until the last one written repeats: optimizer states are made in the first.
   std::int64_t (*steady_steps)(const ParallelConfig&) = nullptr;
   std::unique_ptr<Framework> (*make)(const ParallelConfig&) = nullptr;

@@ -65,21 +65,5 @@ TEST(EveryFramework, SimulationAndExecutionAgreeOnEveryRank) {
   }
 }
 
-/// Where the flat buffer is made changes no value.
-TEST(EveryFramework, FlatteningInHostMemoryTrainsAlike) {
-  for (const FrameworkKind kind : {FrameworkKind::kZero1, FrameworkKind::kZero2}) {
-    for (const OffloadKind offload : {OffloadKind::kNone, OffloadKind::kOptimizer}) {
-      Job job = toy_job(row_of(kind));
-      job.config.offload = offload;
-      const Trace device = trained(*job.model, job.config);
-      job.config.zero.flatten_on_host = true;
-      const Trace host = trained(*job.model, job.config);
-      EXPECT_FALSE(host.losses.empty());
-      EXPECT_EQ(host.losses, device.losses);
-      EXPECT_EQ(host.gradient_norms, device.gradient_norms);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace foreshard

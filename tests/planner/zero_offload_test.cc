@@ -98,22 +98,6 @@ TEST(ZeroOffload, MastersAreWidenedInHostMemory) {
             2 * part + 2 * part);
 }
 
-/// stage_1_and_2.py: with too little free memory all parameters go down and return as one buffer;
-/// the device never holds both.
-TEST(ZeroOffload, FlatteningInHostMemoryHoldsTheModelOnce) {
-  const Model m = tiny();
-  const std::int64_t whole = 2 * m.parameter_count().value, part = whole / 4;
-  ParallelConfig c = job(FrameworkKind::kZero2, OffloadKind::kOptimizer);
-  const Construction beside = construction(planned(m, c));
-  c.zero.flatten_on_host = true;
-  const Construction apart = construction(planned(m, c));
-  EXPECT_GE(beside.peak, 2 * whole);
-  EXPECT_LT(apart.peak, whole + 2 * part);
-  EXPECT_EQ(apart.end, beside.end);
-  EXPECT_EQ(apart.down, beside.down + whole);
-  EXPECT_EQ(apart.up, beside.up + whole);
-}
-
 /// All sizes divide by four ranks, so a partition is N / 4 without padding.
 TEST(ZeroOffload, StageTwoSendsWideGradientsDownAndHalvesUp) {
   const Model m = tiny();

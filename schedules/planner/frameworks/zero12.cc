@@ -134,34 +134,11 @@ void Zero12::flatten_on_device(Host& host, FlatGroup& g) {
   }
 }
 
-/// Too little free memory for that: all parameters go to host memory first and return as one
-/// buffer.
-void Zero12::flatten_on_host(Host& host, FlatGroup& g) {
-  TensorList parts;
-  for (const ParameterId id : g.order) {
-    const SymTensor& parameter = host.parameter(id);
-    parts.push_back(host_tensor(host, parameter->numel, dtype_, BufferCategory::kParameter, false));
-    copy_across(host, parameter, parts.back(), true);
-    host.free_storage(parameter);
-  }
-  const SymTensor flat =
-      host_tensor(host, g.partition * world_, dtype_, BufferCategory::kParameter, false);
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    host.launch(OpKind::kCopy, {parts[i]}, {flat_view(host, flat, g.first[i], parts[i]->numel)});
-  if (flat->numel > g.numel)
-    host.launch(OpKind::kFill, {}, {flat_view(host, flat, g.numel, flat->numel - g.numel)}, {0.0});
-  parts.clear();
-  g.flat = to_device(host, flat, BufferCategory::kParameter, true);
-}
-
 /// The parameters become views of one flat buffer; the fp32 copy of this rank's partition is what
 /// the optimizer sees.
 void Zero12::make_flat(Host& host, FlatGroup& g) {
   RankProgram& program = host.program().program();
-  if (options_.flatten_on_host)
-    flatten_on_host(host, g);
-  else
-    flatten_on_device(host, g);
+  flatten_on_device(host, g);
   for (std::size_t i = 0; i < g.order.size(); ++i) {
     const ParameterId id = g.order[i];
     SymTensor view = host.view_as(g.flat, host.parameter(id)->shape, g.first[i]);

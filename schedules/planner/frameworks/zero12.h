@@ -70,7 +70,6 @@ class Zero12 final : public Zero {
   std::vector<std::uint64_t> rank_classes(const Model& model) const;
   void make_flat(Host& host, FlatGroup& group);
   void flatten_on_device(Host& host, FlatGroup& group);
-  void flatten_on_host(Host& host, FlatGroup& group);
   Overlap overlap_of(ParameterId id) const;
   /// Gradients in fp32 while those of the model are narrower: in the own partition (stage 2), or of
   /// the whole model (stage 1).
