@@ -73,6 +73,40 @@ std::int64_t cpu_kernels(const RankProgram& p, OpKind op) {
                        [&](const Launch& l) { return l.op == op && p.streams[l.stream].on_host; });
 }
 
+/// Device memory while the model and its states are made, and what goes to host memory then.
+struct Construction {
+  std::int64_t peak = 0, end = 0, down = 0, up = 0;
+};
+
+Construction construction(const RankProgram& p) {
+  Construction c;
+  for (std::uint32_t i = p.init.begin; i < p.init.end; ++i) {
+    const Instruction& n = p.instructions[i];
+    if (n.kind == InstructionKind::kCopy) {
+      const Copy& copy = p.copies[n.id];
+      (copy.direction == CopyDirection::kHostToDevice ? c.up : c.down) += copy.bytes.value;
+    }
+    if (n.kind != InstructionKind::kAlloc && n.kind != InstructionKind::kFree) continue;
+    const Buffer& b = p.buffers[n.id];
+    if (b.space != MemorySpace::kDevice) continue;
+    c.end += (n.kind == InstructionKind::kAlloc ? 1 : -1) * b.bytes.value;
+    c.peak = std::max(c.peak, c.end);
+  }
+  return c;
+}
+
+/// clone().to("cpu", fp32) is a blocking copy: 16 bits cross and the CPU converts
+/// (ATen/native/cuda/Copy.cu), in stages 1 and 2 of the partition's clone, in stage 3 of the parts.
+TEST(ZeroOffload, MastersAreWidenedInHostMemory) {
+  const Model m = tiny();
+  const std::int64_t part = m.parameter_count().value / 4;
+  for (const FrameworkKind kind : {FrameworkKind::kZero1, FrameworkKind::kZero2})
+    EXPECT_EQ(construction(planned(m, job(kind, OffloadKind::kOptimizer))).down, 2 * part);
+  // Stage 3 also moves its parts through host memory (defragment).
+  EXPECT_EQ(construction(planned(m, job(FrameworkKind::kZero3, OffloadKind::kOptimizer))).down,
+            2 * part + 2 * part);
+}
+
 /// All sizes divide by four ranks, so a partition is N / 4 without padding.
 TEST(ZeroOffload, StageTwoSendsWideGradientsDownAndHalvesUp) {
   const Model m = tiny();

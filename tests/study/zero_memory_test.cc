@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "study/evaluate.h"
 #include "tests/catalogue_job.h"
@@ -35,6 +37,27 @@ TEST(ZeroMemory, WholeModelStaysReservedAfterInitialize) {
   // Under zero.Init one parameter at a time is whole.
   job.config.zero.partitioned_construction = true;
   EXPECT_LT(after_initialize(job).device_peak.value, m.device_peak.value / 3);
+}
+
+/// A rank keeps the whole gradients of the parameters that touch its partition (Z2-G-4), so ranks
+/// need unlike memory. Each rank planned by itself: the answer is the largest of them.
+TEST(ZeroMemory, TheAnswerIsOfTheRankThatNeedsMost) {
+  Job job = catalogue_job("gpt2", "dgx-h100", 8, FrameworkKind::kZero2);
+  job.config.sequence = 512;
+  PlanOptions options;
+  options.executable = false;
+  options.steps = steady_steps(job.config);
+  std::vector<std::int64_t> peaks;
+  for (std::int64_t r = 0; r < 8; ++r) {
+    options.ranks = {r};
+    peaks.push_back(simulate_on(plan(*job.model, job.config, options), job.hardware)
+                        .memory.allocated_peak.value);
+  }
+  const auto most = std::max_element(peaks.begin(), peaks.end());
+  EXPECT_GT(*most, peaks[0]);
+  const MemoryResult m = evaluate(job).result.memory;
+  EXPECT_EQ(m.allocated_peak.value, *most);
+  EXPECT_EQ(m.rank, most - peaks.begin());
 }
 
 /// DeepSpeed#4093: GPT-J-6B under ZeRO-3, about 13 GB on each GPU with 2 GPUs and with 4, where
