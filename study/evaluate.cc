@@ -1,5 +1,7 @@
 #include "study/evaluate.h"
 
+#include <algorithm>
+
 #include "sim/hardware_cost.h"
 #include "sim/simulator.h"
 
@@ -45,6 +47,8 @@ Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   const Cluster cluster = make_cluster(job.hardware, static_cast<int>(out.schedule.world));
   SimulationOptions with = options;
   with.allocator = job.allocator;
+  if (with.steps == 0 && with.memory != MemoryDetail::kNone)
+    with.steps = std::max(kSettledSteps, static_cast<std::int32_t>(plan_options.steps));
   out.result = simulate(out.schedule, cluster, with, job.cost_parameters());
   return out;
 }
