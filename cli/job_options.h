@@ -26,13 +26,6 @@ std::optional<DType> read_dtype(Arguments& arguments, const std::string& option)
 /// Reads --wrap and --root-split; what is wrong is reported.
 void read_wrap(Arguments& arguments, FrameworkKind framework, WrapPolicy& wrap);
 
-inline constexpr EnumName<AttentionKernel> kAttentionKernelNames[] = {
-    {AttentionKernel::kFlash2, "flash2"},
-    {AttentionKernel::kFlash1, "flash1"},
-    {AttentionKernel::kFlash3, "flash3"},
-    {AttentionKernel::kCudnn, "cudnn"}};
-static_assert(names_each(kAttentionKernelNames));
-
 /// Which parts of a job a command needs.
 struct JobNeeds {
   bool hardware = true;  ///< --on is read and required; else it is left to the caller.

@@ -92,6 +92,8 @@ Json row_json(const SizeRow& r) {
   out["fits"] = r.fits;
   out["step_time_s"] = to_seconds(r.step);
   out["tokens_per_s_per_gpu"] = r.tokens_per_s_per_gpu;
+  out["samples_per_s_per_gpu"] = r.samples_per_s_per_gpu;
+  out["allocator_retries_total"] = r.retries;
   out["tokens_per_s"] = r.tokens_per_s_per_gpu * static_cast<double>(r.gpus);
   out["mfu"] = r.mfu;
   out["device_peak_bytes"] = r.memory.value;
@@ -125,10 +127,12 @@ std::string name_of_row(const SizeRow& r) {
 }
 
 std::string text_of(const SizeQuestion& q, const SizeResult& r) {
-  std::string out = fmt::format("{} · {} · {} tokens of sequence\n\n", q.job.model->name,
-                                describe_precision(q.job.config), q.job.config.sequence);
+  const bool tokens = q.job.has_tokens();
+  std::string out = fmt::format(
+      "{} · {}{}\n\n", q.job.model->name, describe_precision(q.job.config),
+      tokens ? fmt::format(" · {} tokens of sequence", q.job.config.sequence) : "");
   out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10} {:>6} {:>8}", "hardware", "GPUs", "batch",
-                     "step", "tok/s/GPU", "MFU", "GiB");
+                     "step", tokens ? "tok/s/GPU" : "samples/s", "MFU", "GiB");
   if (q.tokens > 0) out += fmt::format(" {:>8} {:>10} {:>12}", "days", "GPU-hours", "price");
   out += "  limited by\n";
   for (const SizeRow& row : r.rows) {
@@ -138,13 +142,17 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
       continue;
     }
     out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10.0f} {:>4.0f} % {:>8.1f}", row.hardware,
-                       row.gpus, row.micro_batch, format_time(row.step), row.tokens_per_s_per_gpu,
+                       row.gpus, row.micro_batch, format_time(row.step),
+                       tokens ? row.tokens_per_s_per_gpu : row.samples_per_s_per_gpu,
                        100 * row.mfu, static_cast<double>(row.memory.value) / (1 << 30));
     if (q.tokens > 0)
       out += fmt::format(" {:>8.1f} {:>10} {:>12}", row.days,
                          with_thousands(std::llround(row.gpu_hours)),
                          row.price ? "$" + with_thousands(std::llround(*row.price)) : "-");
-    out += fmt::format("  {}{}\n", row.limited_by,
+    out += fmt::format("  {}{}{}\n", row.limited_by,
+                       row.retries > 0
+                           ? fmt::format("  (borderline: {} allocator retries)", row.retries)
+                           : "",
                        q.deadline_days && !row.meets_deadline ? "  (too slow)" : "");
   }
   out += "\n";
@@ -171,6 +179,9 @@ int run_size(Arguments& a) {
   q.deadline_days = days_of(a);
   if (q.deadline_days && q.tokens <= 0)
     a.report("tokens", "is missing", "a deadline needs a token budget, e.g. --tokens 1T");
+  if (q.tokens > 0 && q.job.model && !q.job.has_tokens())
+    a.report("tokens", fmt::format("{} takes no tokens", q.job.model->name),
+             "leave it out: rows say samples per second");
   q.prices = prices_of(a);
   if (!a.has("on")) a.report("on", "is missing", "which machines? e.g. --on dgx-h100,dgx-h200");
   for (const std::string& name : a.list("on")) {

@@ -32,6 +32,7 @@ Json choice_json(const WrapChoice& c) {
   out["hidden_communication"] = c.hidden_share();
   out["tokens_per_s_per_gpu"] = c.tokens_per_s_per_gpu;
   out["fits"] = c.fits;
+  out["allocator_retries_total"] = c.retries;
   out["pareto"] = c.pareto;
   out["chosen"] = c.chosen;
   out["verdict"] = c.verdict;

@@ -68,16 +68,27 @@ SizeRow row_of(const Job& job, const Evaluation& e) {
   row.gpus = job.gpus;
   row.micro_batch = job.config.micro_batch;
   row.fits = e.result.memory.fits;
+  row.retries = is_borderline(e.result.memory) ? e.result.memory.retries_total : 0;
   row.step = e.result.step_time;
   row.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
+  row.samples_per_s_per_gpu = e.samples_per_second_per_gpu(job);
   row.mfu = e.model_flops_utilisation(job);
   row.memory = e.result.memory.device_peak;
   row.capacity = e.result.memory.capacity;
   if (!e.result.critical_path.empty()) row.limited_by = e.result.critical_path[0].resource;
   if (!row.fits)
     row.note =
-        fmt::format("needs {} of {}", format_memory(row.memory), format_memory(row.capacity));
+        fmt::format("has {}, peak without a limit {}", format_memory(row.capacity),
+                    format_memory(row.memory));
   return row;
+}
+
+/// Rows that fit, those without allocator retries first, then by throughput.
+bool is_better(const SizeRow& a, const SizeRow& b) {
+  if (a.fits != b.fits) return a.fits;
+  if (!a.fits) return false;
+  if ((a.retries == 0) != (b.retries == 0)) return a.retries == 0;
+  return a.samples_per_s_per_gpu > b.samples_per_s_per_gpu;
 }
 
 /// The best of all micro-batches; grows them until one does not fit.
@@ -96,9 +107,7 @@ SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t g
       row.micro_batch = b;
       row.note = e.issues()[0].text();
     }
-    if (!best ||
-        (row.fits && (!best->fits || row.tokens_per_s_per_gpu > best->tokens_per_s_per_gpu)))
-      best = row;
+    if (!best || is_better(row, *best)) best = row;
     if (!row.fits) break;
   }
   return *best;
@@ -134,8 +143,8 @@ SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& prog
   for (std::size_t i = 0; i < out.rows.size(); ++i) {
     if (!out.rows[i].fits) continue;
     better(out.fastest, i, [](const SizeRow& a, const SizeRow& b) {
-      return a.tokens_per_s_per_gpu * static_cast<double>(a.gpus) >
-             b.tokens_per_s_per_gpu * static_cast<double>(b.gpus);
+      return a.samples_per_s_per_gpu * static_cast<double>(a.gpus) >
+             b.samples_per_s_per_gpu * static_cast<double>(b.gpus);
     });
     if (q.tokens > 0 && !out.rows[i].meets_deadline) continue;
     better(out.smallest, i, [](const SizeRow& a, const SizeRow& b) { return a.gpus < b.gpus; });

@@ -29,7 +29,9 @@ struct SizeRow {
   std::int64_t gpus = 1, micro_batch = 1;
   bool fits = false;
   Time step;
-  double tokens_per_s_per_gpu = 0, mfu = 0;
+  double tokens_per_s_per_gpu = 0;  ///< 0 for a model without tokens.
+  double samples_per_s_per_gpu = 0, mfu = 0;
+  std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
   Bytes memory, capacity;
   double days = 0, gpu_hours = 0;
   std::optional<double> price;

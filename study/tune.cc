@@ -67,6 +67,7 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   choice.memory = r.memory.device_peak;
   choice.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
   choice.fits = r.memory.fits;
+  choice.retries = is_borderline(r.memory) ? r.memory.retries_total : 0;
   return choice;
 }
 
@@ -89,21 +90,24 @@ void check(const Job& job) {
 
 void mark_pareto(std::vector<WrapChoice>& choices) {
   for (WrapChoice& a : choices) {
-    a.pareto = a.fits && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
+    a.pareto = a.fits_well() && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
                  const bool no_worse = b.step <= a.step && b.memory <= a.memory;
                  const bool better = b.step < a.step || b.memory < a.memory;
-                 return b.fits && no_worse && better;
+                 return b.fits_well() && no_worse && better;
                });
   }
 }
 
-/// Smallest memory among those that are close to the fastest.
+/// Smallest memory among those that are close to the fastest. Choices that need allocator retries
+/// count only where all that fit do.
 std::size_t choose(const std::vector<WrapChoice>& choices) {
+  const bool any_well = std::any_of(choices.begin(), choices.end(),
+                                    [](const WrapChoice& c) { return c.fits_well(); });
   std::size_t best = choices.size();
   Time fastest;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const WrapChoice& c = choices[i];
-    if (!c.fits) continue;
+    if (!c.fits || (any_well && !c.fits_well())) continue;
     if (best == choices.size()) {
       best = i;
       fastest = c.step;
@@ -133,9 +137,12 @@ std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate)
   const Time exposed = c.exposed_communication - best.exposed_communication,
              host = c.exposed_host - best.exposed_host;
   const Time slower = c.step - best.step;
-  if (host > exposed && host.value * 3 > slower.value)
-    return fmt::format("host: {} more collectives to issue, {} waiting for the host",
-                       c.collectives - best.collectives, format_time(host));
+  if (host > exposed && host.value * 3 > slower.value) {
+    const std::int64_t more = c.collectives - best.collectives;
+    return fmt::format("host: {}waits {} longer for it",
+                       more > 0 ? fmt::format("{} more collectives to issue, ", more) : "",
+                       format_time(host));
+  }
   if (exposed.value * 3 < slower.value)
     return fmt::format("slower by {} outside communication", format_time(slower));
   const auto latency = [rate](const WrapChoice& x) {
@@ -159,9 +166,14 @@ void explain(TuneResult& r) {
       std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& c) { return c.fits; });
   for (WrapChoice& c : r.choices) {
     if (!c.fits) {
-      c.verdict = fmt::format("memory: does not fit, {:.1f} GiB too much",
+      c.verdict = fmt::format("memory: does not fit ({:.1f} GiB over without a limit)",
                               static_cast<double>((c.memory - r.capacity).value) / (1 << 30));
       if (c.memory <= r.capacity) c.verdict = "memory: does not fit (fragmentation)";
+      continue;
+    }
+    if (c.retries > 0) {
+      c.verdict = fmt::format("memory: borderline, {} allocator retries{}", c.retries,
+                              c.chosen ? "; nothing here fits better" : "");
       continue;
     }
     if (c.chosen)
