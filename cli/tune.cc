@@ -47,6 +47,7 @@ Json json_of(const Job& job, const TuneResult& r) {
   out["device_capacity_bytes"] = r.capacity.value;
   out["choices"] = Json::array();
   for (const WrapChoice& c : r.choices) out["choices"].push_back(choice_json(c));
+  out["reason"] = r.reason;
   out["chosen"] = r.chosen < r.choices.size() ? Json(r.choices[r.chosen].options) : Json(nullptr);
   return out;
 }
@@ -75,10 +76,7 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
                      "--micro-batch.\n",
                      gib(r.capacity));
   const WrapChoice& c = r.choices[r.chosen];
-  const auto fastest =
-      std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& x) { return x.fits; });
-  out += fmt::format("\n  Choose {}: {:.1f} % from the fastest, {} GiB below it.\n", c.options,
-                     100 * (c.step / fastest->step - 1), gib(fastest->memory - c.memory));
+  out += fmt::format("\n  Choose {}: {}.\n", c.options, r.reason);
   return out + "  Calls for PyTorch: --export torch\n";
 }
 
