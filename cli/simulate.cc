@@ -4,6 +4,7 @@
 #include "cli/answer_of.h"
 #include "cli/commands.h"
 #include "cli/job_options.h"
+#include "cli/largest.h"
 #include "cli/output.h"
 #include "cli/wrap_points.h"
 #include "core/json.h"
@@ -52,6 +53,7 @@ int simulate(Arguments& a) {
   SimulationOptions options;
   options.steps = static_cast<std::int32_t>(steps);
   if (device_bytes > 0) options.device_memory = Bytes(static_cast<std::int64_t>(device_bytes));
+  if (a.has("largest")) return answer_largest(job, a, options);
   if (a.has("trace") || a.has("html")) options.detail = Detail::kTrace;
   const Evaluation e = evaluate(job, options);
   std::vector<Suggestion> suggestions;
@@ -103,6 +105,11 @@ CommandSpec simulate_command() {
          "",
          "Why the peak is what it is: the instant, the live set, what would lower it",
          {},
+         false},
+        {"largest",
+         "OPTION",
+         "The largest micro-batch or sequence that fits, in place of the answer",
+         {"micro-batch", "seq"},
          false},
         {"suggest",
          "yes|no",

@@ -4,6 +4,7 @@
 #include "cli/job_options.h"
 #include "cli/output.h"
 #include "cli/torch_code.h"
+#include "cli/tune_frameworks.h"
 #include "cli/tune_groupings.h"
 #include "cli/wrap_points.h"
 #include "core/format.h"
@@ -81,6 +82,7 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
 }
 
 int tune(Arguments& a) {
+  if (a.has("frameworks")) return tune_frameworks(a);
   const Job job = read_job(a);
   a.check();
   if (a.flag("all-groupings")) return tune_groupings(job, a);
@@ -123,7 +125,9 @@ CommandSpec tune_command() {
                 {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch",
                  "the calls of the chosen one"},
                 {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings",
-                 "units of any sizes, proven optimal in a model of overlap"}};
+                 "units of any sizes, proven optimal in a model of overlap"},
+                {"foreshard tune llama3-8b --gpus 8 --on dgx-h100 --frameworks all",
+                 "FSDP2, FSDP1, ZeRO and DDP in one table"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back({"Answer",
@@ -132,6 +136,11 @@ CommandSpec tune_command() {
                        {"all-groupings",
                         "",
                         "Every contiguous grouping of the blocks, searched exactly",
+                        {},
+                        false},
+                       {"frameworks",
+                        "all|NAME,...",
+                        "In place of wrappings: one table of this job under each framework",
                         {},
                         false},
                        {"export", "FORM", "The chosen wrapping as code", {"torch"}, false}}});
