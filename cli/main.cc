@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "cli/parse.h"
 #include "core/error.h"
 #include "core/keep_memory.h"
@@ -28,7 +29,9 @@ int run(std::vector<std::string> words) {
   for (const std::string& w : words)
     if (w == "--help" || w == "-h") return std::fputs(help_of(command).c_str(), stdout), kOk;
   Arguments arguments = parse_arguments(command, words);
-  return command.run(arguments);
+  const int code = command.run(arguments);
+  for (const std::string& note : arguments.notes()) warn(note);
+  return code;
 }
 
 void print_issues(const InputError& e) {

@@ -157,7 +157,7 @@ class ExplanationText {
   void changes() {
     out_ += "  " +
             paint(fmt::format("{:<30}{:>10}{:>10}{:>11}{:>9}  {}", "what lowers it", "device",
-                              "gain GiB", "step", "tok/s", "peak then at"),
+                              "gain GiB", "step", "speed", "peak then at"),
                   "2") +
             "\n";
     std::string useless;

@@ -203,7 +203,6 @@ std::string describe_place(const Place& p) {
 MemoryStudy study_memory(const Job& job, const Evaluation& base, const SimulationOptions& options) {
   MemoryStudy study;
   study.phases = phases_of(job, base, options);
-  const double speed_before = base.tokens_per_second_per_gpu();
   for (const Change& c : ChangeList(job).take()) {
     Job changed = job;
     SimulationOptions with = options;
@@ -212,8 +211,7 @@ MemoryStudy study_memory(const Job& job, const Evaluation& base, const Simulatio
     try {
       const Evaluation e = evaluate(changed, with);
       const MemoryResult& m = e.result.memory;
-      const double speed = speed_before > 0 ? e.tokens_per_second_per_gpu() / speed_before
-                                            : base.result.step_time / e.result.step_time;
+      const double speed = speedup(job, base, changed, e);
       study.changes.push_back({c.change.options, c.kind, m.allocated_peak, m.reserved_peak,
                                m.device_peak, m.device_peak - base.result.memory.device_peak,
                                e.result.step_time, speed, m.fits, describe_place(m.peak_at)});
