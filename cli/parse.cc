@@ -25,7 +25,7 @@ bool is_quoted(const std::string& word) {
 
 /// Options that do not exist and options without their value: CLI11 would stop at the first.
 void check_words(const CommandSpec& command, const std::vector<std::string>& words) {
-  std::vector<std::string> known{"help"};
+  std::vector<std::string> known{"help", "help-all"};
   for (const OptionSpec& o : all_options(command)) known.push_back(o.name);
   std::vector<Issue> issues;
   for (const std::string& w : words) {

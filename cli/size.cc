@@ -164,7 +164,7 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
     out += fmt::format("  cheapest: {}, ${}\n", name_of_row(r.rows[*r.cheapest]),
                        with_thousands(std::llround(*r.rows[*r.cheapest].price)));
   if (r.fastest) out += fmt::format("  fastest: {}\n", name_of_row(r.rows[*r.fastest]));
-  if (!r.fastest) out += "  nothing fits: more GPUs, --checkpoint full or --offload\n";
+  if (!r.fastest) out += "  nothing fits without allocator retries: more GPUs, --checkpoint full or --offload\n";
   return out +
          "  not modelled: loss of time to failures, restarts, evaluation and checkpoint saving\n";
 }

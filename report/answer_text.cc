@@ -39,7 +39,7 @@ class AnswerText {
     memory_lines();
     try_lines();
     for (const std::string& r : a_.remarks) wrapped("note   ", r);
-    if (!a_.outside.empty()) wrapped("outside what was calibrated: ", joined(a_.outside, "; "));
+    if (!a_.outside.empty()) wrapped("outside what was calibrated (the range may be too narrow): ", joined(a_.outside, "; "));
     if (!a_.not_modelled.empty()) wrapped("not modelled: ", joined(a_.not_modelled, "; "));
   }
 
@@ -330,6 +330,9 @@ class AnswerText {
   void owner_table() {
     if (a_.memory.owners.empty()) return;
     out_ += "\n  " + paint("live at the memory peak (" + a_.memory.peak_at + ")", "2") + "\n";
+    wrapped("  ",
+            "memory has no range: it follows the allocations of recorded runs; docs/validation.md "
+            "says how far published peaks are from it");
     for (std::size_t i = 0; i < std::min<std::size_t>(20, a_.memory.owners.size()); ++i) {
       const AnswerOwner& o = a_.memory.owners[i];
       out_ += fmt::format("  {:<28}{:<32}{:>12}\n", o.category, o.unit, format_memory(o.bytes));

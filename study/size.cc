@@ -141,7 +141,7 @@ SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& prog
     if (!best || less(out.rows[i], out.rows[*best])) best = i;
   };
   for (std::size_t i = 0; i < out.rows.size(); ++i) {
-    if (!out.rows[i].fits) continue;
+    if (!out.rows[i].fits || out.rows[i].retries > 0) continue;
     better(out.fastest, i, [](const SizeRow& a, const SizeRow& b) {
       return a.samples_per_s_per_gpu * static_cast<double>(a.gpus) >
              b.samples_per_s_per_gpu * static_cast<double>(b.gpus);
