@@ -43,22 +43,23 @@ bool means_something(const std::string& option, FrameworkKind framework) {
 Values usual(const Job& job) {
   const ParallelConfig& c = job.config;
   const FrameworkRow& framework = row_of(c.framework);
-  Values out{{"gpus", std::to_string(job.gpus)},
-             {"framework", std::string(framework.name)},
-             {"micro-batch", std::to_string(c.micro_batch)},
-             {"accumulate", std::to_string(c.accumulate)},
-             {"checkpoint", checkpoint_text(c)},
-             {"optimizer", std::string(name_in(kOptimizerNames, c.optimizer))},
-             {"clip", yes_no(c.clip)},
-             {"compile", yes_no(c.compile)},
-             {"float8", std::string(name_in(kFloat8Names, c.float8))},
-             {"attention", std::string(name_in(kAttentionNames, c.attention))},
-             {"attention-kernel", std::string(name_in(kAttentionKernelNames, job.attention_kernel))},
-             {"loss", std::string(name_in(kLossNames, c.loss))},
-             {"offload", std::string(name_in(kOffloadNames, c.offload))},
-             {"shard", std::to_string(c.shard)},
-             {"replicate", std::to_string(c.replicate)},
-             {"root-split", yes_no(c.wrap.root_split)}};
+  Values out{
+      {"gpus", std::to_string(job.gpus)},
+      {"framework", std::string(framework.name)},
+      {"micro-batch", std::to_string(c.micro_batch)},
+      {"accumulate", std::to_string(c.accumulate)},
+      {"checkpoint", checkpoint_text(c)},
+      {"optimizer", std::string(name_in(kOptimizerNames, c.optimizer))},
+      {"clip", yes_no(c.clip)},
+      {"compile", yes_no(c.compile)},
+      {"float8", std::string(name_in(kFloat8Names, c.float8))},
+      {"attention", std::string(name_in(kAttentionNames, c.attention))},
+      {"attention-kernel", std::string(name_in(kAttentionKernelNames, job.attention_kernel))},
+      {"loss", std::string(name_in(kLossNames, c.loss))},
+      {"offload", std::string(name_in(kOffloadNames, c.offload))},
+      {"shard", std::to_string(c.shard)},
+      {"replicate", std::to_string(c.replicate)},
+      {"root-split", yes_no(c.wrap.root_split)}};
   if (c.accumulate > 1) out["sync-each-micro-batch"] = yes_no(c.sync_each_micro_batch);
   if (job.has_tokens()) out["seq"] = std::to_string(c.sequence);
   if (framework.precision == PrecisionRule::kMixed) {

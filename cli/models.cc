@@ -143,8 +143,8 @@ int describe_model(Arguments& a) {
     std::string text = facts_to_text(facts, sample_text(*model, batch, length));
     for (const CheckpointFacts& c : checkpoints) {
       text += fmt::format("checkpoint  {:>20}  kept instead of {} saved, {} again: {}\n",
-                          format_memory(c.kept), format_memory(c.saved),
-                          flops_text(c.recomputed), c.module);
+                          format_memory(c.kept), format_memory(c.saved), flops_text(c.recomputed),
+                          c.module);
     }
     print(text);
   }

@@ -128,9 +128,9 @@ std::string name_of_row(const SizeRow& r) {
 
 std::string text_of(const SizeQuestion& q, const SizeResult& r) {
   const bool tokens = q.job.has_tokens();
-  std::string out = fmt::format(
-      "{} · {}{}\n\n", q.job.model->name, describe_precision(q.job.config),
-      tokens ? fmt::format(" · {} tokens of sequence", q.job.config.sequence) : "");
+  std::string out =
+      fmt::format("{} · {}{}\n\n", q.job.model->name, describe_precision(q.job.config),
+                  tokens ? fmt::format(" · {} tokens of sequence", q.job.config.sequence) : "");
   out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10} {:>6} {:>8}", "hardware", "GPUs", "batch",
                      "step", tokens ? "tok/s/GPU" : "samples/s", "MFU", "GiB");
   if (q.tokens > 0) out += fmt::format(" {:>8} {:>10} {:>12}", "days", "GPU-hours", "price");
@@ -143,17 +143,16 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
     }
     out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10.0f} {:>4.0f} % {:>8.1f}", row.hardware,
                        row.gpus, row.micro_batch, format_time(row.step),
-                       tokens ? row.tokens_per_s_per_gpu : row.samples_per_s_per_gpu,
-                       100 * row.mfu, static_cast<double>(row.memory.value) / (1 << 30));
+                       tokens ? row.tokens_per_s_per_gpu : row.samples_per_s_per_gpu, 100 * row.mfu,
+                       static_cast<double>(row.memory.value) / (1 << 30));
     if (q.tokens > 0)
       out += fmt::format(" {:>8.1f} {:>10} {:>12}", row.days,
                          with_thousands(std::llround(row.gpu_hours)),
                          row.price ? "$" + with_thousands(std::llround(*row.price)) : "-");
-    out += fmt::format("  {}{}{}\n", row.limited_by,
-                       row.retries > 0
-                           ? fmt::format("  (borderline: {} allocator retries)", row.retries)
-                           : "",
-                       q.deadline_days && !row.meets_deadline ? "  (too slow)" : "");
+    out += fmt::format(
+        "  {}{}{}\n", row.limited_by,
+        row.retries > 0 ? fmt::format("  (borderline: {} allocator retries)", row.retries) : "",
+        q.deadline_days && !row.meets_deadline ? "  (too slow)" : "");
   }
   out += "\n";
   if (q.deadline_days)
@@ -164,7 +163,8 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
     out += fmt::format("  cheapest: {}, ${}\n", name_of_row(r.rows[*r.cheapest]),
                        with_thousands(std::llround(*r.rows[*r.cheapest].price)));
   if (r.fastest) out += fmt::format("  fastest: {}\n", name_of_row(r.rows[*r.fastest]));
-  if (!r.fastest) out += "  nothing fits without allocator retries: more GPUs, --checkpoint full or --offload\n";
+  if (!r.fastest)
+    out += "  nothing fits without allocator retries: more GPUs, --checkpoint full or --offload\n";
   return out +
          "  not modelled: loss of time to failures, restarts, evaluation and checkpoint saving\n";
 }

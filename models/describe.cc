@@ -176,8 +176,8 @@ std::string facts_to_text(const ModelFacts& f, const std::string& sample) {
     out += fmt::format(
         "FLOPs       {:>20}  forward{}\nFLOPs       {:>20}  backward\nsaved       {:>20}  for "
         "backward\n",
-        flops_text(c.forward_causal), sample.empty() ? "" : ", " + sample, flops_text(c.backward_causal),
-        format_memory(c.saved_for_backward));
+        flops_text(c.forward_causal), sample.empty() ? "" : ", " + sample,
+        flops_text(c.backward_causal), format_memory(c.saved_for_backward));
     if (c.forward != c.forward_causal)
       out += fmt::format("{:>34}causal attention counts half; in full (as --json): {} and {}\n", "",
                          flops_text(c.forward), flops_text(c.backward));

@@ -145,8 +145,8 @@ std::string heading(const std::string& kind, const PlanDifference& d) {
                             : kind == "buffer"   ? "buffers allocated"
                             : kind == "kernel"   ? "kernels"
                                                  : "plan";
-  return "\n" + columns("  ", title, shortened(d.a.title, kColumn), shortened(d.b.title, kColumn),
-                        cost);
+  return "\n" +
+         columns("  ", title, shortened(d.a.title, kColumn), shortened(d.b.title, kColumn), cost);
 }
 
 std::string row_line(const DifferenceRow& r) {

@@ -77,9 +77,8 @@ SizeRow row_of(const Job& job, const Evaluation& e) {
   row.capacity = e.result.memory.capacity;
   if (!e.result.critical_path.empty()) row.limited_by = e.result.critical_path[0].resource;
   if (!row.fits)
-    row.note =
-        fmt::format("has {}, peak without a limit {}", format_memory(row.capacity),
-                    format_memory(row.memory));
+    row.note = fmt::format("has {}, peak without a limit {}", format_memory(row.capacity),
+                           format_memory(row.memory));
   return row;
 }
 

@@ -14,7 +14,7 @@ namespace foreshard {
 struct Suggestion {
   std::string change;  ///< As typed: "--micro-batch 2".
   Time step;
-  Bytes memory_change;  ///< Of the device peak against the job as asked.
+  Bytes memory_change;              ///< Of the device peak against the job as asked.
   double tokens_per_s_per_gpu = 0;  ///< 0 for a model without tokens.
   double samples_per_s_per_gpu = 0;
   double speedup = 1;  ///< Samples per second against the job as asked.

@@ -90,11 +90,12 @@ void check(const Job& job) {
 
 void mark_pareto(std::vector<WrapChoice>& choices) {
   for (WrapChoice& a : choices) {
-    a.pareto = a.fits_well() && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
-                 const bool no_worse = b.step <= a.step && b.memory <= a.memory;
-                 const bool better = b.step < a.step || b.memory < a.memory;
-                 return b.fits_well() && no_worse && better;
-               });
+    a.pareto =
+        a.fits_well() && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
+          const bool no_worse = b.step <= a.step && b.memory <= a.memory;
+          const bool better = b.step < a.step || b.memory < a.memory;
+          return b.fits_well() && no_worse && better;
+        });
   }
 }
 

@@ -28,7 +28,7 @@ struct WrapChoice {
   double tokens_per_s_per_gpu = 0;
   bool fits = true;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
-  bool pareto = false;  ///< Without retries; no other such choice is both faster and smaller.
+  bool pareto = false;       ///< Without retries; no other such choice is both faster and smaller.
   bool chosen = false;
   std::string verdict;  ///< Why it wins or loses.
 

@@ -15,8 +15,8 @@ namespace foreshard {
 namespace {
 
 const Suggestion* find(const std::vector<Suggestion>& all, const std::string& change) {
-  const auto it = std::find_if(all.begin(), all.end(),
-                               [&](const Suggestion& s) { return s.change == change; });
+  const auto it =
+      std::find_if(all.begin(), all.end(), [&](const Suggestion& s) { return s.change == change; });
   return it == all.end() ? nullptr : &*it;
 }
 
@@ -37,7 +37,9 @@ TEST(Suggest, ComparesThroughputOfModelsWithoutTokens) {
   const double per_second = 16 / to_seconds(base.result.step_time);
   EXPECT_DOUBLE_EQ(base.samples_per_second_per_gpu(job), per_second);
   for (const Suggestion& s : suggest(job, base, 100)) {
-    const double batch = s.change == "--micro-batch 8" ? 8 : s.change == "--micro-batch 32" ? 32 : 16;
+    const double batch = s.change == "--micro-batch 8"    ? 8
+                         : s.change == "--micro-batch 32" ? 32
+                                                          : 16;
     EXPECT_NEAR(s.speedup, batch / to_seconds(s.step) / per_second, 1e-9) << s.change;
     EXPECT_NEAR(s.samples_per_s_per_gpu, batch / to_seconds(s.step), 1e-6) << s.change;
   }
@@ -94,8 +96,7 @@ TEST(Suggest, SaysWhatUnevenRowsCost) {
   const Schedule schedule = plan(*job.model, job.config, options);
   const double experts = 45.097e9, all = 46.703e9;
   EXPECT_NEAR(padded_share(schedule), 1 - all / (all + 7 * experts), 0.002);
-  EXPECT_NE(remark_on(job, schedule).find("87 %"), std::string::npos)
-      << remark_on(job, schedule);
+  EXPECT_NE(remark_on(job, schedule).find("87 %"), std::string::npos) << remark_on(job, schedule);
   const Job even = catalogue_job("llama3.2-1b", "dgx-h100", 64);
   EXPECT_EQ(remark_on(even, plan(*even.model, even.config, options)), "");
 }
