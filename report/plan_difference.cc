@@ -12,7 +12,7 @@
 namespace foreshard {
 namespace {
 
-constexpr std::size_t kMostRowsOfAKind = 7, kWidth = 100;
+constexpr std::size_t kMostRowsOfAKind = 7, kWidth = 100, kFirstColumn = 44, kColumn = 20;
 constexpr double kWorthSaying = 0.002;  ///< Of the step or the peak.
 
 std::string signed_time(Time t) {
@@ -119,6 +119,22 @@ std::string trimmed(std::string line) {
   return line + "\n";
 }
 
+/// The end tells titles apart ("FSDP2, micro-batch 1" and "..., micro-batch 2"): the middle goes.
+std::string shortened(const std::string& s, std::size_t width) {
+  if (s.size() <= width) return s;
+  const std::size_t tail = (width - 3) * 2 / 3, head = width - 3 - tail;
+  return s.substr(0, head) + "..." + s.substr(s.size() - tail);
+}
+
+/// One line of a table. Cells never touch: a first cell that is too long has a line of its own.
+std::string columns(const std::string& indent, const std::string& first, const std::string& a,
+                    const std::string& b, const std::string& cost) {
+  const std::string cells = fmt::format(" {:>{}} {:>{}} {:>13}", a, kColumn, b, kColumn, cost);
+  const std::size_t room = kFirstColumn - indent.size();
+  if (first.size() <= room) return trimmed(fmt::format("{}{:<{}}{}", indent, first, room, cells));
+  return indent + first + "\n" + trimmed(std::string(kFirstColumn, ' ') + cells);
+}
+
 std::string heading(const std::string& kind, const PlanDifference& d) {
   const char* const cost = kind == "buffer"                         ? "at the peak"
                            : kind == "collective" || kind == "copy" ? "exposed"
@@ -129,9 +145,8 @@ std::string heading(const std::string& kind, const PlanDifference& d) {
                             : kind == "buffer"   ? "buffers allocated"
                             : kind == "kernel"   ? "kernels"
                                                  : "plan";
-  const bool fit = std::max(d.a.title.size(), d.b.title.size()) < 20;
-  return "\n" + trimmed(fmt::format("  {:<42}{:>20}{:>20}{:>14}", title, fit ? d.a.title : "A",
-                                    fit ? d.b.title : "B", cost));
+  return "\n" +
+         columns("  ", title, shortened(d.a.title, kColumn), shortened(d.b.title, kColumn), cost);
 }
 
 /// Words broken into lines of kWidth that continue under `indent` blanks.
@@ -158,8 +173,7 @@ std::string row_line(const DifferenceRow& r) {
   std::string cost;
   if (r.time) cost = signed_time(*r.time);
   if (r.memory) cost = signed_memory(*r.memory);
-  return trimmed(fmt::format("    {:<40}{:>20}{:>20}{:>14}", r.what, amount(r.count_a, r.bytes_a),
-                             amount(r.count_b, r.bytes_b), cost));
+  return columns("    ", r.what, amount(r.count_a, r.bytes_a), amount(r.count_b, r.bytes_b), cost);
 }
 
 /// The rows by kind, those that cost most first.

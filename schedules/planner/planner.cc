@@ -82,8 +82,8 @@ std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
 /// What the model asks of a launch: a fused attention backward computes the scores again (one
 /// product of its five), which is recomputation as much as a checkpoint's.
 std::int64_t asked_flops(const Launch& l) {
-  const bool repeats_scores = l.op == OpKind::kFlashAttentionBackward ||
-                              l.op == OpKind::kEfficientAttentionBackward;
+  const bool repeats_scores =
+      l.op == OpKind::kFlashAttentionBackward || l.op == OpKind::kEfficientAttentionBackward;
   return repeats_scores ? l.flops.value / 5 * 4 : l.flops.value;
 }
 
