@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <initializer_list>
+#include <string_view>
+#include <vector>
 
 namespace foreshard::cli {
 namespace {
 
-using Names = std::initializer_list<std::string_view>;
+using Names = std::vector<std::string_view>;
 
 /// Names of one meaning, the option that a command must have for the hint to help ("" none), and
 /// the hint. Names are those of torchrun, torchtitan, Hugging Face's Trainer and Accelerate,
@@ -17,80 +18,78 @@ struct Foreign {
   std::string_view option, hint;
 };
 
-constexpr Names kBatch{"batch-size",
-                       "batch",
-                       "bs",
-                       "mbs",
-                       "micro-batch-size",
-                       "local-batch-size",
-                       "per-device-train-batch-size",
-                       "train-micro-batch-size-per-gpu",
-                       "device-train-microbatch-size"};
-constexpr Names kSequence{"seq-len",        "seq-length", "sequence-length",        "max-seq-len",
-                          "max-seq-length", "max-length", "context-length",         "context",
-                          "block-size",     "sequence",   "max-position-embeddings"};
-constexpr Names kGpus{"num-gpus",      "ngpus",   "ngpu",  "world-size",
-                      "num-processes", "devices", "n-gpus"};
-constexpr Names kNodes{"nodes",          "nnodes",        "num-nodes",
-                       "nproc-per-node", "gpus-per-node", "num-machines"};
-constexpr Names kCheckpoint{"gradient-checkpointing",
-                            "activation-checkpointing",
-                            "activation-checkpoint",
-                            "ac",
-                            "ac-mode",
-                            "recompute",
-                            "recompute-granularity",
-                            "recompute-activations",
-                            "remat",
-                            "checkpoint-activations"};
-constexpr Names kAccumulate{"gradient-accumulation-steps",
-                            "gradient-accumulation",
-                            "grad-accum",
-                            "grad-accum-steps",
-                            "accum",
-                            "ga"};
-constexpr Names kGlobal{"global-batch-size", "global-batch", "global-train-batch-size",
-                        "train-batch-size", "gbs"};
-constexpr Names kHardware{"hardware", "hw",      "machine",  "gpu",        "gpu-type",
-                          "device",   "cluster", "instance", "accelerator"};
-constexpr Names kPrecision{"dtype", "precision", "mixed-precision", "bf16",
-                           "fp16",  "amp",       "compute-dtype",   "torch-dtype"};
-constexpr Names kReshard{"reshard-after-forward", "fsdp-reshard-after-forward"};
-constexpr Names kStrategy{"sharding-strategy", "fsdp-sharding-strategy"};
-constexpr Names kStage{"zero-stage", "stage",   "deepspeed",   "ds-config",
-                       "strategy",   "backend", "parallelism", "sharding"};
-constexpr Names kOffload{"cpu-offload", "offload-params", "fsdp-offload-params",
-                         "offload-optimizer", "zero-offload"};
-constexpr Names kHsdp{"hsdp",
-                      "dp-replicate",
-                      "data-parallel-replicate-degree",
-                      "dp-shard",
-                      "data-parallel-shard-degree",
-                      "dp"};
-constexpr Names kClip{"max-grad-norm", "clip-grad-norm", "grad-clip", "max-norm",
-                      "gradient-clipping"};
-constexpr Names kNotModelled{"tp",
-                             "tensor-parallel",
-                             "tensor-parallel-size",
-                             "tensor-parallel-degree",
-                             "tensor-model-parallel-size",
-                             "pp",
-                             "pipeline-parallel",
-                             "pipeline-parallel-size",
-                             "pipeline-parallel-degree",
-                             "pipeline-model-parallel-size",
-                             "cp",
-                             "context-parallel",
-                             "context-parallel-size",
-                             "context-parallel-degree",
-                             "sp",
-                             "sequence-parallel",
-                             "ep",
-                             "expert-parallel",
-                             "expert-parallel-size",
-                             "expert-model-parallel-size"};
+const Names kBatch{"batch-size",
+                   "batch",
+                   "bs",
+                   "mbs",
+                   "micro-batch-size",
+                   "local-batch-size",
+                   "per-device-train-batch-size",
+                   "train-micro-batch-size-per-gpu",
+                   "device-train-microbatch-size"};
+const Names kSequence{"seq-len",        "seq-length", "sequence-length",        "max-seq-len",
+                      "max-seq-length", "max-length", "context-length",         "context",
+                      "block-size",     "sequence",   "max-position-embeddings"};
+const Names kGpus{"num-gpus", "ngpus", "ngpu", "world-size", "num-processes", "devices", "n-gpus"};
+const Names kNodes{"nodes",          "nnodes",        "num-nodes",
+                   "nproc-per-node", "gpus-per-node", "num-machines"};
+const Names kCheckpoint{"gradient-checkpointing",
+                        "activation-checkpointing",
+                        "activation-checkpoint",
+                        "ac",
+                        "ac-mode",
+                        "recompute",
+                        "recompute-granularity",
+                        "recompute-activations",
+                        "remat",
+                        "checkpoint-activations"};
+const Names kAccumulate{"gradient-accumulation-steps",
+                        "gradient-accumulation",
+                        "grad-accum",
+                        "grad-accum-steps",
+                        "accum",
+                        "ga"};
+const Names kGlobal{"global-batch-size", "global-batch", "global-train-batch-size",
+                    "train-batch-size", "gbs"};
+const Names kHardware{"hardware", "hw",      "machine",  "gpu",        "gpu-type",
+                      "device",   "cluster", "instance", "accelerator"};
+const Names kPrecision{"dtype", "precision", "mixed-precision", "bf16",
+                       "fp16",  "amp",       "compute-dtype",   "torch-dtype"};
+const Names kReshard{"reshard-after-forward", "fsdp-reshard-after-forward"};
+const Names kStrategy{"sharding-strategy", "fsdp-sharding-strategy"};
+const Names kStage{"zero-stage", "stage",   "deepspeed",   "ds-config",
+                   "strategy",   "backend", "parallelism", "sharding"};
+const Names kOffload{"cpu-offload", "offload-params", "fsdp-offload-params", "offload-optimizer",
+                     "zero-offload"};
+const Names kHsdp{"hsdp",
+                  "dp-replicate",
+                  "data-parallel-replicate-degree",
+                  "dp-shard",
+                  "data-parallel-shard-degree",
+                  "dp"};
+const Names kClip{"max-grad-norm", "clip-grad-norm", "grad-clip", "max-norm", "gradient-clipping"};
+const Names kNotModelled{"tp",
+                         "tensor-parallel",
+                         "tensor-parallel-size",
+                         "tensor-parallel-degree",
+                         "tensor-model-parallel-size",
+                         "pp",
+                         "pipeline-parallel",
+                         "pipeline-parallel-size",
+                         "pipeline-parallel-degree",
+                         "pipeline-model-parallel-size",
+                         "cp",
+                         "context-parallel",
+                         "context-parallel-size",
+                         "context-parallel-degree",
+                         "sp",
+                         "sequence-parallel",
+                         "ep",
+                         "expert-parallel",
+                         "expert-parallel-size",
+                         "expert-model-parallel-size"};
 
-constexpr Foreign kForeign[] = {
+const Foreign kForeign[] = {
     {{"model", "model-name", "model-name-or-path", "model-id", "config-name"},
      "",
      "the model is the first argument, e.g. foreshard simulate llama3-8b"},
@@ -134,7 +133,7 @@ std::string folded(std::string_view name) {
   return out;
 }
 
-bool holds(Names names, std::string_view name) {
+bool holds(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
