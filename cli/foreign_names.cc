@@ -51,7 +51,7 @@ const Names kAccumulate{"gradient-accumulation-steps",
                         "ga"};
 const Names kGlobal{"global-batch-size", "global-batch", "global-train-batch-size",
                     "train-batch-size", "gbs"};
-const Names kHardware{"hardware", "hw",      "machine",  "gpu",        "gpu-type",
+const Names kHardware{"hardware", "hw",      "machine",  "gpu-type",
                       "device",   "cluster", "instance", "accelerator"};
 const Names kPrecision{"dtype", "precision", "mixed-precision", "bf16",
                        "fp16",  "amp",       "compute-dtype",   "torch-dtype"};
@@ -102,6 +102,7 @@ const Foreign kForeign[] = {
     {kNodes, "gpus", "use --gpus N, of all nodes together; --on says how many a node has"},
     {kCheckpoint, "checkpoint", "use --checkpoint full, every:K or selective"},
     {kAccumulate, "accumulate", "use --accumulate A"},
+    {{"gpu"}, "on", "use --gpus N for how many, --on HARDWARE for which"},
     {kHardware, "on", "use --on HARDWARE"},
     {kPrecision, "param-dtype", "use --param-dtype bf16 (compute) and --model-dtype (as built)"},
     {kReshard, "reshard", "use --reshard true, false or N"},

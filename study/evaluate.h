@@ -46,6 +46,8 @@ bool is_borderline(const MemoryResult& memory);
 /// job's, whatever `options` say; without a number of steps as many are simulated as memory needs
 /// to settle.
 Evaluation evaluate(const Job& job, const SimulationOptions& options = {});
+/// What evaluate() simulates with.
+SimulationOptions settled_options(const Job& job, const SimulationOptions& options);
 /// With a schedule that is already there.
 SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware,
                              const SimulationOptions& options = {});

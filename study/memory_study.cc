@@ -171,9 +171,8 @@ std::vector<PhaseRow> phases_of(const Job& job, const Evaluation& base,
                                 const SimulationOptions& options) {
   std::optional<SimulationResult> traced;
   if (!base.result.trace) {
-    SimulationOptions with = options;
+    SimulationOptions with = settled_options(job, options);
     with.detail = Detail::kTrace;
-    with.allocator = job.allocator;
     traced =
         simulate(base.schedule, make_cluster(job.hardware, static_cast<int>(base.schedule.world)),
                  with, job.cost_parameters());

@@ -64,7 +64,7 @@ def test_names():
     refused(["models", "describe", "someone/Llama-3.1-8B-Instruct"], "neither a known model")
     message = run("models", "describe", "deepseek-v3", code=2).stderr
     check("gemma" not in message and "no known name is near" in message, f"deepseek-v3: {message}")
-    job = ["simulate", "llama3.2-1b", "--gpus", "8", "--seq", "512", "--suggest", "no", "--on"]
+    job = ["simulate", "llama3.2-1b", "--gpus", "8", "--seq", "512", "--suggest", "no", "--param-dtype", "fp16", "--on"]
     for typed, meant in (("8xA100", "8x-a100"), ("A100 80GB", "a100-80"), ("h100 sxm", "h100-80"), ("8 x NVIDIA A100-SXM4-80GB", "8x-a100-80"),
                          ("NVIDIA H100 80GB HBM3", "h100-80"), ("A100 40GB PCIe", "a100-pcie-40"), ("NVIDIA GeForce RTX 4090", "rtx4090"),
                          ("DGX H100", "dgx-h100"), ("L40S 48GB", "l40s"), ("Tesla V100-SXM2-32GB", "v100-32")):
@@ -120,7 +120,7 @@ def test_largest():
         here = answer("simulate", *words, f"--{option}", str(at))
         check(here["memory"]["fits"] and here["step_time_s"] == found["step_time_s"], f"{words}: {at} does not give what was said")
         beyond = answer("simulate", *words, f"--{option}", str(next_up))
-        check(not beyond["memory"]["fits"] or beyond["memory"]["retries_total"] > 0, f"{words}: {next_up} fits, too")
+        check(not beyond["memory"]["fits"] or beyond["memory"]["allocator_retries_total"] > 0, f"{words}: {next_up} fits, too")
     found = answer("simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--largest", "seq")
     check((found["largest"], found["stopped_by"]) == (1024, "model"), f"GPT-2 ends at its positions: {found}")
     refused(["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--largest", "seq", "--seq", "512"], "--seq", "--largest")
