@@ -93,9 +93,10 @@ SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape) {
   const std::int64_t n = shape.numel();
   if (n == g->numel) return raw_view(h, g, shape);
   const bool leading = [&] {  // Only leading dimensions disappear or shrink to 1.
-    std::int64_t suffix = 1;
-    for (int d = g->shape.rank - 1; d >= 0 && suffix < n; --d) suffix *= g->shape[d];
-    return suffix == n;
+    int d = 1;
+    while (d <= shape.rank && shape[-d] == g->shape[-d]) ++d;
+    while (d <= shape.rank && shape[-d] == 1) ++d;
+    return d > shape.rank;
   }();
   if (leading) return sum_rows(h, g, g->numel / n, shape);
   SymTensor y = empty_result(h, shape, g->dtype);
