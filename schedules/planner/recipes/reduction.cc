@@ -91,7 +91,11 @@ SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& 
 SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape) {
   if (g->shape == shape) return g;
   const std::int64_t n = shape.numel();
-  if (n == g->numel) return raw_view(h, g, shape);
+  if (n == g->numel) {  // Leading dimensions of size 1 are summed all the same.
+    SymTensor y = empty_result(h, shape, g->dtype);
+    h.launch(OpKind::kSum, {g}, {y});
+    return y;
+  }
   const bool leading = [&] {  // Only leading dimensions disappear or shrink to 1.
     int d = 1;
     while (d <= shape.rank && shape[-d] == g->shape[-d]) ++d;
