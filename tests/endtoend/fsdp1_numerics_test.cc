@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "exec/run.h"
 #include "models/plain/plain_models.h"
-#include "schedules/planner/planner.h"
-#include "schedules/validate.h"
+#include "tests/endtoend/trained.h"
 
 namespace foreshard {
 namespace {
+
+using testing::trained;
 
 using Strategy = Fsdp1Options::Strategy;
 using Prefetch = Fsdp1Options::BackwardPrefetch;
@@ -42,14 +42,7 @@ std::vector<double> losses(const std::function<void(ParallelConfig&)>& change) {
   c.precision = MixedPrecision{};
   c.wrap.root_split = false;
   change(c);
-  PlanOptions options;
-  options.steps = 3;
-  const Schedule s = plan(tiny(), c, options);
-  const auto findings = validate(s);
-  EXPECT_TRUE(findings.empty()) << text_of(s, findings.front());
-  RunOptions run_options;
-  run_options.mode = StreamMode::kInline;
-  return run(s, run_options).trace.losses;
+  return trained(tiny(), c).losses;
 }
 
 void expect_as_ddp(const std::function<void(ParallelConfig&)>& change) {
@@ -154,16 +147,7 @@ Model partly_frozen(Dice& dice) {
   return model;
 }
 
-Trace trained(const Model& model, const ParallelConfig& c) {
-  PlanOptions options;
-  options.steps = 3;
-  const Schedule s = plan(model, c, options);
-  RunOptions run_options;
-  run_options.mode = StreamMode::kInline;
-  return run(s, run_options).trace;
-}
-
-class Fsdp1Frozen : public testing::TestWithParam<int> {};
+class Fsdp1Frozen : public ::testing::TestWithParam<int> {};
 
 /// Losses and gradient norms stay those of one rank.
 TEST_P(Fsdp1Frozen, TrainsAsOneRank) {
@@ -199,7 +183,7 @@ TEST_P(Fsdp1Frozen, TrainsAsOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Frozen, testing::Range(0, 60));
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Frozen, ::testing::Range(0, 60));
 
 ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   Dice dice(seed);
@@ -236,7 +220,7 @@ ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   return c;
 }
 
-class Fsdp1Combinations : public testing::TestWithParam<int> {};
+class Fsdp1Combinations : public ::testing::TestWithParam<int> {};
 
 TEST_P(Fsdp1Combinations, TrainAsDdp) {
   SCOPED_TRACE("seed " + std::to_string(GetParam()));
@@ -244,7 +228,7 @@ TEST_P(Fsdp1Combinations, TrainAsDdp) {
       [](ParallelConfig& c) { c = random_config(static_cast<std::uint32_t>(GetParam()), c); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Combinations, testing::Range(0, 60));
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Combinations, ::testing::Range(0, 60));
 
 }  // namespace
 }  // namespace foreshard

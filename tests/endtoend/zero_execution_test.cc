@@ -5,13 +5,13 @@
 #include <functional>
 #include <vector>
 
-#include "exec/run.h"
 #include "models/plain/plain_models.h"
-#include "schedules/planner/planner.h"
-#include "schedules/validate.h"
+#include "tests/endtoend/trained.h"
 
 namespace foreshard {
 namespace {
+
+using testing::trained;
 
 Model tiny() {
   PlainModelOptions o;
@@ -42,17 +42,6 @@ ParallelConfig small_job(FrameworkKind framework) {
   return c;
 }
 
-std::vector<double> losses(const ParallelConfig& c) {
-  PlanOptions options;
-  options.steps = 3;
-  const Schedule s = plan(tiny(), c, options);
-  const auto findings = validate(s);
-  EXPECT_TRUE(findings.empty()) << text_of(s, findings.front());
-  RunOptions run_options;
-  run_options.mode = StreamMode::kInline;
-  return run(s, run_options).trace.losses;
-}
-
 /// ZeRO trains as data parallelism does: the same averages of gradients, the same clipping and
 /// optimizer, in fp32.
 void expect_as_ddp(FrameworkKind framework, const Change& change = {},
@@ -60,7 +49,8 @@ void expect_as_ddp(FrameworkKind framework, const Change& change = {},
   ParallelConfig ddp = small_job(FrameworkKind::kDdp), zero = small_job(framework);
   ddp.accumulate = zero.accumulate = accumulate;
   if (change) change(zero);
-  const std::vector<double> expected = losses(ddp), found = losses(zero);
+  const std::vector<double> expected = trained(tiny(), ddp).losses,
+                            found = trained(tiny(), zero).losses;
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < found.size(); ++i)
     EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
