@@ -264,6 +264,7 @@ void read_ddp(Arguments& a, DdpOptions& o) {
       a.number("ddp-powersgd-min-compression", o.power_sgd.min_compression_rate, 1e-3, 1e6);
   o.power_sgd.error_feedback = a.yes_no("ddp-powersgd-error-feedback", o.power_sgd.error_feedback);
   o.power_sgd.warm_start = a.yes_no("ddp-powersgd-warm-start", o.power_sgd.warm_start);
+  o.lazy_bucket_allocation = a.yes_no("ddp-lazy-buckets", o.lazy_bucket_allocation);
   o.skip_all_reduce_unused = a.yes_no("ddp-skip-unused", o.skip_all_reduce_unused);
   for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
     double mib = 0;

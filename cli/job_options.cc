@@ -167,6 +167,8 @@ OptionGroup ddp_group() {
        option("ddp-mixed-precision", "yes|no",
               "DDP's own: parameters cast to --param-dtype, reduced in --reduce-dtype (default no)",
               {"yes", "no"}),
+       option("ddp-lazy-buckets", "yes|no",
+              "lazy_bucket_allocation: buckets only live in backward (default no)", {"yes", "no"}),
        option("ddp-skip-unused", "yes|no",
               "Buckets without a used parameter are not reduced (default no)", {"yes", "no"})}};
 }

@@ -91,6 +91,7 @@ const std::vector<OptionScope>& option_scopes() {
       {"ddp-powersgd-warm-start", kOnlyDdp, ""},
       {"ddp-mixed-precision", kOnlyDdp, ""},
       {"ddp-skip-unused", kOnlyDdp, ""},
+      {"ddp-lazy-buckets", kOnlyDdp, ""},
       {"ddp-find-unused-parameters", kOnlyDdp, ""},
       {"fsdp1-ignored-modules", kOnlyFsdp1, ""},
       {"fsdp1-policy", kOnlyFsdp1, ""},

@@ -196,6 +196,7 @@ void set_ddp(Dice& dice, Job& job) {
   o.last_bucket_small = dice.one_in(5);
   o.gradient_as_bucket_view = dice.one_in(2);
   o.batched_grad_copy = dice.one_in(4);
+  o.lazy_bucket_allocation = o.batched_grad_copy != o.last_bucket_small;
   o.static_graph = dice.one_in(3) && (c.accumulate == 1 || c.sync_each_micro_batch);
   o.find_unused_parameters = !o.static_graph && (job.skips || dice.one_in(3));
   o.skip_all_reduce_unused = dice.one_in(3);
