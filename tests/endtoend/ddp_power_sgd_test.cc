@@ -8,10 +8,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "exec/run.h"
 #include "models/plain/plain_models.h"
-#include "schedules/planner/planner.h"
-#include "schedules/validate.h"
+#include "tests/toy_training.h"
 
 namespace foreshard {
 namespace {
@@ -95,23 +93,13 @@ TEST(DdpPowerSgd, WarmStartKeepsTheFactors) {
   }
 }
 
-std::vector<double> losses(const ParallelConfig& c, std::int64_t steps) {
-  PlanOptions options;
-  options.steps = steps;
-  const Schedule s = plan(tiny(), c, options);
-  const auto findings = validate(s);
-  EXPECT_TRUE(findings.empty()) << text_of(s, findings.front());
-  RunOptions run_options;
-  run_options.mode = StreamMode::kInline;
-  return run(s, run_options).trace.losses;
-}
-
 /// Factors of full rank lose nothing: M Q Q^T = M for an orthonormal Q with as many columns as M.
 TEST(DdpPowerSgd, FactorsOfFullRankTrainAsWholeGradients) {
   ParallelConfig whole = job(DdpCommHook::kNone), factors = job(DdpCommHook::kPowerSgd);
   factors.ddp.power_sgd.rank = 16;
   factors.ddp.power_sgd.min_compression_rate = 0.01;
-  const std::vector<double> expected = losses(whole, 5), found = losses(factors, 5);
+  const std::vector<double> expected = trained(tiny(), whole, 5).losses,
+                            found = trained(tiny(), factors, 5).losses;
   ASSERT_EQ(found.size(), 5u);
   for (std::size_t i = 0; i < found.size(); ++i)
     EXPECT_NEAR(found[i], expected[i], 1e-3 * expected[i]) << "step " << i;
@@ -121,7 +109,8 @@ TEST(DdpPowerSgd, FactorsOfFullRankTrainAsWholeGradients) {
 TEST(DdpPowerSgd, LowRankTrains) {
   ParallelConfig c = job(DdpCommHook::kPowerSgd);
   c.ddp.power_sgd.rank = 2;
-  const std::vector<double> found = losses(c, 8), whole = losses(job(DdpCommHook::kNone), 8);
+  const std::vector<double> found = trained(tiny(), c, 8).losses,
+                            whole = trained(tiny(), job(DdpCommHook::kNone), 8).losses;
   EXPECT_NEAR(found[2], whole[2], 1e-6 * whole[2]);  // Two whole iterations first.
   EXPECT_NE(found[4], whole[4]);
   for (const double l : found) EXPECT_LT(l, 1.2 * found[0]);
