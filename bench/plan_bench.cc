@@ -5,6 +5,7 @@
 
 #include "core/keep_memory.h"
 #include "models/plain/plain_models.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
 
 namespace foreshard {
@@ -16,7 +17,7 @@ namespace {
 ParallelConfig job_of(FrameworkKind framework) {
   ParallelConfig c;
   c.framework = framework;
-  const bool sharded = framework != FrameworkKind::kUnsharded && framework != FrameworkKind::kDdp;
+  const bool sharded = !row_of(framework).whole_copies();
   (sharded ? c.shard : c.replicate) = framework == FrameworkKind::kUnsharded ? 1 : 32;
   c.sequence = 4096;
   return c;

@@ -1,5 +1,12 @@
 #include "cli/job_options.h"
 
+#include <fmt/format.h>
+
+#include "cli/framework_options.h"
+#include "schedules/planner/config_names.h"
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
+
 namespace foreshard::cli {
 namespace {
 
@@ -8,18 +15,27 @@ OptionSpec option(std::string name, std::string value, std::string help,
   return {std::move(name), std::move(value), std::move(help), std::move(choices), true};
 }
 
+std::vector<std::string> framework_names() {
+  std::vector<std::string> names;
+  for (const FrameworkRow& row : frameworks()) names.emplace_back(row.name);
+  return names;
+}
+
+template <typename Enum, std::size_t N>
+std::vector<std::string> choices(const EnumName<Enum> (&values)[N]) {
+  std::vector<std::string> names;
+  for (const EnumName<Enum>& v : values) names.emplace_back(v.name);
+  return names;
+}
+
 OptionGroup sharding_group() {
+  const std::vector<OptionSpec> wrap = wrap_options();
   return {
       "Sharding",
-      {option("framework", "NAME", "Who shards (default fsdp2)",
-              {"fsdp2", "fsdp1", "zero1", "zero2", "zero3", "ddp", "sharded-optimizer", "none"}),
+      {option("framework", "NAME", "Who shards (default fsdp2)", framework_names()),
        option("shard", "N",
               "Ranks that share one copy of the parameters (default: all GPUs / --replicate)"),
-       option("replicate", "N", "Copies of the parameters (HSDP; default 1)"),
-       option("wrap", "POLICY",
-              "blocks | every:K | root | size:N | modules:a,b,c (default blocks)"),
-       option("root-split", "yes|no",
-              "Embedding and head as units of their own (default yes; fsdp1 no)", {"yes", "no"}),
+       option("replicate", "N", "Copies of the parameters (HSDP; default 1)"), wrap[0], wrap[1],
        option("reshard", "true|false|N",
               "Free gathered parameters after forward; N: keep shards of N ranks (default true)"),
        option("prefetch-forward", "N",
@@ -27,14 +43,16 @@ OptionGroup sharding_group() {
        option("prefetch-backward", "N", "The same for backward"),
        option("offload", "WHAT",
               "Keep in host memory (FSDP: params; ZeRO: optimizer; ZeRO-3 also params, both)",
-              {"none", "params", "optimizer", "both"})}};
+              choices(kOffloadNames))}};
 }
 
 OptionGroup training_group() {
   return {
       "Training",
       {option("micro-batch", "B", "Sequences of one rank and micro-batch (default 1)"),
-       option("seq", "S", "Tokens of one sequence (default 2048)"),
+       option("seq", "S",
+              "Tokens of one sequence, e.g. 8k = 8192 (default 2048, or the model's positions if "
+              "fewer)"),
        option("accumulate", "A", "Micro-batches of one optimizer step (default 1)"),
        option("sync-each-micro-batch", "yes|no",
               "Reduce gradients in each micro-batch (default yes)", {"yes", "no"}),
@@ -44,7 +62,8 @@ OptionGroup training_group() {
        option("autocast", "yes|no",
               "Compute under torch.autocast to --param-dtype: DDP and one GPU (default no)",
               {"yes", "no"}),
-       option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
+       option("reduce-dtype", "DTYPE",
+              "Dtype of gradient reduction (default fp32; ZeRO: the compute dtype)"),
        option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
        option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
        option("checkpoint-outside-units", "yes|no",
@@ -52,105 +71,22 @@ OptionGroup training_group() {
               "others no)",
               {"yes", "no"}),
        option("optimizer", "NAME", "adamw is the fused one (default adamw)",
-              {"adamw", "adamw-foreach", "adamw-for-loop", "sgd"}),
+              choices(kOptimizerNames)),
        option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
        option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),
        option("float8", "KIND",
               "8-bit products in the blocks: scales of the tensor, of rows, or of earlier steps "
               "(default none)",
-              {"none", "tensorwise", "rowwise", "rowwise-gw-hp", "delayed"}),
+              choices(kFloat8Names)),
        option("float8-all-gather", "yes|no",
               "Weights are cast before they are gathered (default no)", {"yes", "no"}),
-       option("attention", "KIND", "Attention kernels (default flash)", {"flash", "sdpa", "math"}),
+       option("attention", "KIND", "Attention kernels (default flash)", choices(kAttentionNames)),
        option("attention-kernel", "NAME",
-              "Generation of the flash kernels; flash3 is also cuDNN's (default flash2)",
-              {"flash2", "flash1", "flash3"}),
-       option("loss", "KIND", "How the loss is computed (default float32)",
-              {"float32", "plain", "chunked", "fused"})}};
-}
-
-OptionGroup fsdp1_group() {
-  return {
-      "FSDP1",
-      {option("fsdp1-strategy", "NAME",
-              "Sharding strategy (default full_shard; with --replicate hybrid_shard)",
-              {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}),
-       option(
-           "fsdp1-policy", "NAME",
-           "PyTorch's policy behind --wrap (default lambda); the class policies take classes there",
-           {"lambda", "module_class", "transformer", "always"}),
-       option("fsdp1-ignored-modules", "a,b,c", "Modules that stay whole and out of it"),
-       option("fsdp1-backward-prefetch", "WHEN", "Default backward_pre",
-              {"backward_pre", "backward_post", "none"}),
-       option("fsdp1-forward-prefetch", "yes|no", "Default no", {"yes", "no"}),
-       option("fsdp1-limit-all-gathers", "yes|no", "Default yes", {"yes", "no"}),
-       option("fsdp1-use-orig-params", "yes|no", "Default no", {"yes", "no"}),
-       option("fsdp1-keep-low-precision-grads", "yes|no", "Default no", {"yes", "no"})}};
-}
-
-OptionGroup zero_group() {
-  return {"ZeRO",
-          {option("zero-reduce-bucket-size", "N",
-                  "Elements, or auto: hidden size squared (default 5e8)"),
-           option("zero-allgather-bucket-size", "N", "Elements (default 5e8)"),
-           option("zero-prefetch-bucket-size", "N",
-                  "Elements, or auto: 0.9 x hidden size squared (default 5e7)"),
-           option("zero-param-persistence-threshold", "N",
-                  "Elements, or auto: 10 x hidden size (default 1e5)"),
-           option("zero-max-live-parameters", "N", "Elements (default 1e9)"),
-           option("zero-max-reuse-distance", "N", "Elements (default 1e9)"),
-           option("zero-overlap-comm", "yes|no", "Default: stage 3 yes, others no", {"yes", "no"}),
-           option("zero-contiguous-gradients", "yes|no", "Default yes", {"yes", "no"}),
-           option("zero-reduce-scatter", "yes|no", "Default yes", {"yes", "no"}),
-           option("zero-round-robin-gradients", "yes|no",
-                  "Stages 1, 2: deal parameters out to partitions (default no)", {"yes", "no"}),
-           option("zero-multi-rank-allreduce", "yes|no",
-                  "Stages 1, 2: use_multi_rank_bucket_allreduce (default yes)", {"yes", "no"}),
-           option("zero-grad-accum-dtype", "DTYPE",
-                  "Dtype of accumulated gradients (default: --param-dtype)"),
-           option("zero-pin-memory", "yes|no",
-                  "Page-locked memory for offloaded states (default no)", {"yes", "no"}),
-           option("zero-model-persistence-threshold", "N", "Stage 3, elements (default: no limit)"),
-           option("zero-sub-group-size", "N", "Stage 3, elements (default 1e9)"),
-           option("zero-hpz-partition-size", "N",
-                  "Stage 3: ranks of the secondary group (ZeRO++ hpZ; default 1: none)"),
-           option("zero-leaf-classes", "A,B",
-                  "Stage 3: classes fetched as a whole (set_z3_leaf_modules)"),
-           option("zero-module-granularity", "N",
-                  "Stage 3: modules this fine are fetched as a whole (default 0: none)"),
-           option("zero-init", "yes|no",
-                  "Stage 3: the model is built under zero.Init, never whole on a GPU (default yes)",
-                  {"yes", "no"})}};
-}
-
-OptionGroup sharded_optimizer_group() {
-  return {
-      "Sharded optimizer (ZeRO-1 as trainers write it themselves)",
-      {option("sharded-bucket-mb", "MIB", "Gradients reduced together (default 25)"),
-       option("sharded-float32-sums", "yes|no", "Gradients summed and reduced in fp32 (default no)",
-              {"yes", "no"}),
-       option("sharded-per-tensor", "yes|no",
-              "One collective a tensor instead of a flat bucket (default no)", {"yes", "no"}),
-       option("sharded-reduce-scatter", "yes|no",
-              "Reduce-scatter instead of all-reduce (default no)", {"yes", "no"}),
-       option("sharded-owners-broadcast", "yes|no",
-              "Owners broadcast whole tensors instead of a gather (default no)", {"yes", "no"})}};
-}
-
-OptionGroup ddp_group() {
-  return {
-      "DDP",
-      {option("ddp-bucket-cap-mb", "MIB", "Bucket size (default 25, the first 1)"),
-       option("ddp-gradient-as-bucket-view", "yes|no", "Default no", {"yes", "no"}),
-       option("ddp-static-graph", "yes|no", "Default no", {"yes", "no"}),
-       option("ddp-bucket-cap-mb-list", "A,B,...", "A size for each bucket, the last one repeats"),
-       option("ddp-find-unused-parameters", "yes|no", "Default no", {"yes", "no"}),
-       option("ddp-broadcast-buffers", "yes|no", "Before every forward (default yes)",
-              {"yes", "no"}),
-       option("ddp-batched-grad-copy", "yes|no", "One copy for each bucket (default no)",
-              {"yes", "no"}),
-       option("ddp-comm-hook", "NAME", "What buckets pass on their way (default none)",
-              {"none", "allreduce", "bf16", "fp16", "powersgd"})}};
+              "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
+              choices(kAttentionKernelNames)),
+       option("loss", "KIND", "How the loss is computed (default float32)", choices(kLossNames)),
+       option("alloc-conf", "TEXT",
+              "PYTORCH_CUDA_ALLOC_CONF of the job, e.g. expandable_segments:True")}};
 }
 
 }  // namespace
@@ -159,6 +95,16 @@ PositionalSpec model_argument() {
   return {
       "MODEL",
       "Catalogue name (foreshard models), a Hugging Face config.json, or a graph file of your own"};
+}
+
+std::vector<OptionSpec> wrap_options() {
+  std::string no_split;
+  for (const FrameworkRow& row : frameworks())
+    if (row.forms_units() && !row.root_split) no_split += fmt::format("; {} no", row.name);
+  return {option("wrap", "POLICY", fmt::format("{} (default blocks)", kWrapForms)),
+          option("root-split", "yes|no",
+                 fmt::format("Embedding and head as units of their own (default yes{})", no_split),
+                 {"yes", "no"})};
 }
 
 OptionGroup adapter_options() {
@@ -173,10 +119,15 @@ OptionGroup adapter_options() {
                   {"16bit", "4bit", "4bit-double"})}};
 }
 
-std::string with_adapters(std::string model, const Arguments& arguments) {
+std::string with_adapters(std::string model, Arguments& arguments) {
+  const bool ranked = arguments.has("lora-rank") || model.find("lora_rank=") != std::string::npos;
   for (const char* name :
        {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-base"}) {
     if (!arguments.has(name)) continue;
+    if (!ranked) {
+      arguments.report(name, "there are no adapters without a rank", "add --lora-rank R");
+      continue;
+    }
     std::string key = name;
     key[4] = '_';
     model += (model.find('?') == std::string::npos ? "?" : "&") + key + "=" + arguments.text(name);
@@ -191,8 +142,12 @@ std::vector<OptionGroup> job_options() {
        option("on", "HARDWARE",
               "Machine (foreshard hw), a profile file, or e.g. 2x-a100-80-200g, dgx-h100@400g"),
        {"config", "FILE", "YAML file of these options, one \"name: value\" per line", {}, false}}};
-  return {job,           training_group(), sharding_group(), adapter_options(),
-          fsdp1_group(), zero_group(),     ddp_group(),      sharded_optimizer_group()};
+  std::vector<OptionGroup> groups{job, training_group(), sharding_group(), adapter_options()};
+  for (const FrameworkOptions& f : framework_options()) {
+    groups.push_back({f.title, {}, true});
+    for (const FrameworkOption& o : f.options) groups.back().options.push_back(o.spec);
+  }
+  return groups;
 }
 
 }  // namespace foreshard::cli

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -11,8 +12,11 @@
 #include "models/catalogue.h"
 #include "models/describe.h"
 #include "models/load_model.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/model_costs.h"
 #include "schedules/planner/op_graph_of.h"
+#include "schedules/planner/unit_facts.h"
+#include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::cli {
 namespace {
@@ -42,6 +46,14 @@ int list_models(Arguments& a) {
   return kOk;
 }
 
+/// Those that form units.
+std::vector<std::string> unit_frameworks() {
+  std::vector<std::string> names;
+  for (const FrameworkRow& row : frameworks())
+    if (row.forms_units()) names.emplace_back(row.name);
+  return names;
+}
+
 /// What checkpointing the first block of each class would change.
 std::vector<CheckpointFacts> checkpoints_of(const Model& model, const OpGraph& graph) {
   std::vector<CheckpointFacts> all;
@@ -61,17 +73,43 @@ void write_graph(const std::string& file, const OpGraph& graph) {
     throw InputError(Issue{file, "", "cannot be written", "a file in a folder that exists"});
 }
 
+/// What forms the units. Sizes are FSDP1's policy, so they ask for it where no framework is named.
+ParallelConfig unit_config(Arguments& a) {
+  ParallelConfig c;
+  read_wrap(a, c.framework, c.wrap);
+  if (c.wrap.kind == WrapPolicy::Kind::kSize) c.framework = FrameworkKind::kFsdp1;
+  if (const FrameworkRow* row = find_framework(a.text("framework"))) c.framework = row->kind;
+  c.wrap.root_split = a.yes_no("root-split", row_of(c.framework).root_split);
+  return c;
+}
+
+std::int64_t usual_length(const Model& model) {
+  const std::int64_t usual = ParallelConfig{}.sequence;
+  return model.longest_sequence > 0 ? std::min(usual, model.longest_sequence) : usual;
+}
+
+/// Costs that nobody asked for by name are left out where the model cannot take the usual sample.
+void add_usual_costs(const Model& model, std::int64_t length, ModelFacts& facts) {
+  try {
+    facts.costs = model_costs(model, 1, length);
+  } catch (const InputError&) {
+    facts.costs.reset();
+  }
+}
+
+/// "1 sequence of 2,048 tokens", "8 samples".
+std::string sample_text(const Model& model, std::int64_t batch, std::int64_t length) {
+  const bool tokens = !model.arguments.empty() && model.arguments[0].tokens;
+  std::string out = fmt::format("{} {}{}", with_thousands(batch), tokens ? "sequence" : "sample",
+                                batch == 1 ? "" : "s");
+  return tokens ? out + fmt::format(" of {} tokens", with_thousands(length)) : out;
+}
+
 int describe_model(Arguments& a) {
   std::vector<std::string> warnings;
-  UnitSpec units;
   std::optional<Model> model;
-  try {
-    if (a.has("wrap")) units = parse_unit_spec(a.text("wrap"));
-  } catch (const InputError& e) {
-    a.report(e);
-  }
-  units.root_split = a.yes_no("root-split", false);
-  const std::int64_t seq = a.integer("seq", 0, 1, 1 << 26),
+  const ParallelConfig config = unit_config(a);
+  const std::int64_t seq = a.count("seq", 0, 1, 1 << 26, kThousandTokens),
                      batch = a.integer("micro-batch", 1, 1, 1 << 20);
   try {
     model = load_model(with_adapters(a.positional(0), a), &warnings);
@@ -79,14 +117,17 @@ int describe_model(Arguments& a) {
     a.report(e);
   }
   a.check();
-  ModelFacts facts = model_facts(*model, units);
-  const std::int64_t length = seq > 0 ? seq : 2048;
+  ModelFacts facts = model_facts(*model);
+  facts.units = unit_facts(*model, config);
+  const std::int64_t length = seq > 0 ? seq : usual_length(*model);
   std::vector<CheckpointFacts> checkpoints;
   if (seq > 0 || a.has("micro-batch") || a.has("graph")) {
     facts.costs = model_costs(*model, batch, length);
     const OpGraph graph = op_graph_of(*model, batch, length);
     checkpoints = checkpoints_of(*model, graph);
     if (a.has("graph")) write_graph(a.text("graph"), graph);
+  } else {
+    add_usual_costs(*model, length, facts);
   }
   for (const std::string& w : warnings) warn(w);
   if (a.flag("json")) {
@@ -99,11 +140,11 @@ int describe_model(Arguments& a) {
     }
     print_json(json);
   } else {
-    std::string text = facts_to_text(facts);
+    std::string text = facts_to_text(facts, sample_text(*model, batch, length));
     for (const CheckpointFacts& c : checkpoints) {
-      text +=
-          fmt::format("checkpoint  {:>20}  bytes kept instead of {} saved, {} FLOPs again: {}\n",
-                      c.kept.value, c.saved.value, c.recomputed.value, c.module);
+      text += fmt::format("checkpoint  {:>20}  kept instead of {} saved, {} again: {}\n",
+                          format_memory(c.kept), format_memory(c.saved), flops_text(c.recomputed),
+                          c.module);
     }
     print(text);
   }
@@ -132,17 +173,16 @@ CommandSpec models_describe_command() {
        "units of two blocks; FLOPs and saved bytes of one sample"}};
   c.positionals = {model_argument()};
   c.groups = {{"Question",
-               {{"wrap",
-                 "POLICY",
-                 "blocks | every:K | root | size:N | modules:a,b,c (default blocks)",
+               {{"wrap", "POLICY", fmt::format("{} (default blocks)", kWrapForms), {}, false},
+                {"framework", "NAME", "Whose units (default fsdp2; fsdp1 for size:N)",
+                 unit_frameworks(), false},
+                {"root-split", "yes|no", wrap_options()[1].help, {"yes", "no"}, false},
+                {"seq",
+                 "S",
+                 "Tokens of the sample for FLOPs and saved bytes (default 2048); also what "
+                 "checkpoints of a block would keep",
                  {},
                  false},
-                {"root-split",
-                 "yes|no",
-                 "Embedding and head as units of their own (default no)",
-                 {"yes", "no"},
-                 false},
-                {"seq", "S", "Also FLOPs and saved bytes for sequences of S tokens", {}, false},
                 {"micro-batch", "B", "Sequences of the sample (default 1)", {}, false}}},
               adapter_options(),
               {"Answer",

@@ -4,116 +4,74 @@
 
 #include <algorithm>
 
+#include "cli/framework_options.h"
+#include "schedules/planner/framework_table.h"
+
 namespace foreshard::cli {
 namespace {
 
-using K = FrameworkKind;
 using Kinds = std::vector<FrameworkKind>;
 
-const Kinds kFsdp{K::kFsdp2, K::kFsdp1}, kOnlyFsdp2{K::kFsdp2}, kOnlyFsdp1{K::kFsdp1},
-    kOnlyDdp{K::kDdp};
-const Kinds kOnlySharded{K::kShardedOptimizer};
-const Kinds kZero{K::kZero1, K::kZero2, K::kZero3}, kFlatZero{K::kZero1, K::kZero2},
-    kOnlyZero3{K::kZero3};
-const Kinds kSharded{K::kFsdp2, K::kFsdp1, K::kZero1, K::kZero2, K::kZero3};
-const Kinds kNotZero{K::kUnsharded, K::kDdp, K::kFsdp2, K::kFsdp1, K::kShardedOptimizer};
-const Kinds kMeshes{K::kFsdp2, K::kFsdp1, K::kZero1, K::kZero2, K::kZero3, K::kShardedOptimizer};
-const Kinds kParallel{K::kDdp,   K::kFsdp2, K::kFsdp1,           K::kZero1,
-                      K::kZero2, K::kZero3, K::kShardedOptimizer};
+template <typename Has>
+Kinds those(Has has) {
+  Kinds kinds;
+  for (const FrameworkRow& row : frameworks())
+    if (has(row)) kinds.push_back(row.kind);
+  return kinds;
+}
+
+bool communicates(const FrameworkRow& f) { return f.ranks != RankLayout::kOneDevice; }
+bool shards(const FrameworkRow& f) { return !f.whole_copies(); }
+bool forms_units(const FrameworkRow& f) { return f.forms_units(); }
+bool offloads(const FrameworkRow& f) { return !f.offloads.empty(); }
+bool syncs(const FrameworkRow& f) { return f.sync_choice; }
+bool has_module_hooks(const FrameworkRow& f) { return f.module_hooks; }
+bool takes_reshard(const FrameworkRow& f) { return f.reshard == ReshardChoice::kReshard; }
+bool prefetches_units(const FrameworkRow& f) { return f.units == UnitForm::kModuleGroup; }
+bool autocasts(const FrameworkRow& f) { return f.precision == PrecisionRule::kParameters; }
+bool makes_no_masters(const FrameworkRow& f) { return f.precision != PrecisionRule::kMasters; }
 
 std::string joined(const Kinds& kinds) {
   std::string out;
-  for (const K k : kinds) out += (out.empty() ? "" : ", ") + framework_name(k);
+  for (const FrameworkKind k : kinds)
+    out += (out.empty() ? "" : ", ") + std::string(row_of(k).name);
   return out;
+}
+
+/// Options that several frameworks share, by what their rows say.
+std::vector<OptionScope> shared_options() {
+  return {
+      {"shard", those(shards), "its ranks all hold the whole model"},
+      {"replicate", those(communicates), "one GPU"},
+      {"wrap", those(forms_units), "it forms no units"},
+      {"root-split", those(forms_units), "it forms no units"},
+      {"reshard", those(takes_reshard), "FSDP1: --fsdp1-strategy; ZeRO: the stage"},
+      {"prefetch-forward", those(prefetches_units),
+       "FSDP1: --fsdp1-forward-prefetch; ZeRO-3: --zero-prefetch-bucket-size"},
+      {"prefetch-backward", those(prefetches_units),
+       "FSDP1: --fsdp1-backward-prefetch; ZeRO-3: --zero-prefetch-bucket-size"},
+      {"offload", those(offloads), "it keeps everything on the device"},
+      {"sync-each-micro-batch", those(syncs),
+       "ZeRO-1 reduces at the last micro-batch, ZeRO-2 and 3 at each"},
+      {"reduce-dtype", those(communicates), "one GPU reduces nothing"},
+      {"autocast", those(autocasts), "it computes in --param-dtype by itself"},
+      {"model-dtype", those(makes_no_masters),
+       "ZeRO keeps 16-bit parameters (--param-dtype) and fp32 master copies"},
+      {"checkpoint-outside-units", those(has_module_hooks), "it has no hooks around modules"},
+  };
 }
 
 }  // namespace
 
 const std::vector<OptionScope>& option_scopes() {
-  static const std::vector<OptionScope> table{
-      {"shard", kMeshes, "its ranks all hold the whole model"},
-      {"replicate", kParallel, "one GPU"},
-      {"wrap", kFsdp, "it forms no units"},
-      {"root-split", kFsdp, "it forms no units"},
-      {"reshard", kOnlyFsdp2, "FSDP1: --fsdp1-strategy; ZeRO: the stage"},
-      {"prefetch-forward", kOnlyFsdp2,
-       "FSDP1: --fsdp1-forward-prefetch; ZeRO-3: --zero-prefetch-bucket-size"},
-      {"prefetch-backward", kOnlyFsdp2,
-       "FSDP1: --fsdp1-backward-prefetch; ZeRO-3: --zero-prefetch-bucket-size"},
-      {"offload", kSharded, "it keeps everything on the device"},
-      {"sync-each-micro-batch",
-       {K::kDdp, K::kFsdp2, K::kFsdp1, K::kShardedOptimizer},
-       "ZeRO-1 reduces at the last micro-batch, ZeRO-2 and 3 at each"},
-      {"reduce-dtype", kParallel, "one GPU reduces nothing"},
-      {"model-dtype", kNotZero,
-       "ZeRO keeps 16-bit parameters (--param-dtype) and fp32 master copies"},
-      {"fsdp1-strategy", kOnlyFsdp1, ""},
-      {"fsdp1-backward-prefetch", kOnlyFsdp1, ""},
-      {"fsdp1-forward-prefetch", kOnlyFsdp1, ""},
-      {"fsdp1-limit-all-gathers", kOnlyFsdp1, ""},
-      {"fsdp1-use-orig-params", kOnlyFsdp1, ""},
-      {"fsdp1-keep-low-precision-grads", kOnlyFsdp1, ""},
-      {"checkpoint-outside-units",
-       {K::kFsdp2, K::kFsdp1, K::kZero3},
-       "it has no hooks around modules"},
-      {"zero-reduce-bucket-size", kZero, ""},
-      {"zero-overlap-comm", kZero, ""},
-      {"zero-contiguous-gradients", kZero, ""},
-      {"zero-reduce-scatter", kZero, ""},
-      {"zero-pin-memory", kZero, ""},
-      {"zero-grad-accum-dtype", kZero, ""},
-      {"zero-allgather-bucket-size", kFlatZero, ""},
-      {"zero-round-robin-gradients", kFlatZero, ""},
-      {"zero-multi-rank-allreduce", kFlatZero, ""},
-      {"zero-prefetch-bucket-size", kOnlyZero3, ""},
-      {"zero-param-persistence-threshold", kOnlyZero3, ""},
-      {"zero-model-persistence-threshold", kOnlyZero3, ""},
-      {"zero-max-live-parameters", kOnlyZero3, ""},
-      {"zero-max-reuse-distance", kOnlyZero3, ""},
-      {"zero-sub-group-size", kOnlyZero3, ""},
-      {"zero-hpz-partition-size", kOnlyZero3, ""},
-      {"zero-leaf-classes", kOnlyZero3, ""},
-      {"zero-module-granularity", kOnlyZero3, ""},
-      {"zero-init", kOnlyZero3, ""},
-      {"ddp-bucket-cap-mb", kOnlyDdp, ""},
-      {"ddp-gradient-as-bucket-view", kOnlyDdp, ""},
-      {"ddp-static-graph", kOnlyDdp, ""},
-      {"ddp-batched-grad-copy", kOnlyDdp, ""},
-      {"ddp-broadcast-buffers", kOnlyDdp, ""},
-      {"ddp-bucket-cap-mb-list", kOnlyDdp, ""},
-      {"ddp-comm-hook", kOnlyDdp, ""},
-      {"ddp-find-unused-parameters", kOnlyDdp, ""},
-      {"fsdp1-ignored-modules", kOnlyFsdp1, ""},
-      {"fsdp1-policy", kOnlyFsdp1, ""},
-      {"sharded-bucket-mb", kOnlySharded, ""},
-      {"sharded-float32-sums", kOnlySharded, ""},
-      {"sharded-per-tensor", kOnlySharded, ""},
-      {"sharded-reduce-scatter", kOnlySharded, ""},
-      {"sharded-owners-broadcast", kOnlySharded, ""},
-  };
-  return table;
-}
-
-std::string framework_name(FrameworkKind kind) {
-  switch (kind) {
-    case K::kUnsharded:
-      return "none";
-    case K::kDdp:
-      return "ddp";
-    case K::kFsdp2:
-      return "fsdp2";
-    case K::kFsdp1:
-      return "fsdp1";
-    case K::kZero1:
-      return "zero1";
-    case K::kZero2:
-      return "zero2";
-    case K::kZero3:
-      return "zero3";
-    case K::kShardedOptimizer:
-      return "sharded-optimizer";
-  }
-  return "?";
+  static const std::vector<OptionScope> all = [] {
+    std::vector<OptionScope> scopes = shared_options();
+    for (const FrameworkOptions& group : framework_options())
+      for (const FrameworkOption& o : group.options)
+        scopes.push_back({o.spec.name, o.frameworks, ""});
+    return scopes;
+  }();
+  return all;
 }
 
 void check_option_scopes(Arguments& arguments, FrameworkKind framework) {
@@ -121,7 +79,7 @@ void check_option_scopes(Arguments& arguments, FrameworkKind framework) {
     if (!arguments.has(s.option)) continue;
     if (std::find(s.frameworks.begin(), s.frameworks.end(), framework) != s.frameworks.end())
       continue;
-    std::string message = fmt::format("means nothing to {}", framework_name(framework));
+    std::string message = fmt::format("means nothing to {}", row_of(framework).name);
     if (!s.instead.empty()) message += fmt::format(" ({})", s.instead);
     arguments.report(s.option, message, fmt::format("belongs to: {}", joined(s.frameworks)));
   }

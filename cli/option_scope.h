@@ -19,8 +19,6 @@ struct OptionScope {
 
 /// Options that not every framework has. Options that are not listed apply to all.
 const std::vector<OptionScope>& option_scopes();
-/// Name of a framework on the command line.
-std::string framework_name(FrameworkKind kind);
 /// Reports the options that were given and do not apply to `framework`, with those that they belong
 /// to.
 void check_option_scopes(Arguments& arguments, FrameworkKind framework);

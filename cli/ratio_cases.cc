@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/job_options.h"
+#include "cli/output.h"
 #include "core/json.h"
 #include "hwprofiles/yaml_json.h"
 
@@ -202,5 +203,20 @@ std::vector<RatioCase> read_ratio_cases(const std::filesystem::path& file_or_fol
   if (!problems.empty()) throw InputError(problems);
   return out;
 }
+
+int print_scores(Arguments& a, const std::function<std::string(const RatioScores&)>& text,
+                 const std::function<Json(const RatioScores&)>& document) {
+  a.check();
+  const std::vector<RatioCase> cases = read_ratio_cases(a.positional(0));
+  const RatioScores scores = score_ratios(cases);
+  if (a.flag("json"))
+    print_json(document(scores));
+  else
+    print(text(scores));
+  return kOk;
+}
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 }  // namespace foreshard::cli

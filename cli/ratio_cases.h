@@ -1,8 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "cli/command.h"
+#include "core/json_fwd.h"
 #include "study/score_ratios.h"
 
 namespace foreshard::cli {
@@ -12,5 +17,13 @@ namespace foreshard::cli {
 /// models and profiles may be files beside it. InputError with all problems of all files. A pair
 /// that only the planner or the catalogue refuses is kept, with the reason.
 std::vector<RatioCase> read_ratio_cases(const std::filesystem::path& file_or_folder);
+
+/// A command over one file or folder of pairs: reads and scores them, prints the text or with
+/// --json the document.
+int print_scores(Arguments& arguments, const std::function<std::string(const RatioScores&)>& text,
+                 const std::function<Json(const RatioScores&)>& document);
+/// The value, or null for none (an empty text).
+Json or_null(const std::optional<double>& value);
+Json or_null(const std::string& text);
 
 }  // namespace foreshard::cli

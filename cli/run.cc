@@ -134,8 +134,14 @@ int run_plan(Arguments& a) {
   RunOptions options;
   options.steps = static_cast<int>(a.integer("steps", 0, 1, 100'000));
   options.watchdog = std::chrono::milliseconds(a.integer("watchdog", 30, 1, 86'400) * 1000);
-  options.device_memory =
-      Bytes(static_cast<std::int64_t>(a.number("device-memory", 4, 0.001, 1e5) * (1 << 30)));
+  constexpr double kGiB = 1 << 30;
+  options.device_memory = Bytes(
+      static_cast<std::int64_t>(a.bytes("device-memory", 4 * kGiB, kGiB, 1 << 20, 1e5 * kGiB)));
+  try {
+    options.allocator = parse_alloc_conf(a.text("alloc-conf"));
+  } catch (const InputError& e) {
+    a.report(e);
+  }
   options.mode =
       a.text("streams", "threads") == "inline" ? StreamMode::kInline : StreamMode::kThreads;
   const double scale = a.number("time-scale", 0, 1e-3, 1e9);
@@ -203,6 +209,7 @@ CommandSpec run_command() {
          false},
         {"validate", "yes|no", "Check the plan first (default yes)", {"yes", "no"}, false},
         {"device-memory", "GIB", "Memory of each rank's device (default 4)", {}, false},
+        {"alloc-conf", "TEXT", "PYTORCH_CUDA_ALLOC_CONF of each rank's allocator", {}, false},
         {"watchdog", "SECONDS", "A rank that waits longer ends the run (default 30)", {}, false}}},
       {"Answer",
        {{"json", "", "One JSON document instead of text", {}, false},

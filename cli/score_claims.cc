@@ -69,10 +69,10 @@ Json json_of(const RatioScores& scores) {
         {{"id", r.of->id},
          {"what", r.of->what},
          {"published_ratio", r.of->ratio},
-         {"predicted_ratio", r.predicted ? Json(*r.predicted) : Json(nullptr)},
+         {"predicted_ratio", or_null(r.predicted)},
          {"direction_right", r.predicted ? Json(r.sign_right) : Json(nullptr)},
          {"size_within_third", r.predicted ? Json(within_third(r)) : Json(nullptr)},
-         {"skipped", r.skipped.empty() ? Json(nullptr) : Json(r.skipped)},
+         {"skipped", or_null(r.skipped)},
          {"assumed", r.of->assumed}});
   }
   const Totals t = totals_of(scores);
@@ -83,16 +83,7 @@ Json json_of(const RatioScores& scores) {
   return out;
 }
 
-int score_claims(Arguments& a) {
-  a.check();
-  const std::vector<RatioCase> cases = read_ratio_cases(a.positional(0));
-  const RatioScores scores = score_ratios(cases);
-  if (a.flag("json"))
-    print_json(json_of(scores));
-  else
-    print(text_of(scores));
-  return kOk;
-}
+int score_claims(Arguments& a) { return print_scores(a, text_of, json_of); }
 
 }  // namespace
 

@@ -29,11 +29,11 @@ Json json_of(const RatioScores& scores) {
                 {"what", c.what},
                 {"stated", name_of(c.completeness)},
                 {"measured", c.ratio},
-                {"predicted", r.predicted ? Json(*r.predicted) : Json(nullptr)},
-                {"error", r.error ? Json(*r.error) : Json(nullptr)},
-                {"skipped", r.skipped.empty() ? Json(nullptr) : Json(r.skipped)},
+                {"predicted", or_null(r.predicted)},
+                {"error", or_null(r.error)},
+                {"skipped", or_null(r.skipped)},
                 {"assumed", c.assumed},
-                {"explained", c.explained.empty() ? Json(nullptr) : Json(c.explained)}};
+                {"explained", or_null(c.explained)}};
     if (r.predicted) {
       row["sign_right"] = r.sign_right;
       row["step_s"] = {to_seconds(r.step_a), to_seconds(r.step_b)};
@@ -77,14 +77,7 @@ std::string text_of(const RatioScores& scores) {
 }
 
 int score_ratios_of(Arguments& a) {
-  a.check();
-  const std::vector<RatioCase> cases = read_ratio_cases(a.positional(0));
-  const RatioScores scores = score_ratios(cases);
-  if (a.flag("json"))
-    print_json(json_of(scores));
-  else
-    print(text_of(scores));
-  return kOk;
+  return print_scores(a, text_of, [](const RatioScores& s) { return json_of(s); });
 }
 
 }  // namespace

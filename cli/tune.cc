@@ -3,6 +3,8 @@
 #include "cli/commands.h"
 #include "cli/job_options.h"
 #include "cli/output.h"
+#include "cli/torch_code.h"
+#include "cli/tune_frameworks.h"
 #include "cli/tune_groupings.h"
 #include "cli/wrap_points.h"
 #include "core/format.h"
@@ -23,7 +25,7 @@ Json choice_json(const WrapChoice& c) {
   out["reshard"] = c.reshard;
   out["root_split"] = c.root_split;
   out["units"] = c.units;
-  out["options"] = options_of(c);
+  out["options"] = c.options;
   out["step_time_s"] = to_seconds(c.step);
   out["device_peak_bytes"] = c.memory.value;
   out["exposed_communication_s"] = to_seconds(c.exposed_communication);
@@ -31,6 +33,7 @@ Json choice_json(const WrapChoice& c) {
   out["hidden_communication"] = c.hidden_share();
   out["tokens_per_s_per_gpu"] = c.tokens_per_s_per_gpu;
   out["fits"] = c.fits;
+  out["allocator_retries_total"] = c.retries;
   out["pareto"] = c.pareto;
   out["chosen"] = c.chosen;
   out["verdict"] = c.verdict;
@@ -45,59 +48,9 @@ Json json_of(const Job& job, const TuneResult& r) {
   out["device_capacity_bytes"] = r.capacity.value;
   out["choices"] = Json::array();
   for (const WrapChoice& c : r.choices) out["choices"].push_back(choice_json(c));
-  out["chosen"] =
-      r.chosen < r.choices.size() ? Json(options_of(r.choices[r.chosen])) : Json(nullptr);
+  out["reason"] = r.reason;
+  out["chosen"] = r.chosen < r.choices.size() ? Json(r.choices[r.chosen].options) : Json(nullptr);
   return out;
-}
-
-/// The constructor that makes the same units in PyTorch's FSDP1.
-std::string fsdp1_code(const WrapChoice& c) {
-  std::string units = c.blocks_per_unit == 0 ? "set()" : "set(model.model.layers)";
-  if (c.root_split) units += " | {model.model.embed_tokens, model.lm_head}";
-  const std::string strategy =
-      std::string(c.hybrid ? "_" : "") + (c.hybrid ? "HYBRID_SHARD_ZERO2" : "SHARD_GRAD_OP");
-  return fmt::format(
-      "  from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, "
-      "ShardingStrategy\n"
-      "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
-      "  units = {}\n"
-      "  model = FSDP(model, sharding_strategy=ShardingStrategy.{},\n"
-      "               mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, "
-      "reduce_dtype=torch.float32),\n"
-      "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda "
-      "m: m in units))\n",
-      units,
-      !c.reshard ? strategy
-      : c.hybrid ? "HYBRID_SHARD"
-                 : "FULL_SHARD");
-}
-
-/// Calls that make the same units in PyTorch's FSDP2.
-std::string torch_code(const WrapChoice& c) {
-  if (c.framework == FrameworkKind::kFsdp1) return fsdp1_code(c);
-  std::string out =
-      "  from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy\n"
-      "  mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n"
-      "  blocks = list(model.model.layers)\n";
-  const std::string reshard = c.reshard ? "True" : "False";
-  if (c.root_split)
-    out += fmt::format(
-        "  fully_shard(model.model.embed_tokens, mp_policy=mp, reshard_after_forward={})\n",
-        reshard);
-  if (c.blocks_per_unit == 1)
-    out += fmt::format(
-        "  for block in blocks:\n    fully_shard(block, mp_policy=mp, reshard_after_forward={})\n",
-        reshard);
-  if (c.blocks_per_unit > 1)
-    out += fmt::format(
-        "  for i in range(0, len(blocks), {0}):\n    fully_shard(blocks[i:i + {0}], mp_policy=mp, "
-        "reshard_after_forward={1})\n",
-        c.blocks_per_unit, reshard);
-  if (c.root_split)
-    out +=
-        "  fully_shard([model.model.norm, model.lm_head], mp_policy=mp, "
-        "reshard_after_forward=False)\n";
-  return out + "  fully_shard(model, mp_policy=mp)\n";
 }
 
 std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
@@ -124,14 +77,12 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
                      "--micro-batch.\n",
                      gib(r.capacity));
   const WrapChoice& c = r.choices[r.chosen];
-  const auto fastest =
-      std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& x) { return x.fits; });
-  out += fmt::format("\n  Choose {}: {:.1f} % from the fastest, {} GiB below it.\n", options_of(c),
-                     100 * (c.step / fastest->step - 1), gib(fastest->memory - c.memory));
+  out += fmt::format("\n  Choose {}: {}.\n", c.options, r.reason);
   return out + "  Calls for PyTorch: --export torch\n";
 }
 
 int tune(Arguments& a) {
+  if (a.has("frameworks")) return tune_frameworks(a);
   const Job job = read_job(a);
   a.check();
   if (a.flag("all-groupings")) return tune_groupings(job, a);
@@ -139,7 +90,7 @@ int tune(Arguments& a) {
   if (a.has("export")) {
     if (r.chosen == r.choices.size())
       throw RunError("nothing fits: there is no wrapping to export");
-    print(torch_code(r.choices[r.chosen]));
+    print(torch_code(with_choice(job, r.choices[r.chosen])));
   } else if (a.flag("json")) {
     print_json(json_of(job, r));
   } else {
@@ -172,9 +123,11 @@ CommandSpec tune_command() {
   c.examples = {{"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096",
                  "time and memory of every wrapping, and which to take"},
                 {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch",
-                 "the fully_shard calls of the chosen one"},
+                 "the calls of the chosen one"},
                 {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings",
-                 "units of any sizes, proven optimal in a model of overlap"}};
+                 "units of any sizes, proven optimal in a model of overlap"},
+                {"foreshard tune llama3-8b --gpus 8 --on dgx-h100 --frameworks all",
+                 "FSDP2, FSDP1, ZeRO and DDP in one table"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back({"Answer",
@@ -183,6 +136,11 @@ CommandSpec tune_command() {
                        {"all-groupings",
                         "",
                         "Every contiguous grouping of the blocks, searched exactly",
+                        {},
+                        false},
+                       {"frameworks",
+                        "all|NAME,...",
+                        "In place of wrappings: one table of this job under each framework",
                         {},
                         false},
                        {"export", "FORM", "The chosen wrapping as code", {"torch"}, false}}});

@@ -3,7 +3,7 @@
 # foreshard_test(PART DEPS lib...): one GoogleTest program of all *_test.cc files of the current folder.
 
 add_library(foreshard_flags INTERFACE)
-target_compile_options(foreshard_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-restrict)
+target_compile_options(foreshard_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 target_include_directories(foreshard_flags INTERFACE ${CMAKE_SOURCE_DIR})
 if(FORESHARD_WERROR)
   target_compile_options(foreshard_flags INTERFACE -Werror)
@@ -14,6 +14,15 @@ if(FORESHARD_SANITIZE)
                          -fno-omit-frame-pointer)
   target_link_options(foreshard_flags INTERFACE -fsanitize=${_fs_sanitize})
 endif()
+
+if(FORESHARD_FUZZ)  # Coverage of all code, which libFuzzer steers by.
+  target_compile_options(foreshard_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# foreshard_cold(TARGET): code that runs once in a command (parsing, text, tests): compiled for a short build.
+function(foreshard_cold target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
 
 function(foreshard_library name)
   cmake_parse_arguments(ARG "" "" "DEPS;EXTRA_DIRS" ${ARGN})
@@ -38,6 +47,7 @@ function(foreshard_test part)
     return()
   endif()
   add_executable(test_${part} ${sources})
+  foreshard_cold(test_${part})
   target_link_libraries(test_${part} PRIVATE foreshard_flags ${ARG_DEPS} GTest::gtest_main)
   target_compile_definitions(test_${part} PRIVATE FORESHARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${part} COMMAND test_${part} --gtest_brief=1)

@@ -14,7 +14,9 @@ DdpCommHook read_hook(const Json& options) {
   if (name == "allreduce") return DdpCommHook::kAllReduce;
   if (name == "bf16") return DdpCommHook::kBf16Compress;
   if (name == "fp16") return DdpCommHook::kFp16Compress;
-  throw InputError(Issue{"", "comm_hook", "cannot be '" + name + "'", "allreduce, bf16, fp16"});
+  if (name == "powersgd") return DdpCommHook::kPowerSgd;
+  throw InputError(
+      Issue{"", "comm_hook", "cannot be '" + name + "'", "allreduce, bf16, fp16, powersgd"});
 }
 
 MixedPrecision read_mixed_precision(const Json& o) {
@@ -23,6 +25,14 @@ MixedPrecision read_mixed_precision(const Json& o) {
   if (o.contains("reduce")) mp.reduce = dtype_of(o.at("reduce"));
   if (o.contains("buffer")) mp.buffer = dtype_of(o.at("buffer"));
   return mp;
+}
+
+void read_power_sgd(const Json& state, PowerSgdOptions& o) {
+  o.rank = state.value("matrix_approximation_rank", o.rank);
+  o.start_iteration = state.value("start_powerSGD_iter", o.start_iteration);
+  o.min_compression_rate = state.value("min_compression_rate", o.min_compression_rate);
+  o.error_feedback = state.value("use_error_feedback", o.error_feedback);
+  o.warm_start = state.value("warm_start", o.warm_start);
 }
 
 void read_options(const Json& options, DdpOptions& o) {
@@ -42,6 +52,7 @@ void read_options(const Json& options, DdpOptions& o) {
   o.last_bucket_small =
       options.value("env", Json::object()).value("DDP_SET_LAST_BUCKET_CAP", "") == "1";
   o.comm_hook = read_hook(options);
+  if (options.contains("power_sgd")) read_power_sgd(options.at("power_sgd"), o.power_sgd);
   if (options.contains("mixed_precision"))
     o.mixed_precision = read_mixed_precision(options.at("mixed_precision"));
 }

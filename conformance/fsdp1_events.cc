@@ -1,5 +1,7 @@
 #include "conformance/fsdp1_events.h"
 
+#include "core/enum_names.h"
+
 namespace foreshard {
 namespace {
 
@@ -21,11 +23,13 @@ const char* text_of(CollectiveKind k) {
 
 const char* text_of(fsdp1::FlatBuffer b) {
   constexpr const char* names[] = {"none", "mp_shard", "full", "full_prec", "grad"};
+  static_assert(std::size(names) == kEnumerators<fsdp1::FlatBuffer>);
   return names[static_cast<int>(b)];
 }
 
 const char* text_of(fsdp1::UnshardCause c) {
   constexpr const char* names[] = {"fwd", "bwd", "fwd_prefetch", "bwd_prefetch"};
+  static_assert(std::size(names) == kEnumerators<fsdp1::UnshardCause>);
   return names[static_cast<int>(c)];
 }
 

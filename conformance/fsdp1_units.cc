@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <string>
 
+#include "core/enum_names.h"
+#include "core/json.h"
+
 namespace foreshard {
 namespace {
 
 const char* strategy_text(fsdp1::Strategy s) {
   constexpr const char* names[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
                                    "_HYBRID_SHARD_ZERO2"};
+  static_assert(std::size(names) == kEnumerators<fsdp1::Strategy>);
   return names[static_cast<int>(s)];
 }
 

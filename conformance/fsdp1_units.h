@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "core/json.h"
+#include "core/json_fwd.h"
 #include "models/module_tree.h"
 #include "schedules/planner/frameworks/fsdp1_unit.h"
 

@@ -1,8 +1,10 @@
 #include "conformance/fsdp2_events.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
+#include "core/enum_names.h"
 #include "core/json.h"
 
 namespace foreshard {
@@ -12,6 +14,7 @@ const char* status_text(DecisionStatus s) {
   constexpr const char* names[] = {
       "none",    "issue", "local", "pending",      "already",
       "skipped", "free",  "kept",  "post_forward", "from_post_forward"};
+  static_assert(std::size(names) == kEnumerators<DecisionStatus>);
   return names[static_cast<int>(s)];
 }
 
@@ -30,6 +33,7 @@ const char* collective_text(CollectiveKind k) {
 
 const char* op_text(ReduceOp op) {
   constexpr const char* names[] = {"NONE", "SUM", "AVG", "PREMUL_SUM", "MAX"};
+  static_assert(std::size(names) == kEnumerators<ReduceOp>);
   return names[static_cast<int>(op)];
 }
 

@@ -5,6 +5,7 @@
 #include "core/json.h"
 #include "models/load_model.h"
 #include "models/plain/plain_models.h"
+#include "schedules/planner/framework_table.h"
 
 namespace foreshard {
 namespace {
@@ -73,14 +74,13 @@ Value choose(const Json& c, const std::string& key, const std::map<std::string, 
 }
 
 void read_framework(const Json& c, ParallelConfig& p) {
-  p.framework = choose<FrameworkKind>(c, "framework",
-                                      {{"none", FrameworkKind::kUnsharded},
-                                       {"ddp", FrameworkKind::kDdp},
-                                       {"fsdp2", FrameworkKind::kFsdp2},
-                                       {"fsdp1", FrameworkKind::kFsdp1}});
+  const auto name = c.at("framework").get<std::string>();
+  const FrameworkRow* framework = find_framework(name);
+  if (framework == nullptr) refuse("framework", "cannot be '" + name + "'");
+  p.framework = framework->kind;
   const auto world = c.at("world").get<std::int64_t>(),
              replicas = c.at("hsdp_replicas").get<std::int64_t>();
-  const bool ddp = p.framework == FrameworkKind::kDdp;
+  const bool ddp = framework->ranks == RankLayout::kCopies;
   p.shard = ddp ? 1 : world / replicas;
   p.replicate = ddp ? world : replicas;
   const std::string wrap = c.at("wrap").get<std::string>();

@@ -11,6 +11,7 @@
 #include "models/describe.h"
 #include "models/load_model.h"
 #include "schedules/planner/model_costs.h"
+#include "schedules/planner/unit_facts.h"
 
 namespace foreshard {
 namespace {
@@ -134,11 +135,23 @@ std::vector<std::string> folded(const std::vector<UnitFact>& units) {
   return rows;
 }
 
+/// Modules of a unit in alphabetical order: "a + b".
+std::string sorted_name(const std::string& name) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t plus = std::min(name.find(" + ", at), name.size());
+    parts.push_back(name.substr(at, plus - at));
+    at = plus + 3;
+  }
+  std::sort(parts.begin(), parts.end());
+  return fmt::format("{}", fmt::join(parts, " + "));
+}
+
 void compare_units(const char* rule, const Json& expected, const std::vector<UnitFact>& units,
                    Difference& d) {
   std::vector<std::string> rows;
   for (const Json& row : expected) {
-    rows.push_back(fmt::format("{} = {} x{}", row.at(0).get<std::string>(),
+    rows.push_back(fmt::format("{} = {} x{}", sorted_name(row.at(0).get<std::string>()),
                                row.at(1).get<std::int64_t>(), row.at(2).get<int>()));
   }
   const std::vector<std::string> found = folded(units);
@@ -148,14 +161,52 @@ void compare_units(const char* rule, const Json& expected, const std::vector<Uni
   }
 }
 
+/// Units as accelerate's FSDP1 policy makes them: embedding and head stay in the root.
+std::vector<UnitFact> fsdp1_units(const Model& model) {
+  ParallelConfig c;
+  c.framework = FrameworkKind::kFsdp1;
+  c.wrap.root_split = false;
+  return unit_facts(model, c);
+}
+
+/// Units with the input embedding (model.get_input_embeddings(): position embeddings stay in the
+/// root) and the head of their own, these last, as the recordings list them.
+std::vector<UnitFact> split_units(Model model) {
+  if (model.roles.embeddings.size() > 1) model.roles.embeddings.resize(1);
+  std::vector<UnitFact> units = unit_facts(model, {});
+  for (UnitFact& u : units) u.name = sorted_name(u.name);
+  std::vector<ModuleId> ends = model.roles.embeddings;
+  ends.insert(ends.end(), model.roles.tail.begin(), model.roles.tail.end());
+  std::stable_partition(units.begin(), units.end(), [&](const UnitFact& u) {
+    return std::none_of(ends.begin(), ends.end(), [&](ModuleId end) {
+      return (" + " + u.name + " + ").find(" + " + model.at(end).name + " + ") != std::string::npos;
+    });
+  });
+  return units;
+}
+
+/// accelerate looks for the final norm among the direct children of the base model only; where a
+/// text model is nested it stays in the root.
+Model with_base_model_norm(Model model) {
+  std::vector<ModuleId>& tail = model.roles.tail;
+  if (tail.empty() || model.at(tail[0]).class_name.find("Norm") == std::string::npos) return model;
+  const std::string& norm = model.at(tail[0]).name;
+  bool direct = std::count(norm.begin(), norm.end(), '.') == 1;
+  const std::string base = norm.substr(0, norm.find('.') + 1);
+  for (const ModuleId block : model.roles.blocks)
+    direct = direct && model.at(block).name.starts_with(base);
+  if (!direct) tail.erase(tail.begin());
+  return model;
+}
+
 void compare_all_units(const Json& units, const Model& model, Difference& d) {
-  compare_units("accelerate_fsdp1", units.at("accelerate_fsdp1"), model_units(model, {}), d);
+  compare_units("accelerate_fsdp1", units.at("accelerate_fsdp1"), fsdp1_units(model), d);
   compare_units("accelerate_fsdp2", units.at("accelerate_fsdp2"),
-                split_units(model, TailRule::kBaseModelNorm), d);
+                split_units(with_base_model_norm(model)), d);
   const Json& titan = units.contains("torchtitan_like") ? units.at("torchtitan_like")
                                                         : units.at("accelerate_fsdp2");
   compare_units("torchtitan_like", titan.is_array() ? titan : units.at("accelerate_fsdp2"),
-                split_units(model, TailRule::kOwnNorm), d);
+                split_units(model), d);
 }
 
 std::map<std::string, Shape64> found_tensors(const ModelFacts& facts) {
@@ -279,9 +330,9 @@ CheckResult check_catalogue_row(const std::string& name, const Json& row) {
   d.equal("active", row.at("active").get<std::int64_t>(), facts.active_per_token.value);
   d.equal("tied", ties_text(row.at("tied").get<std::vector<std::vector<std::string>>>()),
           ties_text(facts.tied));
-  compare_units("accelerate_fsdp1", row.at("accelerate_fsdp1"), model_units(model, {}), d);
+  compare_units("accelerate_fsdp1", row.at("accelerate_fsdp1"), fsdp1_units(model), d);
   compare_units("accelerate_fsdp2", row.at("accelerate_fsdp2"),
-                split_units(model, TailRule::kBaseModelNorm), d);
+                split_units(with_base_model_norm(model)), d);
   result.ok = d.none();
   result.first_difference = d.text();
   return result;

@@ -90,6 +90,12 @@ ZeroCase read_zero_case(const Json& golden_case) {
   c.extras.two_parameter_groups = options.value("param_groups", 1) == 2;
   c.extras.timer_from_step = 2;
   config.zero.leaf_classes = options.value("z3_leaf_classes", std::vector<std::string>{});
+  config.zero.wall_clock_breakdown = options.value("wall_clock_breakdown", false);
+  if (options.contains("timers")) {
+    const Json& timer = options.at("timers").at("throughput");
+    config.zero.throughput_timer =
+        timer.value("enabled", true) && timer.value("synchronized", true);
+  }
   if (options.contains("communication_data_type")) {
     config.zero.communication_dtype =
         short_dtype(options.at("communication_data_type").get<std::string>());

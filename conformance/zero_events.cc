@@ -68,6 +68,7 @@ void ZeroEvents::on_event(const zero::Event& e) {
       break;
     case EventKind::kWait:
       event = {{"ev", "wait"}, {"stream", e.stream}, {"on", e.on}};
+      if (e.cause == kEngineTimers) event["cause"] = e.cause;
       break;
     case EventKind::kHostSync:
       event = {{"ev", "cpu_sync"}, {"on", e.on}};

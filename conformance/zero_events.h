@@ -8,6 +8,9 @@
 
 namespace foreshard {
 
+/// Cause of the waits that read the engine's timers; recordings do not name it.
+inline constexpr const char* kEngineTimers = "wall_clock";
+
 /// Turns what a run under ZeRO did into the events of the recordings.
 class ZeroEvents final : public DecisionSink, public zero::Observer {
  public:

@@ -87,7 +87,9 @@ void mark_backward_ends(Json& events) {
   bool open = false;
   for (Json& e : events) {
     const std::string kind = e.at("ev");
-    const bool timer = e.value("cause", Json()) == "throughput_timer";
+    const Json cause = e.value("cause", Json());
+    const bool timer = cause == "throughput_timer" || cause == kEngineTimers;
+    if (cause == kEngineTimers) e.erase("cause");
     if (open && (timer || kind == "optimizer_step" || kind == "micro_begin")) {
       marked.push_back({{"ev", "backward_end"}});
       open = false;

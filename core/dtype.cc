@@ -1,15 +1,18 @@
 #include "core/dtype.h"
 
+#include "core/enum_names.h"
+
 namespace foreshard {
 namespace {
 struct Names {
   std::string_view full, brief;
 };
-constexpr Names kNames[kDTypeCount] = {{"float32", "fp32"},      {"bfloat16", "bf16"},
-                                       {"float16", "fp16"},      {"float64", "fp64"},
-                                       {"float8_e4m3fn", "fp8"}, {"float8_e5m2", "fp8_e5m2"},
-                                       {"int64", "i64"},         {"int32", "i32"},
-                                       {"uint8", "u8"},          {"bool", "bool"}};
+constexpr Names kNames[] = {{"float32", "fp32"},      {"bfloat16", "bf16"},
+                            {"float16", "fp16"},      {"float64", "fp64"},
+                            {"float8_e4m3fn", "fp8"}, {"float8_e5m2", "fp8_e5m2"},
+                            {"int64", "i64"},         {"int32", "i32"},
+                            {"uint8", "u8"},          {"bool", "bool"}};
+static_assert(kDTypeCount == kEnumerators<DType>);
 }  // namespace
 
 std::string_view name_of(DType t) { return kNames[static_cast<int>(t)].full; }

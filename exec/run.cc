@@ -119,7 +119,7 @@ class Run {
         options_(options),
         control_(options.watchdog),
         clock_(options.emulate ? options.emulate->time_scale : 1.0),
-        transport_(make_shared_memory_transport(control_)),
+        transport_(options.transport(control_)),
         start_(schedule.world, control_, clock_),
         shared_{schedule_, options_, control_, clock_} {
     steps_ = options.steps > 0 ? options.steps

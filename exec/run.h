@@ -12,6 +12,7 @@
 
 #include "core/units.h"
 #include "exec/tensor_view.h"
+#include "exec/transport/transport.h"
 #include "memory/options.h"
 #include "schedules/schedule.h"
 #include "schedules/trace.h"
@@ -71,7 +72,8 @@ struct RunOptions {
   bool record_spans = true;        ///< Off: the trace has memory and totals only.
   bool gather_parameters = false;  ///< Collect the final parameters by name.
   std::chrono::milliseconds watchdog{
-      30'000};             ///< A rank that waits longer for others ends the run.
+      30'000};  ///< A rank that waits longer for others ends the run.
+  TransportFactory transport = make_shared_memory_transport;  ///< Makes the run's one transport.
   Initializer initialize;  ///< Default: small values from a hash of the name and the index.
   DataSource data;  ///< Default: a fixed formula of row, position and step (exec/defaults.cc).
   std::optional<EmulatedTimes> emulate;

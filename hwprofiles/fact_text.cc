@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <iterator>
+
+#include "core/enum_names.h"
+#include "core/json.h"
 
 namespace foreshard {
 namespace {
@@ -122,11 +126,12 @@ std::string scaled(double value, std::initializer_list<Unit> units) {
 
 std::string_view name_of(FactKind kind) {
   constexpr std::string_view names[] = {"datasheet", "measured", "assumed", "calibrated"};
+  static_assert(std::size(names) == kEnumerators<FactKind>);
   return names[static_cast<int>(kind)];
 }
 
 std::optional<FactKind> parse_fact_kind(std::string_view text) {
-  for (int i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < kEnumerators<FactKind>; ++i) {
     if (text == name_of(static_cast<FactKind>(i))) return static_cast<FactKind>(i);
   }
   return std::nullopt;
@@ -134,6 +139,7 @@ std::optional<FactKind> parse_fact_kind(std::string_view text) {
 
 std::string_view base_unit(Dimension dimension) {
   constexpr std::string_view names[] = {"", "B", "B/s", "FLOP/s", "s", "W", "USD/h"};
+  static_assert(std::size(names) == kEnumerators<Dimension>);
   return names[static_cast<int>(dimension)];
 }
 

@@ -7,10 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "core/json.h"
+#include "core/json_fwd.h"
 #include "hwprofiles/fact.h"
 
 namespace foreshard {
+
+class ObjectReader;
 
 /// Source and kind that numbers in short form inherit from the object around them.
 struct FactDefaults {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 #include "hwprofiles/profile_fields.h"
 
@@ -12,11 +14,13 @@ namespace foreshard {
 std::string_view name_of(GpuGeneration generation) {
   constexpr std::string_view names[] = {"volta",  "turing",    "ampere", "ada",
                                         "hopper", "blackwell", "cdna"};
+  static_assert(std::size(names) == kEnumerators<GpuGeneration>);
   return names[static_cast<int>(generation)];
 }
 
 std::string_view name_of(FabricKind kind) {
   constexpr std::string_view names[] = {"nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie"};
+  static_assert(std::size(names) == kEnumerators<FabricKind>);
   return names[static_cast<int>(kind)];
 }
 
@@ -28,6 +32,7 @@ double NetworkProfile::usable_rate() const {
 std::string_view name_of(NetworkKind kind) {
   constexpr std::string_view names[] = {"none", "ib",    "roce", "efa",
                                         "tcpx", "tcpxo", "tcp",  "slingshot"};
+  static_assert(std::size(names) == kEnumerators<NetworkKind>);
   return names[static_cast<int>(kind)];
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/json.h"
 #include "hwprofiles/profile_fields.h"
 
 namespace foreshard {

@@ -3,7 +3,8 @@
 // Reading profile parts from parsed JSON. Each reader overlays what the text says on what the part
 // already holds, so that a file may start from a base. Problems are collected in the issue list.
 
-#include "core/json.h"
+#include "core/error.h"
+#include "core/json_fwd.h"
 #include "hwprofiles/fact_text.h"
 #include "hwprofiles/profile.h"
 

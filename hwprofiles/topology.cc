@@ -8,7 +8,9 @@
 #include <boost/graph/filtered_graph.hpp>
 #include <boost/property_map/function_property_map.hpp>
 #include <functional>
+#include <iterator>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 
 namespace foreshard {
@@ -160,11 +162,13 @@ std::string link_text(const TopologyLink& link, const TopologyVertex& other) {
 
 std::string_view name_of(LinkKind kind) {
   constexpr std::string_view names[] = {"NVLink", "PCIe", "socket", "network"};
+  static_assert(std::size(names) == kEnumerators<LinkKind>);
   return names[static_cast<int>(kind)];
 }
 
 std::string name_of(const TopologyVertex& vertex) {
   constexpr std::string_view names[] = {"gpu", "nvswitch", "pcie", "cpu", "nic", "leaf", "spine"};
+  static_assert(std::size(names) == kEnumerators<VertexKind>);
   const auto plain = fmt::format("{}{}", names[static_cast<int>(vertex.kind)], vertex.index);
   return vertex.node > 0 ? fmt::format("n{}.{}", vertex.node, plain) : plain;
 }

@@ -75,7 +75,7 @@ Allocation CachingAllocator::try_allocate(Bytes bytes, std::uint32_t stream) {
   if (!waiting_streams_.empty()) process_events();
   const std::int64_t size = power2_rounding_ || bytes > kNoByteLimit
                                 ? round_request(bytes, options_).value
-                                : (bytes.value + 511) & ~std::int64_t{511};
+                                : round_to_block(bytes.value);
   const Index pool = pool_for(size, stream);
   FreeBlocks::Cursor at;
   if (find_cached(pool, size, at)) [[likely]]

@@ -265,7 +265,7 @@ Bytes round_request(Bytes request, const AllocatorOptions& options) {
         (std::int64_t{1} << log2) >> (std::bit_width(static_cast<std::uint64_t>(divisions)) - 1);
     return Bytes((request.value + step - 1) & ~(step - 1));
   }
-  return Bytes((request.value + 511) & ~std::int64_t{511});
+  return Bytes(round_to_block(request.value));
 }
 
 Bytes segment_bytes_for(Bytes rounded, const AllocatorOptions& options) {

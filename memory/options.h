@@ -66,6 +66,11 @@ struct AllocatorOptions {
 /// every problem found.
 AllocatorOptions parse_alloc_conf(std::string_view text);
 
+/// Up to the next multiple of kMinBlockBytes.
+constexpr std::int64_t round_to_block(std::int64_t bytes) {
+  return (bytes + kMinBlockBytes.value - 1) / kMinBlockBytes.value * kMinBlockBytes.value;
+}
+
 /// Rule A-1: the bytes that a request takes from the pool.
 Bytes round_request(Bytes request, const AllocatorOptions& options);
 

@@ -136,6 +136,20 @@ void quantise(ModelBuilder& b, ModuleId id, bool nested) {
 
 }  // namespace
 
+std::vector<std::string> blocks_and_adapters(const Model& model) {
+  std::vector<std::string> names;
+  for (const ModuleId block : model.roles.blocks) names.push_back(model.at(block).name);
+  const auto trainable = [&](const OwnedParameter& p) { return model.at(p.id).trainable; };
+  const bool mixed = std::any_of(model.parameters.begin(), model.parameters.end(),
+                                 [](const ParameterDef& p) { return !p.trainable; });
+  for (const Module& m : model.modules) {
+    if (mixed && m.children.empty() && !m.parameters.empty() &&
+        std::all_of(m.parameters.begin(), m.parameters.end(), trainable))
+      names.push_back(m.name);
+  }
+  return names;
+}
+
 Model with_lora(Model model, const LoraOptions& options) {
   const std::vector<ModuleId> targets = targets_of(model, options), linear = linear_modules(model);
   ModelBuilder b(model.root().class_name);

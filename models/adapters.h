@@ -27,4 +27,8 @@ struct LoraOptions {
 /// exist.
 Model with_lora(Model model, const LoraOptions& options);
 
+/// Names of the blocks and of every leaf whose own parameters are all trainable, where others are
+/// frozen: what peft's fsdp_auto_wrap_policy wraps, so that no flat parameter mixes both.
+std::vector<std::string> blocks_and_adapters(const Model& model);
+
 }  // namespace foreshard

@@ -2,21 +2,16 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "core/format.h"
 #include "core/json.h"
 
 namespace foreshard {
 namespace {
-
-void walk(const Model& model, ModuleId id, std::vector<bool>& seen, std::vector<ModuleId>& order) {
-  if (seen[id.value]) return;
-  seen[id.value] = true;
-  order.push_back(id);
-  for (const ChildModule& c : model.at(id).children) walk(model, c.id, seen, order);
-}
 
 // Experts keep all their rows and a token visits top_k of them: numel * top_k / experts are active
 // (rounded down).
@@ -40,11 +35,8 @@ Elements idle_experts(const Model& model) {
 }
 
 Elements numel_of(const Model& model, ModuleId id) {
-  std::vector<bool> seen(model.modules.size(), false);
-  std::vector<ModuleId> below;
-  walk(model, id, seen, below);
   std::set<ParameterId> parameters;
-  for (const ModuleId m : below) {
+  for (const ModuleId m : modules_in_order(model, id)) {
     for (const OwnedParameter& p : model.at(m).parameters) parameters.insert(p.id);
   }
   Elements n;
@@ -76,14 +68,20 @@ Json units_json(const std::vector<UnitFact>& units) {
 
 }  // namespace
 
-std::vector<ModuleId> modules_in_order(const Model& model) {
+std::vector<ModuleId> modules_in_order(const Model& model, ModuleId root) {
   std::vector<bool> seen(model.modules.size(), false);
   std::vector<ModuleId> order;
-  walk(model, ModuleId(0), seen, order);
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (seen[m.value]) return;
+    seen[m.value] = true;
+    order.push_back(m);
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
+  };
+  visit(visit, root);
   return order;
 }
 
-ModelFacts model_facts(const Model& model, const UnitSpec& wrap) {
+ModelFacts model_facts(const Model& model) {
   ModelFacts f;
   f.name = model.name;
   f.architecture = model.architecture;
@@ -104,7 +102,6 @@ ModelFacts model_facts(const Model& model, const UnitSpec& wrap) {
     if (group.size() > 1) f.tied.push_back(std::move(group));
   }
   f.blocks = block_facts(model);
-  f.units = model_units(model, wrap);
   return f;
 }
 
@@ -130,13 +127,24 @@ Json facts_to_json(const ModelFacts& f) {
     for (const auto& [name, flops] : f.costs->by_class) classes[name] = flops.value;
     json["flops"] = {{"forward", f.costs->forward.value},
                      {"backward", f.costs->backward.value},
+                     {"forward_causal", f.costs->forward_causal.value},
+                     {"backward_causal", f.costs->backward_causal.value},
                      {"by_class", classes}};
     json["saved_for_backward_bytes"] = f.costs->saved_for_backward.value;
   }
   return json;
 }
 
-std::string facts_to_text(const ModelFacts& f) {
+std::string flops_text(Flops flops) {
+  const auto n = static_cast<double>(flops.value);
+  static constexpr std::pair<double, const char*> kScales[] = {
+      {1e15, "PFLOP"}, {1e12, "TFLOP"}, {1e9, "GFLOP"}, {1e6, "MFLOP"}};
+  for (const auto& [unit, name] : kScales)
+    if (n >= unit) return fmt::format("{:.2f} {}", n / unit, name);
+  return fmt::format("{} FLOP", flops.value);
+}
+
+std::string facts_to_text(const ModelFacts& f, const std::string& sample) {
   std::string out = fmt::format("{} ({})\n", f.name, f.architecture);
   const auto number = [](std::int64_t n) {
     std::string digits = std::to_string(n), grouped;
@@ -164,11 +172,15 @@ std::string facts_to_text(const ModelFacts& f) {
     i = last;
   }
   if (f.costs) {
+    const ModelCosts& c = *f.costs;
     out += fmt::format(
-        "FLOPs       {:>20}  forward\nFLOPs       {:>20}  backward\nsaved       {:>20}  bytes for "
+        "FLOPs       {:>20}  forward{}\nFLOPs       {:>20}  backward\nsaved       {:>20}  for "
         "backward\n",
-        number(f.costs->forward.value), number(f.costs->backward.value),
-        number(f.costs->saved_for_backward.value));
+        flops_text(c.forward_causal), sample.empty() ? "" : ", " + sample,
+        flops_text(c.backward_causal), format_memory(c.saved_for_backward));
+    if (c.forward != c.forward_causal)
+      out += fmt::format("{:>34}causal attention counts half; in full (as --json): {} and {}\n", "",
+                         flops_text(c.forward), flops_text(c.backward));
   }
   return out;
 }

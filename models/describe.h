@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/json_fwd.h"
-#include "models/describe_units.h"
 #include "models/module_tree.h"
 
 namespace foreshard {
@@ -26,11 +25,19 @@ struct BlockFact {
   Elements numel;  ///< Of one block.
 };
 
+/// Parameters that are sharded and gathered together.
+struct UnitFact {
+  std::string name;  ///< Module name, names joined by " + ", or "root".
+  Elements numel;    ///< A tensor tied within the unit counts once.
+};
+
 /// FLOPs and saved bytes of one forward and backward; a multiply-add counts two, attention is
 /// counted in full (no halving for a causal mask), fused attention backward counts five products.
 /// No loss.
 struct ModelCosts {
   Flops forward, backward;
+  /// The same with half the products where a causal mask hides half of them: what kernels compute.
+  Flops forward_causal, backward_causal;
   std::map<std::string, Flops> by_class;  ///< forward + backward by class of op.
   Bytes saved_for_backward;               ///< Distinct storages, without parameters and buffers.
 };
@@ -43,17 +50,22 @@ struct ModelFacts {
   std::vector<std::vector<std::string>> tied;  ///< Names of one tensor, in registration order.
   std::vector<TensorFact> tensors;  ///< Every name, tied ones each, in registration order.
   std::vector<BlockFact> blocks;
+  // Filled by whoever has a planner (unit_facts.h, model_costs.h).
   std::vector<UnitFact> units;
-  std::optional<ModelCosts> costs;  ///< Filled by whoever ran the model (planner).
+  std::optional<ModelCosts> costs;
 };
 
-ModelFacts model_facts(const Model& model, const UnitSpec& wrap = {});
+/// `root` and every module under it, parents first, each object once: named_modules order.
+std::vector<ModuleId> modules_in_order(const Model& model, ModuleId root = ModuleId(0));
+
+/// Everything but units and costs.
+ModelFacts model_facts(const Model& model);
 /// The document of `models describe --json`: contracts.md's keys.
 Json facts_to_json(const ModelFacts& facts);
-/// A screen for people.
-std::string facts_to_text(const ModelFacts& facts);
-
-/// Modules in named_modules order (parents before children, each object once).
-std::vector<ModuleId> modules_in_order(const Model& model);
+/// "48.83 TFLOP".
+std::string flops_text(Flops flops);
+/// A screen for people. `sample`: what the costs are of ("1 sequence of 2,048 tokens"). FLOPs are
+/// those that kernels compute.
+std::string facts_to_text(const ModelFacts& facts, const std::string& sample = {});
 
 }  // namespace foreshard

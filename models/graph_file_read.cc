@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "core/enum_names.h"
 #include "core/json.h"
 #include "models/graph_file.h"
 #include "models/model_checks.h"
@@ -283,7 +284,7 @@ void Reader::read_statement(const Json& json, ModuleId id, const std::string& pa
   const auto function = parse_function(text);
   if (!function || *function == Function::kCall) {
     std::vector<std::string> known;
-    for (int f = 1; f <= static_cast<int>(Function::kGatedDeltaRule); ++f)
+    for (std::size_t f = 1; f < kEnumerators<Function>; ++f)
       known.emplace_back(name_of(static_cast<Function>(f)));
     const std::string nearest = nearest_name(text, known);
     r.report("do", "there is no function \"" + text + "\"",

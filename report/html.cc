@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/json.h"
-#include "report/html_page.h"
+#include "report/embedded_page.h"
 
 namespace foreshard {
 namespace {
@@ -56,19 +56,24 @@ void add_spans(const TraceDocument& d, Json& data) {
   data["end"] = end;
 }
 
-/// Thinned to what can be seen; the peak is always kept.
+/// Thinned to what can be seen: of every few points the highest, so that no spike is lost.
 Json memory_json(const MemoryCurve& curve) {
   Json out;
   out["categories"] = curve.categories;
   out["peak_at"] = curve.peak_at;
   out["points"] = Json::array();
   out["peak"] = 0;
-  const std::size_t stride = std::max<std::size_t>(1, curve.points.size() / kMostMemoryPoints);
-  for (std::size_t i = 0; i < curve.points.size(); ++i) {
-    if (i % stride != 0 && i != curve.peak && i + 1 != curve.points.size()) continue;
-    if (i == curve.peak) out["peak"] = out["points"].size();
-    const MemoryCurve::Point& p = curve.points[i];
-    out["points"].push_back({to_seconds(p.at), p.allocated.value, p.reserved.value, p.bytes});
+  const std::size_t stride = curve.points.size() / kMostMemoryPoints + 1;
+  for (std::size_t begin = 0; begin < curve.points.size(); begin += stride) {
+    const auto first = curve.points.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = curve.points.begin() +
+                      static_cast<std::ptrdiff_t>(std::min(begin + stride, curve.points.size()));
+    const auto highest = std::max_element(
+        first, last, [](const auto& a, const auto& b) { return a.allocated < b.allocated; });
+    if (static_cast<std::size_t>(highest - curve.points.begin()) == curve.peak)
+      out["peak"] = out["points"].size();
+    out["points"].push_back({to_seconds(highest->at), highest->allocated.value,
+                             highest->reserved.value, highest->bytes});
   }
   return out;
 }
@@ -96,7 +101,11 @@ Json data_of(const HtmlReport& r) {
 }  // namespace
 
 std::string html_of(const HtmlReport& report) {
-  return std::string(kHtmlBefore) + script_text(data_of(report)) + std::string(kHtmlAfter);
+  constexpr std::string_view kDataMark = "@DATA@";
+  const std::string_view page = embedded_page();
+  const std::size_t at = page.find(kDataMark);
+  return std::string(page.substr(0, at)) + script_text(data_of(report)) +
+         std::string(page.substr(at + kDataMark.size()));
 }
 
 void write_html_file(const HtmlReport& report, const std::filesystem::path& path) {

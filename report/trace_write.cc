@@ -147,8 +147,9 @@ class TraceWriter {
     for (const auto& [key, span] : device) {
       const auto& [rank, step, instruction] = key;
       const auto& uses = d_.labels_for(rank).first_uses;
-      const auto use = std::find_if(uses.begin(), uses.end(),
-                                    [&](const auto& u) { return u.gather == instruction; });
+      const auto use =
+          std::find_if(uses.begin(), uses.end(),
+                       [&, gather = instruction](const auto& u) { return u.gather == gather; });
       if (use == uses.end()) continue;
       const auto target = device.find({rank, step, use->launch});
       if (target == device.end()) continue;

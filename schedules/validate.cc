@@ -1,7 +1,10 @@
 #include "schedules/validate.h"
 
+#include <iterator>
+
 #include <fmt/format.h>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 #include "schedules/structure.h"
 #include "schedules/text.h"
@@ -22,6 +25,7 @@ std::string_view name_of(ScheduleFault fault) {
                                                 "event not recorded",
                                                 "collective order differs",
                                                 "deadlock"};
+  static_assert(std::size(kNames) == kEnumerators<ScheduleFault>);
   return kNames[static_cast<int>(fault)];
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/op_kind.h"
 #include "core/units.h"
 #include "schedules/schedule.h"
 
@@ -19,20 +20,6 @@ namespace foreshard {
 enum class Link : std::uint8_t { kNvLink, kNetwork, kPcieIn, kPcieOut };
 inline constexpr int kLinkCount = 4;
 std::string_view name_of(Link link);
-
-/// Classes of kernels that reports add up.
-enum class KernelClass : std::uint8_t {
-  kMatmul,
-  kAttention,
-  kNormalisation,
-  kElementwise,
-  kLossAndEmbedding,
-  kOptimizer,
-  kShardingCopies,
-  kOther,
-};
-inline constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) + 1;
-std::string_view name_of(KernelClass kernel_class);
 
 /// One launch alone on the device.
 struct LaunchCost {
@@ -51,6 +38,8 @@ struct TransferCost {
   Link bottleneck = Link::kNvLink;  ///< The link that limits it; for reports.
   /// How much longer compute kernels take while it runs at full speed: 0.2 = 20 %.
   double interference = 0;
+  /// How much longer it takes itself while kernels run on one of its GPUs, at full speed.
+  double slowdown = 0;
 };
 
 /// Host thread time of the calls that launch no work.

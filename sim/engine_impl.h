@@ -53,7 +53,8 @@ class Engine {
     Cause cause;             ///< What that was.
     // The running kernel.
     std::int64_t start = 0, updated = 0;
-    double left = 0;  ///< Picoseconds at full speed.
+    double left = 0;       ///< Picoseconds at full speed.
+    bool running = false;  ///< It counts in Rank::busy.
     Cause start_cause;
   };
 
@@ -103,7 +104,9 @@ class Engine {
         sequence;               ///< By lane (groups, then peer pairs): next sequence number.
     double transfers_cost = 0;  ///< Sum of the interference of active transfers.
     std::uint32_t transfers = 0;
-    double stretch = 1;  ///< Of kernels: 1 + transfers_cost.
+    double stretch = 1;                 ///< Of kernels: 1 + transfers_cost.
+    std::uint32_t busy = 0;             ///< Streams of the device that run a kernel.
+    std::vector<std::uint32_t> slowed;  ///< Active transfers that its kernels slow down.
     bool record = false;
     std::vector<StepEnd> step_ends;
     RankRecord kept;
@@ -149,7 +152,10 @@ class Engine {
     std::uint32_t rendezvous = 0;
     std::uint32_t rank = 0, stream = 0;  ///< Copies.
     std::int64_t start = 0, updated = 0;
-    double left = 0, speed = 1;
+    double left = 0;         ///< Picoseconds at full speed and on idle GPUs.
+    double speed = 1;        ///< Its share of the links.
+    double pace = 1;         ///< Below 1 while kernels run on one of its GPUs.
+    std::uint32_t busy = 0;  ///< Its GPUs that run kernels.
     Cause cause;
     bool active = false;
     bool after_previous =
@@ -227,6 +233,9 @@ class Engine {
   bool overloaded(const Transfer& transfer) const;
   void share(std::int64_t t);
   void set_speed(std::uint32_t index, double speed, std::int64_t t);
+  void retime(std::uint32_t index, double speed, double pace, std::int64_t t);
+  void kernels_began(Rank& r);
+  void kernels_ended(Rank& r);
   void interfere(const Transfer& transfer, double speed_change, int count_change, std::int64_t t);
   template <typename F>
   void for_members(const Transfer& transfer, F&& f);

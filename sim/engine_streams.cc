@@ -86,7 +86,12 @@ void Engine::start_kernel(Rank& r, std::uint32_t stream, const Item& item) {
   }
   s.left = work;
   s.state = StreamState::kRunning;
-  const double time = work * (r.timing->program->streams[stream].on_host ? 1 : r.stretch);
+  const bool on_host = r.timing->program->streams[stream].on_host;
+  if (!on_host && !s.running) {
+    s.running = true;
+    if (r.busy++ == 0) kernels_began(r);
+  }
+  const double time = work * (on_host ? 1 : r.stretch);
   tree_.set(stream_entity(r, stream), s.start + static_cast<std::int64_t>(time + 0.5));
 }
 
@@ -96,6 +101,10 @@ void Engine::end_kernel(Rank& r, std::uint32_t stream, std::int64_t t) {
   end_operation(r, stream,
                 {s.start, t, s.queue[s.head].instruction, s.start_cause, s.step,
                  static_cast<StreamIndex>(stream)});
+  if (s.running && s.state != StreamState::kRunning) {
+    s.running = false;
+    if (--r.busy == 0) kernels_ended(r);
+  }
 }
 
 /// The head of the queue is done: keeps it, lets the stream and a host that waits for room go on.

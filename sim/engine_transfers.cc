@@ -140,7 +140,8 @@ std::uint32_t Engine::new_transfer() {
   const std::uint32_t index = free_transfers_.back();
   free_transfers_.pop_back();
   transfers_[index].active = false;
-  transfers_[index].speed = 1;
+  transfers_[index].speed = transfers_[index].pace = 1;
+  transfers_[index].busy = 0;
   return index;
 }
 
@@ -168,7 +169,14 @@ void Engine::activate(std::uint32_t index, std::int64_t t) {
   active_.push_back(index);
   demand(transfer, 1);
   interfere(transfer, 1, 1, t);
-  tree_.set(index, t + static_cast<std::int64_t>(transfer.left + 0.5));
+  if (transfer.cost->slowdown > 0) {
+    for_members(transfer, [&](Rank& r) {
+      r.slowed.push_back(index);
+      transfer.busy += r.busy > 0 ? 1 : 0;
+    });
+    if (transfer.busy > 0) transfer.pace = 1 / (1 + transfer.cost->slowdown);
+  }
+  tree_.set(index, t + static_cast<std::int64_t>(transfer.left / transfer.pace + 0.5));
   if (throttled_ > 0 || overloaded(transfer)) share(t);
 }
 
@@ -183,6 +191,11 @@ void Engine::end_transfer(std::uint32_t index, std::int64_t t) {
     demand(transfer, -1);
   }
   interfere(transfer, -transfer.speed, -1, t);
+  if (transfer.cost->slowdown > 0) {
+    for_members(transfer, [&](Rank& r) {
+      r.slowed.erase(std::find(r.slowed.begin(), r.slowed.end(), index));
+    });
+  }
   if (transfer.speed != 1) --throttled_;
   if (throttled_ > 0) share(t);
   if (transfer.comm == kNone) {
@@ -279,13 +292,37 @@ void Engine::set_speed(std::uint32_t index, double speed, std::int64_t t) {
   Transfer& transfer = transfers_[index];
   if (speed > 1 - 1e-9) speed = 1;
   if (speed == transfer.speed) return;
-  transfer.left =
-      std::max(0.0, transfer.left - static_cast<double>(t - transfer.updated) * transfer.speed);
-  transfer.updated = t;
   throttled_ += (speed != 1 ? 1 : 0) - (transfer.speed != 1 ? 1 : 0);
   interfere(transfer, speed - transfer.speed, 0, t);
+  retime(index, speed, transfer.pace, t);
+}
+
+/// From `t` on the transfer runs at another speed.
+void Engine::retime(std::uint32_t index, double speed, double pace, std::int64_t t) {
+  Transfer& transfer = transfers_[index];
+  const double done = static_cast<double>(t - transfer.updated) * transfer.speed * transfer.pace;
+  transfer.left = std::max(0.0, transfer.left - done);
+  transfer.updated = t;
   transfer.speed = speed;
-  tree_.set(index, t + static_cast<std::int64_t>(transfer.left / speed + 0.5));
+  transfer.pace = pace;
+  tree_.set(index, t + static_cast<std::int64_t>(transfer.left / (speed * pace) + 0.5));
+}
+
+/// Kernels of the GPU take memory bandwidth and multiprocessors from its transfers, as long as any
+/// runs.
+void Engine::kernels_began(Rank& r) {
+  for (const std::uint32_t index : r.slowed) {
+    Transfer& transfer = transfers_[index];
+    if (transfer.busy++ == 0)
+      retime(index, transfer.speed, 1 / (1 + transfer.cost->slowdown), now_);
+  }
+}
+
+void Engine::kernels_ended(Rank& r) {
+  for (const std::uint32_t index : r.slowed) {
+    Transfer& transfer = transfers_[index];
+    if (--transfer.busy == 0) retime(index, transfer.speed, 1, now_);
+  }
 }
 
 /// The transfer's effect on the kernels of its GPUs changes.

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "core/error.h"
 #include "sim/cost/collective.h"
@@ -30,6 +31,7 @@ class HardwareCostModel final : public CostModel {
     if (sigma != 0)
       slowest_ = std::max(0.0, 1 + sigma * (expected_maximum(cluster.gpus) - of_eight));
     find_capacities();
+    find_network_state();
   }
 
   LaunchCost launch(const RankProgram& program, const Launch& l) const override {
@@ -41,7 +43,10 @@ class HardwareCostModel final : public CostModel {
   }
 
   TransferCost collective(const Collective& c, std::span<const std::int64_t> ranks) const override {
-    const CollectiveCost cost = model_for(ranks).cost(c.kind, c.bytes);
+    const CollectiveModel& model = model_for(ranks);
+    CollectiveCost cost = model.cost(c.kind, c.bytes);
+    if (model.placement().nodes > 1)
+      cost.time = from_seconds(to_seconds(cost.time) * state_[static_cast<std::size_t>(c.kind)]);
     TransferCost t;
     t.device = cost.time;
     t.host = host_.collective();
@@ -54,6 +59,7 @@ class HardwareCostModel final : public CostModel {
     }
     t.bottleneck = bottleneck(cost);
     t.interference = interference(t.rate.per_second);
+    t.slowdown = parameters_.interference.transfer_slowdown * ring_load(t.rate.per_second);
     return t;
   }
 
@@ -126,6 +132,25 @@ class HardwareCostModel final : public CostModel {
         std::min(static_cast<double>((l.read + l.written).value) * sharing / rate, kLongestCopy));
   }
 
+  /// How much slower the network is than the model, by kind: from bus bandwidths that a run
+  /// measured over all of its ranks.
+  void find_network_state() {
+    state_.fill(1);
+    const int nodes = cluster_.gpus / std::max(cluster_.gpus_per_node, 1);
+    if (nodes < 2) return;
+    const LinkParameters::MeasuredBus& bus = parameters_.links.measured;
+    const std::pair<CollectiveKind, double> measured[] = {
+        {CollectiveKind::kAllGather, bus.all_gather},
+        {CollectiveKind::kReduceScatter, bus.reduce_scatter},
+        {CollectiveKind::kAllReduce, bus.all_reduce}};
+    for (const auto& [kind, rate] : measured) {
+      if (rate <= 0) continue;
+      const CollectiveModel model(cluster_.profile, place_block(cluster_.gpus, nodes));
+      const CollectiveCost cost = model.cost(kind, Bytes(std::llround(bus.bytes)));
+      state_[static_cast<std::size_t>(kind)] = cost.bus_bandwidth.per_second / rate;
+    }
+  }
+
   static std::size_t index(Link link) { return static_cast<std::size_t>(link); }
 
   const GpuProfile& gpu() const { return cluster_.profile.gpu; }
@@ -156,13 +181,17 @@ class HardwareCostModel final : public CostModel {
     capacity_[index(Link::kPcieOut)] = pcie(p.node.device_to_host);
   }
 
-  double interference(double rate) const {
-    const GpuProfile& gpu = cluster_.profile.gpu;
+  /// A transfer's rate as a share of full NVLink ring speed.
+  double ring_load(double rate) const {
     const InterferenceParameters& p = parameters_.interference;
-    const double nvlink = gpu.nvlink_bandwidth.value_or(0);
+    const double nvlink = gpu().nvlink_bandwidth.value_or(0);
     const double full =
-        nvlink > 0 ? nvlink * p.ring_share : gpu.memory_bandwidth.value * p.memory_share;
-    return gpu.efficiency_or("overlap_slowdown", 0.23) * p.scale * std::min(1.0, rate / full);
+        nvlink > 0 ? nvlink * p.ring_share : gpu().memory_bandwidth.value * p.memory_share;
+    return std::min(1.0, rate / full);
+  }
+  double interference(double rate) const {
+    return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale *
+           ring_load(rate);
   }
 
   static Link bottleneck(const CollectiveCost& cost) {
@@ -201,6 +230,7 @@ class HardwareCostModel final : public CostModel {
   HostCostModel host_;
   double slowest_ = 1;
   std::array<double, kLinkCount> capacity_{};
+  std::array<double, kCollectiveKindCount> state_{};
   mutable std::mutex mutex_;
   mutable std::map<std::tuple<int, int, int, int, std::vector<int>>, CollectiveModel> models_;
 };

@@ -63,6 +63,7 @@ bool names_peak_of(std::string_view path, const std::set<DType>& dtypes, bool tf
 bool attention_used(std::string_view path, const Needs& n, AttentionKernel kernel) {
   if (!n.attention) return false;
   if (contains(path, "attention_fa1")) return kernel == AttentionKernel::kFlash1;
+  if (contains(path, "attention_fa3") != (kernel == AttentionKernel::kFlash3)) return false;
   if (contains(path, "attention_cudnn") != (kernel == AttentionKernel::kCudnn)) return false;
   return (contains(path, "_h64") && n.narrow_heads) || (contains(path, "_h128") && n.wide_heads);
 }

@@ -1,7 +1,9 @@
 #include "sim/simulator.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 #include "sim/analysis.h"
 #include "sim/engine.h"
@@ -14,7 +16,7 @@ namespace {
 constexpr std::size_t kRecordAll = 16;
 
 constexpr const char* kNotModelled[] = {
-    "slowdown of transfers by kernels that run at the same time",
+    "kernels of two streams of one GPU that slow each other",
     "network congestion beyond each GPU's share of the NICs",
 };
 constexpr std::int32_t kMaxSteps = 30'000;
@@ -228,16 +230,9 @@ SimulationResult simulate(const Schedule& schedule, const CostModel& cost,
 }
 
 std::string_view name_of(Link link) {
-  static constexpr std::string_view kNames[kLinkCount] = {"NVLink", "network", "PCIe in",
-                                                          "PCIe out"};
+  static constexpr std::string_view kNames[] = {"NVLink", "network", "PCIe in", "PCIe out"};
+  static_assert(std::size(kNames) == kEnumerators<Link>);
   return kNames[static_cast<int>(link)];
-}
-
-std::string_view name_of(KernelClass kernel_class) {
-  static constexpr std::string_view kNames[kKernelClassCount] = {
-      "matmul",    "attention",       "normalisation", "elementwise", "loss and embedding",
-      "optimizer", "sharding copies", "other kernels"};
-  return kNames[static_cast<int>(kernel_class)];
 }
 
 }  // namespace foreshard

@@ -284,9 +284,11 @@ Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit&
   spread.kind = FactKind::kCalibrated;
   spread.source = fmt::format(
       "what fits to other laboratories leave of each, root mean square ({})", table_name);
-  std::set<std::string> gpus;
-  for (const TrainingCeiling& c : training_ceilings()) gpus.insert(c.gpus.begin(), c.gpus.end());
-  for (const std::string& name : gpus) {
+  for (const std::string& name : gpu_names()) {
+    const GpuProfile gpu = load_gpu(name);
+    const auto all = training_ceilings();
+    if (std::none_of(all.begin(), all.end(), [&](const auto& c) { return concerns(c, gpu); }))
+      continue;
     out["gpus"][name] = gpu_facts(name, fit, ranges, table_name);
     out["gpus"][name]["machine_spread"] = fact_to_json(spread);
   }

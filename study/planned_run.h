@@ -17,6 +17,7 @@ class PlannedRun {
   explicit PlannedRun(RunJob job);
 
   const RunJob& job() const { return job_; }
+  const Schedule& schedule() const { return schedule_; }
 
   /// With the hardware's own (calibrated) constants, or with these factors on the priors.
   SimulationResult simulate(const std::optional<CeilingFactors>& factors = std::nullopt,

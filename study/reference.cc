@@ -1,6 +1,7 @@
 #include "study/reference.h"
 
 #include "core/error.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
 
 namespace foreshard {
@@ -9,14 +10,10 @@ namespace {
 /// What the executor runs (exec/run.h), and what a CPU trains in seconds.
 constexpr std::int64_t kMostRanks = 16, kMostParameters = 100'000'000;
 
-bool is_zero(FrameworkKind f) {
-  return f == FrameworkKind::kZero1 || f == FrameworkKind::kZero2 || f == FrameworkKind::kZero3;
-}
-
 /// Whole copies compute in the parameters' dtype, whatever the precision of sharding frameworks
 /// says.
 bool computes_in_own_dtype(const ParallelConfig& c) {
-  if (c.framework == FrameworkKind::kDdp) return !c.ddp.mixed_precision;
+  if (row_of(c.framework).ranks == RankLayout::kCopies) return !c.ddp.mixed_precision;
   return c.precision.param.value_or(c.model_dtype) == c.model_dtype;
 }
 
@@ -31,7 +28,7 @@ ParallelConfig on_one_rank(const ParallelConfig& c) {
   one.framework = FrameworkKind::kUnsharded;
   one.checkpoint_reentrant = one.checkpoint_outside_units = false;
   // DeepSpeed divides each loss by the number of micro-batches.
-  one.average_micro_batches = c.average_micro_batches || is_zero(c.framework);
+  one.average_micro_batches = c.average_micro_batches || row_of(c.framework).deepspeed;
   return one;
 }
 

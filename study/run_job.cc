@@ -2,16 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-#include <mutex>
+#include <cstdio>
 #include <optional>
 
 #include "core/error.h"
-#include "core/json.h"
 #include "models/adapters.h"
-#include "models/load_model.h"
-#include "models/plain/plain_models.h"
+#include "schedules/planner/framework_table.h"
+#include "study/run_hardware.h"
+#include "study/run_model.h"
 
 namespace foreshard {
 namespace {
@@ -46,107 +44,12 @@ std::string refusal_of(const MeasuredRun& run) {
   if (contains(run.strategy, "Megatron")) return "Megatron-FSDP is not one of the frameworks";
   if (contains(run.strategy, "Thunder") || contains(run.compile, "thunder"))
     return "the Thunder compiler is not modelled";
-  if (contains(run.strategy, "offload")) return "CPU offload is not priced from a table row";
+  if (contains(run.strategy, "activation CPU offload"))
+    return "activations in host memory are not priced from a table row";
   if (!run.n_layers || !run.d_model || !run.n_heads || !run.seq_len || !run.n_gpus) {
     return "the row does not state the model's shape, the sequence length or the number of GPUs";
   }
   return {};
-}
-
-/// Shape of a model as an importer's configuration.
-Json configuration_of(const MeasuredRun& run, std::vector<std::string>& assumptions) {
-  const std::int64_t width = *run.d_model;
-  const std::int64_t ffn = run.d_ff.value_or(4 * width);
-  std::int64_t vocabulary = run.vocab.value_or(50257);
-  if (!run.vocab) assumptions.push_back(fmt::format("vocabulary {} (not stated)", vocabulary));
-  Json c;
-  if (contains(run.model, "MPT")) {
-    c["model_type"] = "mpt";
-    c["architectures"] = Json::array({"MPTForCausalLM"});
-    c["vocab_size"] = vocabulary;
-    c["max_seq_len"] = *run.seq_len;
-    c["d_model"] = width;
-    c["n_heads"] = *run.n_heads;
-    c["n_layers"] = *run.n_layers;
-    c["expansion_ratio"] = ffn / width;
-    return c;
-  }
-  if (contains(run.model, "GPT") || contains(run.model, "gpt")) {
-    c["model_type"] = "gpt2";
-    c["architectures"] = Json::array({"GPT2LMHeadModel"});
-    c["vocab_size"] = vocabulary;
-    c["n_positions"] = *run.seq_len;
-    c["n_embd"] = width;
-    c["n_head"] = *run.n_heads;
-    c["n_layer"] = *run.n_layers;
-    c["n_inner"] = ffn;
-    for (const char* p : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) c[p] = 0.0;
-    return c;
-  }
-  c["model_type"] = "llama";
-  c["architectures"] = Json::array({"LlamaForCausalLM"});
-  c["vocab_size"] = vocabulary;
-  c["hidden_size"] = width;
-  c["intermediate_size"] = ffn;
-  c["num_hidden_layers"] = *run.n_layers;
-  c["num_attention_heads"] = *run.n_heads;
-  c["num_key_value_heads"] = run.n_kv_heads.value_or(*run.n_heads);
-  c["max_position_embeddings"] = *run.seq_len;
-  c["tie_word_embeddings"] = false;
-  return c;
-}
-
-/// Name of the box for `--on`, from what the row says of its GPUs and network.
-std::string hardware_of(const MeasuredRun& run, std::vector<std::string>& assumptions) {
-  static const std::vector<std::pair<const char*, const char*>> kBoxes = {
-      {"A100-80GB", "dgx-a100-80"},
-      {"A100-40GB", "dgx-a100-40"},
-      {"A800-80GB", "hgx-a800"},
-      {"H100-96GB", "hgx-h100-96"},
-      {"H100 (8x, variant not stated", "hgx-h100-96"},
-      {"H100-80GB", "dgx-h100"},
-      {"H100", "dgx-h100"},
-      {"H200", "hgx-h200"},
-      {"B200", "dgx-b200"},
-      {"GB200", "gb200-nvl72"},
-      {"GB300", "gb300-nvl72"},
-      {"MI300X", "8x-mi300x-node"},
-      {"V100-16GB", "dgx-1v-16"},
-      {"V100-32GB", "dgx-1v"},
-      {"RTX3090", "8x-rtx3090"},
-      {"RTX4090", "8x-rtx4090"},
-      {"A5000", "8x-rtx-a5000"},
-      {"RTX6000Ada", "8x-rtx-6000-ada"},
-      {"L40S", "8x-l40s"},
-      {"T4", "4x-t4"}};
-  const char* box = nullptr;
-  for (const auto& [gpu, name] : kBoxes) {
-    if (run.gpu.starts_with(gpu) && (box == nullptr || std::string(gpu) == "H100")) {
-      if (box == nullptr) box = name;
-    }
-  }
-  if (box == nullptr) return {};
-  if (contains(run.gpu, "not stated"))
-    assumptions.push_back(
-        "GPU variant not stated: the 96 GB one at 500 W of other tables of that software");
-  std::string name = box;
-  if (*run.n_gpus > run.gpus_per_node.value_or(8)) {
-    int nics = 0, rate = 0;
-    if (std::sscanf(run.inter_node_link.c_str(), "RoCE %dx%d", &nics, &rate) == 2) {
-      name += fmt::format("@{}x{}g-roce", nics, rate);
-    } else if (std::sscanf(run.inter_node_link.c_str(), "RoCE %d", &rate) == 1) {
-      name += fmt::format("@8x{}g-roce", rate / 8);
-    } else if (std::sscanf(run.inter_node_link.c_str(), "InfiniBand %d", &rate) == 1 ||
-               (std::sscanf(run.inter_node_link.c_str(), "%d Gb/s (per node", &rate) == 1)) {
-      name += rate >= 800 ? fmt::format("@8x{}g", rate / 8)
-                          : fmt::format("@{}x100g", std::max(1, rate / 100));
-    } else if (std::sscanf(run.inter_node_link.c_str(), "RDMA %d Gb/s per GPU", &rate) == 1) {
-      name += fmt::format("@8x{}g", rate);
-    } else if (run.inter_node_link.empty()) {
-      assumptions.push_back("network of the usual box (not stated)");
-    }
-  }
-  return name;
 }
 
 void set_checkpointing(const MeasuredRun& run, ParallelConfig& config) {
@@ -170,9 +73,11 @@ bool own_data_parallelism(const MeasuredRun& run) {
 void set_own_data_parallelism(const MeasuredRun& run, ParallelConfig& config) {
   ShardedOptimizerOptions& o = config.sharded_optimizer;
   if (contains(run.precision, "fp32 grad accumulation")) {
-    o.accumulate_in_float32 = o.one_collective_per_tensor = true;
-    o.reduce_scatter = run.strategy.starts_with("ZeRO");
-    if (!o.reduce_scatter) config.shard = 1;
+    o.accumulate_in_float32 = true;
+    const bool zero = run.strategy.starts_with("ZeRO");
+    o.reduce_after_backward = o.gather_lists = zero;
+    o.one_collective_per_tensor = !zero;
+    if (!zero) config.shard = 1;
   } else {
     o.bucket_mib = 1024;  // reduce_bucket_size: 512 * 1024^2 elements in 16 bits.
     o.owners_broadcast = true;
@@ -251,6 +156,19 @@ double float_norm_bytes(const MeasuredRun& run, const ParallelConfig& c) {
   return elements * (forward + backward + (c.checkpoint == CheckpointKind::kFull ? forward : 0));
 }
 
+/// Month of the row's commit, "2025-09"; empty if its notes name none.
+std::string commit_month(const MeasuredRun& run) {
+  const std::size_t at = run.notes.find("(20");
+  return at == std::string::npos ? "" : run.notes.substr(at + 1, 7);
+}
+
+/// torchtitan compiles the loss with the model since March 2025 (its `compile.components`; month
+/// from memory, unverified): no fp32 copy of the logits is written.
+bool compiles_loss(const MeasuredRun& run) {
+  return run.compile == "yes" && run.strategy.starts_with("FSDP2") &&
+         (commit_month(run) >= "2025-03" || contains(run.notes, "torch 2.9"));
+}
+
 /// True if scaled_dot_product_attention takes cuDNN's kernel by itself: on Hopper and Blackwell
 /// from torch 2.13 on (2.9 still put flash attention first;
 /// aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Rows name the date of their commit.
@@ -258,17 +176,29 @@ bool prefers_cudnn(const MeasuredRun& run, const GpuProfile& gpu) {
   if (!contains(run.attention_impl, "SDPA")) return false;
   if (gpu.generation != GpuGeneration::kHopper && gpu.generation != GpuGeneration::kBlackwell)
     return false;
-  const std::size_t at = run.notes.find("(20");
-  return at != std::string::npos && run.notes.substr(at + 1, 4) >= "2026";
+  return commit_month(run) >= "2026";
+}
+
+/// Bus bandwidths that the run measured itself over all of its ranks before it trained.
+LinkParameters::MeasuredBus measured_links(const MeasuredRun& run) {
+  LinkParameters::MeasuredBus bus;
+  const int found =
+      std::sscanf(run.inter_node_link.c_str(), "measured in run: AG %lf GB/s RS %lf AR %lf",
+                  &bus.all_gather, &bus.reduce_scatter, &bus.all_reduce);
+  if (found != 3) return {};
+  // The size of the messages is not stated. With 256 MB the model's all-gathers of ordinary runs
+  // are too fast by one factor (0.64 to 0.80) from 16 to 256 GPUs.
+  bus.all_gather *= 1e9, bus.reduce_scatter *= 1e9, bus.all_reduce *= 1e9;
+  return bus;
 }
 
 void set_software(const MeasuredRun& run, RunJob& out) {
   ParallelConfig& c = out.job.config;
+  out.parameters.links.measured = measured_links(run);
   c.precision.param = DType::kBFloat16;
   c.precision.reduce = DType::kFloat32;
   c.clip = true;
-  if (c.framework == FrameworkKind::kDdp || c.framework == FrameworkKind::kZero1 ||
-      c.framework == FrameworkKind::kZero3 || c.framework == FrameworkKind::kShardedOptimizer) {
+  if (!row_of(c.framework).forms_units()) {
     c.model_dtype = DType::kBFloat16;  // 16-bit working weights beside fp32 masters
   }
   if (contains(run.precision, "fp16")) c.precision.param = DType::kFloat16;
@@ -287,12 +217,15 @@ void set_software(const MeasuredRun& run, RunJob& out) {
              c.framework == FrameworkKind::kShardedOptimizer) {
     c.optimizer = contains(run.notes, "fused=False") ? OptimizerKind::kAdamWForeach
                                                      : OptimizerKind::kAdamWFused;
+    if (compiles_loss(run)) c.loss = LossKind::kFused;
   } else {
     c.optimizer = OptimizerKind::kAdamWForeach;
     c.precision.reduce = DType::kBFloat16;
     c.wrap.root_split = false;
   }
-  if (contains(run.precision, "-true")) c.model_dtype = DType::kBFloat16;
+  // Fine-tuning recipes keep all weights in 16 bits (torchtune's dtype: bf16).
+  if (contains(run.precision, "-true") || contains(run.model, "finetune"))
+    c.model_dtype = DType::kBFloat16;
   c.compile = run.compile == "yes";
   if (c.framework == FrameworkKind::kShardedOptimizer) c.sync_each_micro_batch = false;
   set_float8(run, c);
@@ -302,36 +235,6 @@ void set_software(const MeasuredRun& run, RunJob& out) {
   }
   if (contains(run.attention_impl, "cuDNN") || prefers_cudnn(run, out.job.hardware.gpu))
     out.parameters.attention.kernel = AttentionKernel::kCudnn;
-}
-
-/// Models by configuration text: rows repeat a few shapes hundreds of times.
-std::shared_ptr<const Model> model_of(const Json& configuration, const std::string& row) {
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const Model>> known;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<const Model>& model = known[configuration.dump()];
-  if (!model) model = std::make_shared<const Model>(model_from_json(configuration, row));
-  return model;
-}
-
-/// Norms and rotary embedding run as fused kernels: torch.compile, or a trainer on the kernels of
-/// the flash-attn library.
-bool fused_kernels(const MeasuredRun& run) {
-  return run.compile == "yes" || run.attention_impl.starts_with("flash-attn");
-}
-
-/// A Llama whose norms and rotary embedding lack their eager upcasts, as the plain model writes
-/// them (a compiler's partitioner saves the inputs of cheap chains, not their fp32 intermediates).
-std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
-  PlainModelOptions o;
-  o.layers = *run.n_layers;
-  o.hidden = *run.d_model;
-  o.heads = *run.n_heads;
-  o.kv_heads = run.n_kv_heads.value_or(*run.n_heads);
-  o.ffn = run.d_ff.value_or(4 * o.hidden);
-  o.vocabulary = run.vocab.value_or(32000);
-  o.max_sequence = *run.seq_len;
-  return std::make_shared<const Model>(plain_llama(o));
 }
 
 /// Adapters of a LoRA or QLoRA run. No row states rank and targets: rank 16 on every linear module,
@@ -362,7 +265,7 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     out.refusal = "the strategy \"" + run.strategy + "\" is none of FSDP1, FSDP2, ZeRO, DDP";
     return out;
   }
-  const std::string hardware = hardware_of(run, out.assumptions);
+  const std::string hardware = hardware_of_run(run, out.assumptions);
   if (hardware.empty()) {
     out.refusal = "the GPU \"" + run.gpu + "\" is not in the catalogue";
     return out;
@@ -374,13 +277,12 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   out.job.gpus = config.world();
   try {
     out.job.hardware = load_hardware(hardware);
-    const Json configuration = configuration_of(run, out.assumptions);
-    const bool fused = fused_kernels(run) && configuration["model_type"] == "llama";
-    out.job.model = fused ? fused_llama(run) : model_of(configuration, run.row_id);
+    out.job.model = model_of_run(run, out.assumptions);
     if (const auto adapters = adapters_of(run, out.assumptions)) {
       out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));
-      config.model_dtype = DType::kBFloat16;  // Frozen weights are kept in 16 bits.
-      config.fsdp1.use_orig_params = true;    // Flat parameters cannot mix frozen and trainable.
+      config.model_dtype = DType::kBFloat16;          // Frozen weights are kept in 16 bits.
+      if (config.framework == FrameworkKind::kFsdp1)  // Flat parameters do not mix both kinds.
+        config.wrap.kind = WrapPolicy::Kind::kBlocksAndAdapters;
     }
   } catch (const InputError& error) {
     out.refusal = error.what();
@@ -388,12 +290,16 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   }
   set_checkpointing(run, config);
   set_software(run, out);
-  if (contains(run.strategy + run.model, "LoRA")) {
+  if (contains(run.strategy, "CPU offload")) {
+    config.offload = OffloadKind::kParameters;
     out.calibrates = false;
-    if (run.ac_mode.empty()) {
-      config.checkpoint = CheckpointKind::kFull;
-      out.assumptions.push_back("full checkpointing, the default of LoRA recipes (not stated)");
-    }
+  }
+  const bool adapters = contains(run.strategy + run.model, "LoRA");
+  if (adapters) out.calibrates = false;
+  if (run.ac_mode.empty() && (adapters || contains(run.model, "finetune"))) {
+    config.checkpoint = CheckpointKind::kFull;
+    out.assumptions.push_back(
+        "full checkpointing, the default of fine-tuning recipes (not stated)");
   }
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;

@@ -1,5 +1,6 @@
 #include "study/score_memory.h"
 
+#include <algorithm>
 #include <string>
 
 namespace foreshard {
@@ -17,22 +18,29 @@ bool reports_optimizer_peak(const MeasuredRun& run) {
          contains(run.mem_kind, "max_memory_allocated");
 }
 
-/// Live in that step, in bytes for each parameter: weights 2, gradients 2, fp32 gradients 4,
-/// masters 4, moments 8. ZeRO-1 shards masters and moments; new weights are gathered through a flat
-/// copy of all (2) and of the shard (2).
-double optimizer_peak(const Job& job) {
-  const auto parameters = static_cast<double>(job.model->parameter_count().value);
-  if (job.config.framework == FrameworkKind::kDdp) return parameters * (2 + 2 + 4 + 4 + 8);
-  return parameters * (2 + 2 + 4 + 2 + (4 + 8 + 2) / static_cast<double>(job.config.shard));
-}
-
 }  // namespace
 
-double memory_like(const MeasuredRun& run, const Job& job, const MemoryResult& memory) {
+Bytes live_peak(const Schedule& schedule, Phase phase) {
+  const RankProgram& p = schedule.program_for(0);
+  Phase now = Phase::kOther;
+  Bytes live, peak;
+  for (const Instruction& in : p.instructions) {
+    if (in.kind == InstructionKind::kLaunch) now = p.launches[in.id].phase;
+    if (in.kind == InstructionKind::kCollective) now = p.collectives[in.id].phase;
+    if (in.kind == InstructionKind::kAlloc || in.kind == InstructionKind::kFree) {
+      const Buffer& b = p.buffers[in.id];
+      if (b.space != MemorySpace::kDevice) continue;
+      live += in.kind == InstructionKind::kAlloc ? b.bytes : Bytes(-b.bytes.value);
+    }
+    if (now == phase) peak = std::max(peak, live);
+  }
+  return peak;
+}
+
+double memory_like(const MeasuredRun& run, const Schedule& schedule, const MemoryResult& memory) {
   const std::string& kind = run.mem_kind;
-  const bool known =
-      job.config.framework == FrameworkKind::kDdp || job.config.framework == FrameworkKind::kZero1;
-  if (reports_optimizer_peak(run) && known) return optimizer_peak(job);
+  if (reports_optimizer_peak(run))
+    return static_cast<double>(live_peak(schedule, Phase::kOptimizer).value);
   if (contains(kind, "allocated") || contains(kind, "active"))
     return static_cast<double>(memory.allocated_peak.value);
   if (contains(kind, "device") || contains(kind, "process"))

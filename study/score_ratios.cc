@@ -4,7 +4,9 @@
 #include <array>
 #include <cmath>
 #include <exception>
+#include <iterator>
 
+#include "core/enum_names.h"
 #include "study/evaluate.h"
 
 namespace foreshard {
@@ -132,11 +134,13 @@ std::string_view name_of(RatioMeasure measure) {
   static constexpr std::array<std::string_view, 7> kNames = {
       "tokens/s per GPU", "tokens/s",      "step time",  "forward passes/s",
       "forward time",     "backward time", "peak memory"};
+  static_assert(std::size(kNames) == kEnumerators<RatioMeasure>);
   return kNames[static_cast<std::size_t>(measure)];
 }
 
 std::string_view name_of(Completeness completeness) {
   static constexpr std::array<std::string_view, 3> kNames = {"complete", "no link rate", "partial"};
+  static_assert(std::size(kNames) == kEnumerators<Completeness>);
   return kNames[static_cast<std::size_t>(completeness)];
 }
 

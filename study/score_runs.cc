@@ -28,7 +28,6 @@ std::string target_of(const MeasuredRun& run, const RunJob& job) {
 using FactorsOf = std::function<std::optional<CeilingFactors>(const std::string& laboratory)>;
 
 void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunScore& score) {
-  const Job asked = job.job;
   const PlannedRun planned(std::move(job));
   const SimulationResult result = planned.simulate(factors(score.laboratory));
   score.retries = result.memory.retries;
@@ -38,7 +37,7 @@ void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunSc
     score.time_error = *score.predicted_step_s / *score.measured_step_s - 1;
   }
   if (score.measured_memory_bytes) {
-    score.predicted_memory_bytes = memory_like(run, asked, result.memory);
+    score.predicted_memory_bytes = memory_like(run, planned.schedule(), result.memory);
     score.memory_error = *score.predicted_memory_bytes / *score.measured_memory_bytes - 1;
   }
 }

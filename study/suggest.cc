@@ -3,137 +3,121 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 
 #include "core/error.h"
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
+#include "study/headroom.h"
+#include "study/job_change.h"
 
 namespace foreshard {
 namespace {
 
 constexpr double kWorthKnowing = 1.02;  ///< Smaller gains are within the model's error.
+constexpr double kMuchPadding = 0.1;
 
-struct Change {
-  std::string text;
-  std::function<void(ParallelConfig&)> apply;
-  std::int64_t times_gpus = 1;  ///< On so many times the GPUs, sharded over all of them.
-};
-
-bool shards(FrameworkKind f) { return f == FrameworkKind::kFsdp2 || f == FrameworkKind::kFsdp1; }
-bool is_zero(FrameworkKind f) {
-  return f == FrameworkKind::kZero1 || f == FrameworkKind::kZero2 || f == FrameworkKind::kZero3;
-}
-
-/// All that a framework can keep in host memory, as --offload names it; kNone: nothing.
-std::pair<OffloadKind, const char*> largest_offload(const ParallelConfig& c) {
-  if (shards(c.framework)) return {OffloadKind::kParameters, "--offload params"};
-  if (c.framework == FrameworkKind::kZero3) return {OffloadKind::kBoth, "--offload both"};
-  if (is_zero(c.framework)) return {OffloadKind::kOptimizer, "--offload optimizer"};
-  return {OffloadKind::kNone, ""};
-}
-
-void add_sharding_changes(const Job& job, std::vector<Change>& out) {
+void add_sharding_changes(const Job& job, std::vector<JobChange>& out) {
   const ParallelConfig& c = job.config;
+  const FrameworkRow& framework = row_of(c.framework);
   const std::int64_t per_node = std::max(1, job.hardware.gpus_per_node());
   if (c.replicate == 1 && job.gpus > per_node && job.gpus % per_node == 0)
-    out.push_back({fmt::format("--replicate {}", job.gpus / per_node), [=](ParallelConfig& p) {
-                     p.replicate = job.gpus / per_node;
-                     p.shard = per_node;
-                     p.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
-                   }});
-  if (c.replicate > 1)
-    out.push_back({"--replicate 1", [=](ParallelConfig& p) {
-                     p.shard = job.gpus;
-                     p.replicate = 1;
-                     p.fsdp1.strategy = Fsdp1Options::Strategy::kFullShard;
-                   }});
-  if (c.framework == FrameworkKind::kFsdp2 && c.reshard.kind != Reshard::Kind::kNo)
-    out.push_back({"--reshard false", [](ParallelConfig& p) { p.reshard = Reshard::no(); }});
-  if (c.framework == FrameworkKind::kFsdp1 &&
-      c.fsdp1.strategy == Fsdp1Options::Strategy::kFullShard)
-    out.push_back({"--fsdp1-strategy shard_grad_op", [](ParallelConfig& p) {
-                     p.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
-                   }});
-  if (c.framework == FrameworkKind::kFsdp2 && c.wrap.kind == WrapPolicy::Kind::kBlocks &&
+    out.push_back(change::mesh(job, per_node, job.gpus / per_node));
+  if (c.replicate > 1) out.push_back(change::mesh(job, job.gpus, 1));
+  const bool frees = framework.reshard == ReshardChoice::kStrategy
+                         ? c.fsdp1.strategy == Fsdp1Options::Strategy::kFullShard ||
+                               c.fsdp1.strategy == Fsdp1Options::Strategy::kHybrid
+                         : c.reshard.kind != Reshard::Kind::kNo;
+  if (frees) out.push_back(change::resharding(job, false));
+  if (framework.units == UnitForm::kModuleGroup && c.wrap.kind == WrapPolicy::Kind::kBlocks &&
       job.model->roles.blocks.size() >= 4)
-    out.push_back({"--wrap every:2", [](ParallelConfig& p) {
-                     p.wrap.kind = WrapPolicy::Kind::kEveryK, p.wrap.every = 2;
-                   }});
-  if (c.accumulate > 1 && c.sync_each_micro_batch)
-    out.push_back(
-        {"--sync-each-micro-batch no", [](ParallelConfig& p) { p.sync_each_micro_batch = false; }});
+    out.push_back(change::wrap(blocks_together(2)));
 }
 
-std::vector<Change> changes_for(const Job& job) {
+/// The fastest attention kernel that the profile has rates of, in place of flash-attention 2.
+void add_attention_kernel(const Job& job, std::vector<JobChange>& out) {
+  if (job.config.attention != AttentionKind::kFlash) return;
+  for (const auto& [kernel, key] :
+       {std::pair(AttentionKernel::kFlash3, "attention_fa3_h128_forward"),
+        std::pair(AttentionKernel::kCudnn, "attention_cudnn_h128_forward")}) {
+    if (job.attention_kernel == kernel) return;
+    if (job.hardware.gpu.find_efficiency(key) == nullptr) continue;
+    return out.push_back(change::attention_kernel(kernel));
+  }
+}
+
+/// `near_the_limit`: the job does not fit, or only with retries.
+std::vector<JobChange> changes_for(const Job& job, bool near_the_limit) {
   const ParallelConfig& c = job.config;
-  std::vector<Change> out;
-  out.push_back({fmt::format("--micro-batch {}", 2 * c.micro_batch),
-                 [](ParallelConfig& p) { p.micro_batch *= 2; }});
-  if (c.micro_batch > 1)
-    out.push_back({fmt::format("--micro-batch {}", c.micro_batch / 2),
-                   [](ParallelConfig& p) { p.micro_batch /= 2; }});
-  if (c.checkpoint == CheckpointKind::kNone)
-    out.push_back(
-        {"--checkpoint full", [](ParallelConfig& p) { p.checkpoint = CheckpointKind::kFull; }});
-  if (c.checkpoint == CheckpointKind::kFull)
-    out.push_back(
-        {"--checkpoint none", [](ParallelConfig& p) { p.checkpoint = CheckpointKind::kNone; }});
-  if (shards(c.framework)) add_sharding_changes(job, out);
+  std::vector<JobChange> out;
+  out.push_back(change::micro_batch(2 * c.micro_batch));
+  if (c.micro_batch > 1) out.push_back(change::micro_batch(c.micro_batch / 2));
+  if (c.checkpoint == CheckpointKind::kNone) out.push_back(change::full_checkpoint());
+  if (c.checkpoint == CheckpointKind::kFull) out.push_back(change::no_checkpoint());
+  if (row_of(c.framework).forms_units()) add_sharding_changes(job, out);
+  if (row_of(c.framework).sync_choice && c.accumulate > 1 && c.sync_each_micro_batch)
+    out.push_back(change::sync_each_micro_batch(false));
+  if (!c.compile) out.push_back(change::compile());
+  add_attention_kernel(job, out);
+  if (!job.allocator.expandable_segments && near_the_limit)
+    out.push_back(change::expandable_segments());
   return out;
 }
 
-/// For a job that no single change makes fit: all that saves memory at once, then host memory,
-/// 16-bit states, more GPUs.
-std::vector<Change> rescues_for(const Job& job) {
+/// A change for a job that no single option makes fit, and whether it buys GPUs.
+struct Rescue {
+  JobChange change;
+  bool more_gpus = false;
+};
+
+/// All that saves memory at once, then host memory, 16-bit states, flat parameters where rows cut
+/// unevenly, more GPUs.
+std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
   const ParallelConfig& c = job.config;
-  const auto save = [](ParallelConfig& p) {
-    p.micro_batch = 1;
-    p.checkpoint = CheckpointKind::kFull;
-  };
-  std::string text = c.checkpoint == CheckpointKind::kFull ? "" : "--checkpoint full";
-  const auto add = [](const std::string& to, const std::string& option) {
-    return to.empty() ? option : to + " " + option;
-  };
-  if (c.micro_batch > 1) text = add(text, "--micro-batch 1");
-  std::vector<Change> out;
-  if (!text.empty()) out.push_back({text, save});
-  const auto [offload, option] = largest_offload(c);
-  if (offload != OffloadKind::kNone && c.offload == OffloadKind::kNone)
-    out.push_back({add(text, option), [save, kind = offload](ParallelConfig& p) {
-                     save(p);
-                     p.offload = kind;
-                   }});
-  if (c.model_dtype == DType::kFloat32 && !is_zero(c.framework))
-    out.push_back({add(text, "--model-dtype bf16"), [save](ParallelConfig& p) {
-                     save(p);
-                     p.model_dtype = DType::kBFloat16;
-                   }});
-  for (std::int64_t k = 2; (shards(c.framework) || is_zero(c.framework)) && k <= 16; k *= 2) {
+  const FrameworkRow& framework = row_of(c.framework);
+  JobChange save;
+  if (c.checkpoint != CheckpointKind::kFull) save = save + change::full_checkpoint();
+  if (c.micro_batch > 1) save = save + change::micro_batch(1);
+  std::vector<Rescue> out;
+  if (!save.empty()) out.push_back({save});
+  if (!framework.offloads.empty() && c.offload == OffloadKind::kNone)
+    out.push_back({save + change::offload(framework.offloads.back())});
+  if (c.model_dtype == DType::kFloat32 && framework.precision != PrecisionRule::kMasters)
+    out.push_back({save + change::model_dtype(job, DType::kBFloat16)});
+  if (const JobChange fsdp1 = change::to_fsdp1(job); uneven && !fsdp1.empty())
+    out.push_back({save + fsdp1});
+  for (std::int64_t k = 2; !framework.whole_copies() && k <= 16; k *= 2) {
     if (job.hardware.network.kind == NetworkKind::kNone &&
         job.gpus * k > job.hardware.gpus_per_node())
       break;
-    out.push_back({add(text, fmt::format("--gpus {}", job.gpus * k)), save, k});
+    out.push_back({save + change::more_gpus(job, k), true});
   }
   return out;
 }
 
-/// What the change gives; nothing if the framework refuses it.
-std::optional<Suggestion> try_change(const Job& job, const Evaluation& base, const Change& change) {
+/// What the change gives; nothing if the framework refuses it, if it would fit with allocator
+/// retries only, or if it would use up the headroom that the job has (tune would not choose it).
+std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
+                                     const JobChange& change) {
   SimulationOptions options;
   options.detail = Detail::kTimesOnly;
   Job changed = job;
-  change.apply(changed.config);
-  changed.gpus *= change.times_gpus;
-  changed.config.shard *= change.times_gpus;
+  change.apply(changed);
   try {
     const Evaluation e = evaluate(changed, options);
-    const double tokens = e.tokens_per_second_per_gpu(), before = base.tokens_per_second_per_gpu();
-    return Suggestion{change.text,
+    if (is_borderline(e.result.memory)) return std::nullopt;
+    const auto roomy = [](const MemoryResult& m) {
+      return leaves_headroom(m.device_peak, m.capacity);
+    };
+    if (e.result.memory.fits && roomy(base.result.memory) && !roomy(e.result.memory))
+      return std::nullopt;
+    return Suggestion{change.options,
                       e.result.step_time,
                       e.result.memory.device_peak - base.result.memory.device_peak,
-                      tokens,
-                      before > 0 ? tokens / before : base.result.step_time / e.result.step_time,
+                      e.tokens_per_second_per_gpu(),
+                      e.samples_per_second_per_gpu(changed),
+                      speedup(job, base, changed, e),
                       e.result.memory.fits};
   } catch (const InputError&) {
     return std::nullopt;
@@ -143,23 +127,43 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base, con
 /// The changes that fit, of those the smallest number of GPUs only.
 std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size_t most) {
   std::vector<Suggestion> out;
-  for (const Change& change : rescues_for(job)) {
+  const bool uneven = padded_share(base.schedule) > kMuchPadding;
+  for (const Rescue& rescue : rescues_for(job, uneven)) {
     if (out.size() == most) break;
-    const std::optional<Suggestion> s = try_change(job, base, change);
+    const std::optional<Suggestion> s = try_change(job, base, rescue.change);
     if (!s || !s->fits) continue;
     out.push_back(*s);
-    if (change.times_gpus > 1) break;
+    if (rescue.more_gpus) break;
   }
   return out;
 }
 
 }  // namespace
 
+double padded_share(const Schedule& schedule) {
+  std::int64_t real = 0, padded = 0;
+  for (const ShardUnit& u : schedule.programs[0].units) {
+    real += u.numel.value;
+    padded += std::max(u.numel, u.padded_numel).value;
+  }
+  return padded == 0 ? 0 : 1 - static_cast<double>(real) / static_cast<double>(padded);
+}
+
+std::string remark_on(const Job& job, const Schedule& schedule) {
+  const double share = padded_share(schedule);
+  if (job.config.framework != FrameworkKind::kFsdp2 || share <= kMuchPadding) return "";
+  return fmt::format(
+      "{:.0f} % of what is sharded is padding: FSDP2 cuts each parameter along dimension 0 into {} "
+      "equal parts, and some (experts) have fewer rows. --replicate makes the shard group smaller; "
+      "--framework fsdp1 and zero3 cut flat parameters, without this padding",
+      100 * share, job.config.shard);
+}
+
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
-  std::vector<Suggestion> all;
-  for (const Change& change : changes_for(job))
-    if (const std::optional<Suggestion> s = try_change(job, base, change)) all.push_back(*s);
   const bool base_fits = base.result.memory.fits;
+  std::vector<Suggestion> all;
+  for (const JobChange& change : changes_for(job, !base_fits || is_borderline(base.result.memory)))
+    if (const std::optional<Suggestion> s = try_change(job, base, change)) all.push_back(*s);
   std::erase_if(all, [base_fits](const Suggestion& s) {
     return base_fits ? s.speedup < kWorthKnowing : !s.fits;
   });

@@ -8,9 +8,12 @@
 namespace foreshard {
 namespace {
 
-const std::vector<std::string_view> kA100{"a100-40", "a100-80", "a800"},
-    kH100{"h100-80", "h100-96", "h200"},
-    kBoth{"a100-40", "a100-80", "a800", "h100-80", "h100-96", "h200"};
+// Parts on a mezzanine board; PCIe cards run at 250 to 400 W, superchips share theirs with a CPU.
+const ChipClass kGa100{GpuGeneration::kAmpere, 8.0, 400, 500},
+    kGh100{GpuGeneration::kHopper, 9.0, 500, 700},
+    kGh100At500{GpuGeneration::kHopper, 9.0, 500, 699};
+const std::vector<ChipClass> kA100{kGa100}, kH100{kGh100}, kH100At500{kGh100At500},
+    kBoth{kGa100, kGh100};
 
 }  // namespace
 
@@ -30,7 +33,7 @@ std::span<const TrainingCeiling> training_ceilings() {
        -1,
        "as for A100; prior: between short bursts and the power limit of 700 W"},
       {"matmul, H100 at 500 W",
-       {"h100-96"},
+       kH100At500,
        {"matmul_training"},
        0.06,
        -1,
@@ -72,7 +75,12 @@ std::span<const TrainingCeiling> training_ceilings() {
 }
 
 bool concerns(const TrainingCeiling& ceiling, const GpuProfile& gpu) {
-  return std::find(ceiling.gpus.begin(), ceiling.gpus.end(), gpu.name) != ceiling.gpus.end();
+  return std::any_of(ceiling.chips.begin(), ceiling.chips.end(), [&](const ChipClass& c) {
+    const double power = gpu.power_limit.value_or(0);
+    return gpu.generation == c.generation &&
+           gpu.compute_capability.value_or(0) == c.compute_capability && power >= c.least_power &&
+           power <= c.most_power;
+  });
 }
 
 void apply_ceilings(const CeilingFactors& factors, GpuProfile& gpu) {

@@ -13,10 +13,17 @@
 
 namespace foreshard {
 
+/// GPUs of one chip and about one power limit.
+struct ChipClass {
+  GpuGeneration generation;
+  double compute_capability;
+  double least_power, most_power;  ///< W.
+};
+
 /// One number to fit: a factor on efficiencies of some GPU types, 1 at the prior.
 struct TrainingCeiling {
   std::string_view name;
-  std::vector<std::string_view> gpus;  ///< Canonical catalogue names.
+  std::vector<ChipClass> chips;
   std::vector<std::string_view>
       efficiencies;  ///< Keys of GpuProfile::efficiency that the factor multiplies.
   double sd;         ///< Of the logarithm of the factor, before any run is seen.

@@ -4,26 +4,34 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <tuple>
 
 #include "core/error.h"
 #include "core/format.h"
+#include "schedules/planner/framework_table.h"
+#include "schedules/planner/wrap_policy.h"
 #include "study/evaluate.h"
+#include "study/headroom.h"
+#include "study/job_change.h"
 #include "study/parallel.h"
 
 namespace foreshard {
 namespace {
 
-/// Within this of the fastest, less memory counts for more.
-constexpr double kCloseEnough = 1.03;
+/// Within this of the fastest, less memory counts for more. Less than what suggestions of simulate
+/// are worth (2 %): those must not undo the choice.
+constexpr double kCloseEnough = 1.01;
 
-/// The smallest K for each distinct number of units ceil(blocks / K), and 0 for the whole model.
-std::vector<std::int64_t> granularities(std::int64_t blocks) {
+/// The smallest K for each distinct number of units, and 0 for the whole model. A unit of one
+/// module is a block.
+std::vector<std::int64_t> granularities(const Job& job) {
+  if (row_of(job.config.framework).units == UnitForm::kModule) return {1, 0};
   std::vector<std::int64_t> out;
-  std::int64_t last = -1;
-  for (std::int64_t k = 1; k <= blocks; ++k) {
-    const std::int64_t units = (blocks + k - 1) / k;
+  std::size_t last = 0;
+  for (std::int64_t k = 1; k <= std::ssize(job.model->roles.blocks); ++k) {
+    const std::size_t units = wrapped_groups(*job.model, blocks_together(k)).size();
     if (units != last) out.push_back(k);
     last = units;
   }
@@ -31,14 +39,17 @@ std::vector<std::int64_t> granularities(std::int64_t blocks) {
   return out;
 }
 
-WrapChoice candidate(const ParallelConfig& config, std::int64_t blocks_per_unit, bool reshard,
-                     bool root_split) {
+JobChange change_to(const Job& job, const WrapChoice& c) {
+  return change::wrap(blocks_together(c.blocks_per_unit)) + change::root_split(c.root_split) +
+         change::resharding(job, c.reshard);
+}
+
+WrapChoice candidate(const Job& job, std::int64_t blocks_per_unit, bool reshard, bool root_split) {
   WrapChoice out;
-  out.framework = config.framework;
-  out.hybrid = config.replicate > 1;
   out.blocks_per_unit = blocks_per_unit;
   out.reshard = reshard;
   out.root_split = root_split;
+  out.options = change_to(job, out).options;
   return out;
 }
 
@@ -58,34 +69,79 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   choice.memory = r.memory.device_peak;
   choice.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
   choice.fits = r.memory.fits;
+  choice.retries = is_borderline(r.memory) ? r.memory.retries_total : 0;
   return choice;
+}
+
+void check(const Job& job) {
+  const FrameworkRow& framework = row_of(job.config.framework);
+  if (!framework.forms_units()) {
+    std::string others;
+    for (const FrameworkRow& row : frameworks())
+      if (row.forms_units())
+        others += (others.empty() ? "--framework " : " or ") + std::string(row.name);
+    throw InputError(
+        Issue{"--framework", "",
+              fmt::format("{} forms no units: there is no wrapping to choose", framework.name),
+              others + "; foreshard simulate tries its other options"});
+  }
+  if (job.model->roles.blocks.empty())
+    throw InputError(Issue{job.model->name, "", "has no blocks to wrap",
+                           "tune varies the number of blocks in a unit"});
 }
 
 void mark_pareto(std::vector<WrapChoice>& choices) {
   for (WrapChoice& a : choices) {
-    a.pareto = a.fits && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
-                 const bool no_worse = b.step <= a.step && b.memory <= a.memory;
-                 const bool better = b.step < a.step || b.memory < a.memory;
-                 return b.fits && no_worse && better;
-               });
+    a.pareto =
+        a.fits_well() && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
+          const bool no_worse = b.step <= a.step && b.memory <= a.memory;
+          const bool better = b.step < a.step || b.memory < a.memory;
+          return b.fits_well() && no_worse && better;
+        });
   }
 }
 
-/// Smallest memory among those that are close to the fastest.
-std::size_t choose(const std::vector<WrapChoice>& choices) {
-  std::size_t best = choices.size();
-  Time fastest;
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    const WrapChoice& c = choices[i];
-    if (!c.fits) continue;
-    if (best == choices.size()) {
-      best = i;
-      fastest = c.step;
-    } else if (c.step / fastest <= kCloseEnough && c.memory < choices[best].memory) {
-      best = i;
-    }
+/// What may be chosen, in falling order of preference: with headroom, without allocator retries,
+/// whatever fits.
+std::vector<std::size_t> eligible(const TuneResult& r, bool& with_headroom) {
+  std::vector<std::size_t> roomy, well, fitting;
+  for (std::size_t i = 0; i < r.choices.size(); ++i) {
+    const WrapChoice& c = r.choices[i];
+    if (c.fits) fitting.push_back(i);
+    if (c.fits_well()) well.push_back(i);
+    if (c.fits_well() && leaves_headroom(c.memory, r.capacity)) roomy.push_back(i);
   }
-  return best;
+  with_headroom = !roomy.empty();
+  return !roomy.empty() ? roomy : !well.empty() ? well : fitting;
+}
+
+/// With headroom: the fastest, or what needs least memory within kCloseEnough of it. Without: what
+/// needs least memory.
+void choose(TuneResult& r) {
+  bool roomy = false;
+  const std::vector<std::size_t> order = eligible(r, roomy);
+  r.chosen = r.choices.size();
+  if (order.empty()) return;
+  const WrapChoice& fastest = r.choices[order[0]];
+  r.chosen = order[0];
+  for (const std::size_t i : order) {
+    const WrapChoice& c = r.choices[i];
+    if ((!roomy || c.step / fastest.step <= kCloseEnough) && c.memory < r.choices[r.chosen].memory)
+      r.chosen = i;
+  }
+  WrapChoice& chosen = r.choices[r.chosen];
+  chosen.chosen = true;
+  const std::string percent = fmt::format("{:.0f} %", 100 * kHeadroom);
+  if (!roomy)
+    r.reason = fmt::format("needs least memory; nothing leaves {} of the device free", percent);
+  else if (r.chosen == order[0])
+    r.reason = fmt::format("the fastest that leaves {} of the device free", percent);
+  else
+    r.reason = fmt::format(
+        "needs least memory within {:.0f} % of the fastest that leaves {} of the device free: "
+        "{:.1f} % slower, {:.1f} GiB less",
+        100 * (kCloseEnough - 1), percent, 100 * (chosen.step / fastest.step - 1),
+        static_cast<double>((fastest.memory - chosen.memory).value) / (1 << 30));
 }
 
 /// Seconds per byte of the largest collectives: what the links do when latency does not matter.
@@ -107,9 +163,12 @@ std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate)
   const Time exposed = c.exposed_communication - best.exposed_communication,
              host = c.exposed_host - best.exposed_host;
   const Time slower = c.step - best.step;
-  if (host > exposed && host.value * 3 > slower.value)
-    return fmt::format("host: {} more collectives to issue, {} waiting for the host",
-                       c.collectives - best.collectives, format_time(host));
+  if (host > exposed && host.value * 3 > slower.value) {
+    const std::int64_t more = c.collectives - best.collectives;
+    return fmt::format("host: {}waits {} longer for it",
+                       more > 0 ? fmt::format("{} more collectives to issue, ", more) : "",
+                       format_time(host));
+  }
   if (exposed.value * 3 < slower.value)
     return fmt::format("slower by {} outside communication", format_time(slower));
   const auto latency = [rate](const WrapChoice& x) {
@@ -133,13 +192,22 @@ void explain(TuneResult& r) {
       std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& c) { return c.fits; });
   for (WrapChoice& c : r.choices) {
     if (!c.fits) {
-      c.verdict = fmt::format("memory: does not fit, {:.1f} GiB too much",
+      c.verdict = fmt::format("memory: does not fit ({:.1f} GiB over without a limit)",
                               static_cast<double>((c.memory - r.capacity).value) / (1 << 30));
       if (c.memory <= r.capacity) c.verdict = "memory: does not fit (fragmentation)";
       continue;
     }
+    if (c.retries > 0) {
+      c.verdict = fmt::format("memory: borderline, {} allocator retries{}", c.retries,
+                              c.chosen ? "; nothing here fits better" : "");
+      continue;
+    }
     if (c.chosen)
       c.verdict = "<- choose this";
+    else if (!leaves_headroom(c.memory, r.capacity))
+      c.verdict = fmt::format(
+          "memory: {:.0f} % of the device",
+          100.0 * static_cast<double>(c.memory.value) / static_cast<double>(r.capacity.value));
     else if (&c == &*fastest)
       c.verdict = "fastest; " + memory_gap(c, r.choices[r.chosen]);
     else if (c.pareto)
@@ -154,57 +222,21 @@ void explain(TuneResult& r) {
 
 }  // namespace
 
-Job with_choice(const Job& job, const WrapChoice& c) {
+Job with_choice(const Job& job, const WrapChoice& choice) {
   Job out = job;
-  WrapPolicy& wrap = out.config.wrap;
-  wrap.kind = c.blocks_per_unit == 0   ? WrapPolicy::Kind::kRootOnly
-              : c.blocks_per_unit == 1 ? WrapPolicy::Kind::kBlocks
-                                       : WrapPolicy::Kind::kEveryK;
-  wrap.every = std::max<std::int64_t>(1, c.blocks_per_unit);
-  wrap.root_split = c.root_split;
-  if (c.framework != FrameworkKind::kFsdp1) {
-    out.config.reshard = c.reshard ? Reshard::yes() : Reshard::no();
-    return out;
-  }
-  using Strategy = Fsdp1Options::Strategy;
-  const bool hybrid = out.config.replicate > 1;
-  out.config.fsdp1.strategy = c.reshard
-                                  ? (hybrid ? Strategy::kHybrid : Strategy::kFullShard)
-                                  : (hybrid ? Strategy::kHybridZero2 : Strategy::kShardGradOp);
+  change_to(job, choice).apply(out);
   return out;
-}
-
-namespace {
-
-/// The choice of resharding in the framework's words.
-std::string reshard_option(const WrapChoice& c, bool hybrid) {
-  if (c.framework != FrameworkKind::kFsdp1) return fmt::format("--reshard {}", c.reshard);
-  if (hybrid)
-    return fmt::format("--fsdp1-strategy {}", c.reshard ? "hybrid_shard" : "hybrid_shard_zero2");
-  return fmt::format("--fsdp1-strategy {}", c.reshard ? "full_shard" : "shard_grad_op");
-}
-
-}  // namespace
-
-std::string options_of(const WrapChoice& c) {
-  return fmt::format("--wrap {} --root-split {} {}",
-                     c.blocks_per_unit == 0   ? "root"
-                     : c.blocks_per_unit == 1 ? "blocks"
-                                              : fmt::format("every:{}", c.blocks_per_unit),
-                     c.root_split ? "yes" : "no", reshard_option(c, c.hybrid));
 }
 
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
   TuneResult out;
-  out.blocks = static_cast<std::int64_t>(job.model->roles.blocks.size());
-  if (out.blocks == 0)
-    throw InputError(Issue{job.model->name, "", "has no blocks to wrap",
-                           "tune varies the number of blocks in a unit"});
+  check(job);
+  out.blocks = std::ssize(job.model->roles.blocks);
   std::vector<WrapChoice> candidates;
-  for (const std::int64_t k : granularities(out.blocks))
+  for (const std::int64_t k : granularities(job))
     for (const bool reshard : {true, false})
       for (const bool split : {true, false})
-        if (k != 0 || !split) candidates.push_back(candidate(job.config, k, reshard, split));
+        if (k != 0 || !split) candidates.push_back(candidate(job, k, reshard, split));
   std::vector<std::optional<WrapChoice>> measured(candidates.size());
   std::vector<std::optional<InputError>> refused(candidates.size());
   Progress report(progress, candidates.size());
@@ -226,8 +258,7 @@ TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
                      return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);
                    });
   mark_pareto(out.choices);
-  out.chosen = choose(out.choices);
-  if (out.chosen < out.choices.size()) out.choices[out.chosen].chosen = true;
+  choose(out);
   explain(out);
   return out;
 }

@@ -14,11 +14,10 @@ namespace foreshard {
 
 /// One way to wrap, and what comes of it.
 struct WrapChoice {
-  FrameworkKind framework = FrameworkKind::kFsdp2;
-  bool hybrid = false;               ///< The job has replicas.
   std::int64_t blocks_per_unit = 1;  ///< 0: one unit for the whole model.
   bool reshard = true;               ///< Free gathered parameters after forward.
   bool root_split = true;
+  std::string options;  ///< The choice as options of the command line.
   std::int64_t units = 0;
   Time step;
   Time exposed_communication, exposed_host;
@@ -28,10 +27,12 @@ struct WrapChoice {
   Bytes memory;  ///< Device peak.
   double tokens_per_s_per_gpu = 0;
   bool fits = true;
-  bool pareto = false;  ///< No other choice that fits is both faster and smaller.
+  std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
+  bool pareto = false;       ///< Without retries; no other such choice is both faster and smaller.
   bool chosen = false;
   std::string verdict;  ///< Why it wins or loses.
 
+  bool fits_well() const { return fits && retries == 0; }
   double hidden_share() const {  ///< Of the collectives' time.
     return busy_communication.value == 0 ? 1 : 1 - exposed_collectives / busy_communication;
   }
@@ -40,17 +41,17 @@ struct WrapChoice {
 struct TuneResult {
   std::vector<WrapChoice> choices;  ///< By step time.
   std::size_t chosen = 0;           ///< Index; choices.size() if nothing fits.
+  std::string reason;               ///< Why it is chosen, in words.
   Bytes capacity;
   std::int64_t blocks = 0;
 };
 
 /// `progress(done, all)` is called after each choice (may be empty). InputError if the job itself
-/// is impossible; single choices that the framework refuses are left out.
+/// is impossible or its framework forms no units; single choices that the framework refuses are
+/// left out.
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress = {});
 
 /// The job with a choice's wrapping.
 Job with_choice(const Job& job, const WrapChoice& choice);
-/// The choice as options of the command line.
-std::string options_of(const WrapChoice& choice);
 
 }  // namespace foreshard

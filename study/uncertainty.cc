@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "hwprofiles/calibration.h"
+#include "schedules/planner/framework_table.h"
 #include "sim/cost/kernel_cost.h"
 #include "sim/hardware_cost.h"
 
@@ -95,9 +96,9 @@ class Study {
     SimulationOptions options;
     options.detail = Detail::kTimesOnly;
     options.memory = MemoryDetail::kNone;
-    return to_seconds(
-        simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)), options)
-            .step_time);
+    return to_seconds(simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)),
+                               options, job_.cost_parameters())
+                          .step_time);
   }
 
   void measure(Candidate& c) {
@@ -162,14 +163,18 @@ class Study {
             fmt::format("{} {}: calibrated from {} to {}", value, what, range.least, range.most));
     };
     check("GPUs", job_.gpus, seen->gpus);
-    check("tokens in a sequence", c.sequence, seen->sequence);
-    check("tokens of a GPU and micro-batch", c.micro_batch * c.sequence, seen->tokens);
+    if (job_.has_tokens()) {
+      check("tokens in a sequence", c.sequence, seen->sequence);
+      check("tokens of a GPU and micro-batch", c.micro_batch * c.sequence, seen->tokens);
+    } else {
+      out_.outside.emplace_back("a model without tokens");
+    }
     check("million parameters", job_.model->parameter_count().value / 1'000'000,
           seen->million_parameters);
     if (c.float8 != Float8Kind::kNone) out_.outside.push_back("8-bit products");
     if (c.offload != OffloadKind::kNone) out_.outside.push_back("offload");
-    if (c.framework == FrameworkKind::kZero2 || c.framework == FrameworkKind::kZero3)
-      out_.outside.push_back(title_of(c.framework));
+    const FrameworkRow& framework = row_of(c.framework);
+    if (!framework.calibrated) out_.outside.emplace_back(framework.title);
   }
 
   const Job& job_;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/planner.h"
 #include "sim/hardware_cost.h"
@@ -125,9 +126,9 @@ std::function<Time(Bytes)> time_of(const std::shared_ptr<const CostModel>& cost,
 }
 
 void check(const Job& job) {
-  if (job.config.framework != FrameworkKind::kFsdp2)
+  if (row_of(job.config.framework).units != UnitForm::kModuleGroup)
     throw InputError(
-        Issue{"", "framework", "groupings of blocks are searched for FSDP2", "--framework fsdp2"});
+        Issue{"", "framework", "groups of blocks form no units there", "--framework fsdp2"});
   if (job.model->roles.blocks.empty())
     throw InputError(
         Issue{job.model->name, "", "has no blocks to wrap", "a model with repeated blocks"});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "core/units.h"
@@ -32,5 +33,8 @@ class Transport {
 /// Ranks are threads of this process and read each other's buffers. Reductions add in the order of
 /// the ranks, so the result does not depend on timing.
 std::unique_ptr<Transport> make_shared_memory_transport(RunControl& control);
+
+/// How a run gets its transport (RunOptions::transport).
+using TransportFactory = std::function<std::unique_ptr<Transport>(RunControl& control)>;
 
 }  // namespace foreshard

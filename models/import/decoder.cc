@@ -77,14 +77,8 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, const DecoderSpec& spec, std:
   const ModuleId block = b.add_module(list, std::to_string(layer), spec.prefix + "DecoderLayer");
   const BlockParts parts = add_parts(b, block, spec, layer);
 
-  // The positions are an argument of the block that nothing uses: a checkpoint keeps it. It drops
-  // its list last first.
-  std::vector<std::string> inputs{"hidden_states"}, extra;
-  if (parts.mixer.positional && spec.positions_before_table)
-    extra = {"cos", "sin", "position_ids", "attention_mask"};
-  else if (parts.mixer.positional)
-    extra = {"position_ids", "cos", "sin", "attention_mask"};
-  inputs.insert(inputs.end(), extra.begin(), extra.end());
+  std::vector<std::string> inputs{"hidden_states"};
+  if (parts.mixer.positional) inputs = block_inputs(spec);
   Program p(b, block, inputs);
   p.op(Function::kAssign, {"hidden_states"}, "residual");
   p.call(parts.input_norm, {"hidden_states"}, "hidden_states");
@@ -155,6 +149,8 @@ void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const Dec
   p.op(Function::kPositionIds, {"inputs_embeds"}, "position_ids");
   if (masks.full) make_mask(p, spec, 0, false, "causal_mask");
   if (masks.sliding) make_mask(p, spec, masks.window, true, "sliding_mask");
+  if (spec.embedding_dropout > 0)
+    p.dropout("inputs_embeds", spec.embedding_dropout, "inputs_embeds");
   p.op(Function::kAssign, {"inputs_embeds"}, "hidden_states");
   p.call_all(rotary, {"hidden_states", "position_ids"}, {"cos", "sin"});
   const bool two_tables = spec.second_rotary && has_sliding(spec) && has_full(spec);
@@ -181,6 +177,14 @@ void write_forward(ModelBuilder& b, const Decoder& d, ModuleId rotary, const Dec
 }
 
 }  // namespace
+
+// The positions are an argument of the block that nothing uses: a checkpoint keeps it. It drops its
+// list last first.
+std::vector<std::string> block_inputs(const DecoderSpec& spec) {
+  if (spec.positions_before_table)
+    return {"hidden_states", "cos", "sin", "position_ids", "attention_mask"};
+  return {"hidden_states", "position_ids", "cos", "sin", "attention_mask"};
+}
 
 ModelArgument token_argument(const std::string& name, std::int64_t vocabulary) {
   ModelArgument argument;
@@ -220,9 +224,12 @@ Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name,
   d.embedding = add_embedding(b, d.model, spec);
   const ModuleId list = b.add_module(d.model, "layers", "ModuleList");
   b.model().at(list).has_forward = false;
-  for (std::int64_t i = 0; i < spec.layers; ++i) d.blocks.push_back(add_block(b, list, spec, i));
-  d.norm = rms_norm_module(b, d.model, "norm", spec.prefix + "RMSNorm", spec.hidden, spec.norm_eps,
-                           spec.norm_style);
+  for (std::int64_t i = 0; i < spec.layers; ++i)
+    d.blocks.push_back(spec.block ? spec.block(b, list, i) : add_block(b, list, spec, i));
+  d.norm = spec.norm == DecoderSpec::Norm::kLayer
+               ? b.layer_norm(d.model, spec.final_norm, spec.hidden, true, spec.norm_eps)
+               : rms_norm_module(b, d.model, spec.final_norm, spec.prefix + "RMSNorm", spec.hidden,
+                                 spec.norm_eps, spec.norm_style);
   const ModuleId rotary = add_rotary(b, d.model, spec);
   write_forward(b, d, rotary, spec, masks, from_embeddings);
   return d;
@@ -232,7 +239,7 @@ Model causal_model(const std::string& class_name, const std::string& base, const
                    const CausalHead& head) {
   ModelBuilder b(class_name);
   const Decoder d = add_decoder(b, b.root(), base, spec);
-  const ModuleId lm_head = b.linear(b.root(), "lm_head", spec.hidden, spec.vocabulary, false);
+  const ModuleId lm_head = b.linear(b.root(), "lm_head", spec.hidden, spec.vocabulary, head.bias);
   if (head.tied) b.tie_parameter(lm_head, "weight", b.model().at(d.embedding).parameters[0].id);
   Program p(b, b.root(), {"input_ids"});
   p.call(d.model, {"input_ids"}, "hidden_states");

@@ -20,12 +20,16 @@ struct DecoderSpec {
   Activation activation = Activation::kSilu;
   double norm_eps = 1e-6;
   NormStyle norm_style = NormStyle::kLlama;
+  /// Kind of the decoder's last norm (blocks of their own choose theirs).
+  enum class Norm : std::uint8_t { kRms, kLayer } norm = Norm::kRms;
+  std::string final_norm = "norm";
   bool four_norms = false;  ///< Gemma 2 and 3: a norm after attention and after the MLP as well.
   std::optional<double> embedding_scale;  ///< Gemma: embedding times sqrt(hidden).
   /// For each layer: attention window, 0 = full attention. Empty: all full.
   std::vector<std::int64_t> windows;
-  double residual_dropout = 0.0;  ///< Phi-3: on what is added to the residual.
-  bool masks_always = false;      ///< Masks even where SDPA needs none (Gemma 3 with images).
+  double embedding_dropout = 0.0;  ///< Phi: on the embeddings, after the masks are made.
+  double residual_dropout = 0.0;   ///< Phi-3: on what is added to the residual.
+  bool masks_always = false;       ///< Masks even where SDPA needs none (Gemma 3 with images).
   /// Which masks the model asks for: those that its layers use; the full one in any case; both in
   /// any case.
   enum class MaskCalls : std::uint8_t {
@@ -51,6 +55,8 @@ struct DecoderSpec {
     bool positional = true;
   };
   std::function<Mixer(ModelBuilder&, ModuleId parent, std::int64_t layer)> mixer;
+  /// Replaces the whole block: inputs as block_inputs() says, result hidden_states.
+  std::function<ModuleId(ModelBuilder&, ModuleId list, std::int64_t layer)> block;
 };
 
 struct Decoder {
@@ -58,16 +64,20 @@ struct Decoder {
   std::vector<ModuleId> blocks;
 };
 
+/// Arguments of a block with positions, in the order in which a checkpoint drops them.
+std::vector<std::string> block_inputs(const DecoderSpec& spec);
+
 /// Adds the decoder as a child; its module takes input_ids, or inputs_embeds with
 /// `from_embeddings`, and returns hidden_states.
 Decoder add_decoder(ModelBuilder& b, ModuleId parent, const std::string& name,
                     const DecoderSpec& spec, bool from_embeddings = false);
 
-/// The whole ...ForCausalLM: decoder named `base` and lm_head, tied or not, with an optional soft
-/// cap of the logits.
+/// The whole ...ForCausalLM: decoder named `base` and lm_head, tied or not, with an optional bias
+/// and soft cap of the logits.
 struct CausalHead {
   bool tied = false;
   std::optional<double> softcap;
+  bool bias = false;
 };
 Model causal_model(const std::string& class_name, const std::string& base, const DecoderSpec& spec,
                    const CausalHead& head);

@@ -15,7 +15,7 @@ DecoderSpec read_decoder(HfConfig& config, const std::string& prefix,
   spec.hidden = config.size("hidden_size", defaults.hidden);
   spec.ffn = config.size("intermediate_size", defaults.ffn);
   spec.layers = config.size("num_hidden_layers", defaults.layers, kLargestLayers);
-  spec.norm_eps = config.number("rms_norm_eps", defaults.eps, 0, 1);
+  spec.norm_eps = config.number(defaults.eps_key, defaults.eps, 0, 1);
   spec.activation = read_activation(config, activation_key, activation);
   config.ignore({"max_position_embeddings"});
 
@@ -29,7 +29,9 @@ DecoderSpec read_decoder(HfConfig& config, const std::string& prefix,
   }
   config.require_multiple("num_attention_heads", a.heads, "num_key_value_heads", a.kv_heads);
 
-  const auto head_dim = config.optional_size("head_dim", defaults.head_dim, 1 << 16);
+  std::optional<std::int64_t> head_dim;
+  if (defaults.own_head_dim)
+    head_dim = config.optional_size("head_dim", defaults.head_dim, 1 << 16);
   if (!head_dim || defaults.hidden_multiple_of_heads) {
     config.require_multiple("hidden_size", spec.hidden, "num_attention_heads", a.heads);
   }
@@ -69,6 +71,22 @@ std::vector<std::int64_t> read_windows(
     any = any || (sliding && window > 0);
   }
   return any ? windows : std::vector<std::int64_t>{};
+}
+
+void read_partial_rotary(HfConfig& config, DecoderSpec& spec, double fallback) {
+  double factor = config.number("partial_rotary_factor", fallback, 0.0, 1.0);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* value = config.get(key);
+    if (!value || !value->is_object() || !value->contains("partial_rotary_factor")) continue;
+    if (value->at("partial_rotary_factor").is_number())
+      factor = value->at("partial_rotary_factor").get<double>();
+  }
+  AttentionSpec& a = spec.attention;
+  a.rotary = static_cast<std::int64_t>(static_cast<double>(a.head_dim) * factor);
+  if (a.rotary < 2 || a.rotary % 2 != 0) {
+    config.problem("partial_rotary_factor", "leaves no even rotary width of the head size",
+                   "head_dim times it must be even and positive");
+  }
 }
 
 bool read_tied(HfConfig& config, bool fallback) {

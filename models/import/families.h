@@ -15,6 +15,7 @@ Model import_qwen2(HfConfig& config);
 Model import_qwen3(HfConfig& config);
 Model import_gemma2(HfConfig& config);
 Model import_gemma3_text(HfConfig& config);
+Model import_phi(HfConfig& config);
 Model import_phi3(HfConfig& config);
 Model import_gpt2(HfConfig& config);
 Model import_gpt_neox(HfConfig& config);
@@ -24,6 +25,8 @@ Model import_mixtral(HfConfig& config);
 Model import_qwen2_moe(HfConfig& config);
 Model import_deepseek_v3(HfConfig& config);
 Model import_dbrx(HfConfig& config);
+Model import_qwen3_moe(HfConfig& config);
+Model import_stablelm(HfConfig& config);
 Model import_qwen3_next(HfConfig& config);
 Model import_t5(HfConfig& config);
 Model import_llava(HfConfig& config);
@@ -50,6 +53,8 @@ struct DecoderDefaults {
   std::optional<std::int64_t> head_dim;  ///< Value of an absent key; none: hidden / heads.
   double eps = 1e-6;
   bool hidden_multiple_of_heads = false;  ///< Even with head_dim given (the library's own check).
+  const char* eps_key = "rms_norm_eps";
+  bool own_head_dim = true;  ///< The file may say "head_dim".
 };
 /// Fills sizes, heads, norm, dropout, activation and rotary width; checks divisibility.
 DecoderSpec read_decoder(HfConfig& config, const std::string& prefix,
@@ -62,6 +67,9 @@ std::vector<std::int64_t> read_windows(HfConfig& config, std::int64_t layers, st
 /// Qwen 2, 2.5 and 3: the window counts only with use_sliding_window, from layer max_window_layers
 /// on.
 void read_qwen_windows(HfConfig& config, DecoderSpec& spec, std::int64_t max_window_layers);
+/// "partial_rotary_factor" at the top level or within "rope_scaling" or "rope_parameters": how much
+/// of a head turns.
+void read_partial_rotary(HfConfig& config, DecoderSpec& spec, double fallback);
 bool read_tied(HfConfig& config, bool fallback);
 
 }  // namespace foreshard

@@ -4,6 +4,8 @@
 
 #include <fmt/core.h>
 
+#include "core/json.h"
+
 namespace foreshard {
 namespace {
 

@@ -205,6 +205,14 @@ void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k,
                        q_pass = p.slice(q, -1, rotated, -1, "q_pass");
   const Program::Value k_rot = p.slice(k, -1, 0, rotated, "k_rot"),
                        k_pass = p.slice(k, -1, rotated, -1, "k_pass");
+  if (cat == RotaryCat::kBothThenCat) {
+    const Program::Value q_turned = rotate(p, q_rot, c, s, rotated);
+    const Program::Value k_turned = rotate(p, k_rot, c, s, rotated);
+    p.ops(Function::kAssign, {q_turned, k_turned}, {}, {q_rot, k_rot});
+    p.cat({q_rot, q_pass}, -1, q);
+    p.cat({k_rot, k_pass}, -1, k);
+    return;
+  }
   const Program::Value q_embed = p.cat({rotate(p, q_rot, c, s, rotated), q_pass}, -1);
   const Program::Value k_embed = p.cat({rotate(p, k_rot, c, s, rotated), k_pass}, -1);
   p.ops(Function::kAssign, {q_embed, k_embed}, {}, {q, k});
@@ -220,6 +228,27 @@ void attend(Program& p, const AttentionCall& call) {
     p.last().floats = {call.dropout, call.scale};
   }
   p.op(Function::kContiguous, {p.transpose("attn_output", 1, 2)}, "attn_output");
+}
+
+void write_partial_rotary_attention(ModelBuilder& b, ModuleId id, const AttentionSpec& spec,
+                                    const PartialRotaryAttention& parts) {
+  Program p(b, id, {"hidden_states", "cos", "sin", "attention_mask"});
+  const auto project = [&](ModuleId projection, const std::string& out) {
+    p.transpose(p.view(p.call(projection, {"hidden_states"}), {0, 0, -1, spec.head_dim}), 1, 2,
+                out);
+  };
+  project(parts.q, "query_states");
+  project(parts.k, "key_states");
+  project(parts.v, "value_states");
+  if (parts.q_norm.valid()) p.call(parts.q_norm, {"query_states"}, "query_states");
+  if (parts.k_norm.valid()) p.call(parts.k_norm, {"key_states"}, "key_states");
+  apply_rotary(p, "query_states", "key_states", "cos", "sin", spec.rotary, RotaryCat::kBothThenCat);
+  AttentionCall call = spec.call;
+  call.mask = "attention_mask";
+  attend(p, call);
+  p.reshape("attn_output", {0, 0, -1}, "attn_output");
+  p.call(parts.out, {"attn_output"}, "attn_output");
+  p.returns({"attn_output"});
 }
 
 ModuleId attention_module(ModelBuilder& b, ModuleId parent, const std::string& name,

@@ -51,7 +51,9 @@ ModuleId rotary_module(ModelBuilder& b, ModuleId parent, const std::string& name
 /// Values q and k rotated by cos and sin ([b, s, width]) and assigned again. `rotated` <
 /// `head_dim`, or `always_cat`: only the first `rotated` elements turn and the rest is
 /// concatenated, which makes the result contiguous per head.
-enum class RotaryCat : std::uint8_t { kNever, kSumThenCat };
+/// kSumThenCat joins q before k is turned, kBothThenCat turns both first and keeps the turned parts
+/// as locals.
+enum class RotaryCat : std::uint8_t { kNever, kSumThenCat, kBothThenCat };
 void apply_rotary(Program& p, const Program::Value& q, const Program::Value& k,
                   const Program::Value& cos, const Program::Value& sin, std::int64_t rotated,
                   RotaryCat cat);
@@ -91,5 +93,14 @@ struct AttentionSpec {
 /// Inputs: hidden_states[, cos, sin][, attention_mask].
 ModuleId attention_module(ModelBuilder& b, ModuleId parent, const std::string& name,
                           const AttentionSpec& spec);
+
+/// Modules of an attention whose heads turn only in part: projections, and norms of q and k after
+/// the transpose (invalid: none).
+struct PartialRotaryAttention {
+  ModuleId q, k, v, out, q_norm, k_norm;
+};
+/// Inputs: hidden_states, cos, sin, attention_mask. Phi's and StableLM's forward.
+void write_partial_rotary_attention(ModelBuilder& b, ModuleId id, const AttentionSpec& spec,
+                                    const PartialRotaryAttention& parts);
 
 }  // namespace foreshard

@@ -93,11 +93,25 @@ ModuleId qwen_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec,
   return id;
 }
 
+ModuleId qwen3_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, bool normalise) {
+  const ModuleId id = b.add_module(parent, "mlp", spec.prefix + "SparseMoeBlock");
+  const ModuleId experts = experts_module(b, id, "experts", spec);
+  const ModuleId gate =
+      softmax_router(b, id, "gate", spec.prefix + "TopKRouter", spec, {normalise, true, false});
+  Program p(b, id, {"hidden_states"});
+  p.view("hidden_states", {-1, spec.hidden}, "reshaped");
+  p.call_all(gate, {"reshaped"}, {"_", "routing_weights", "selected_experts"});
+  p.call(experts, {"reshaped", "selected_experts", "routing_weights"}, "final_hidden_states");
+  p.returns({p.op(Function::kViewLike, {"final_hidden_states", "hidden_states"})});
+  return id;
+}
+
 ModuleId SparseMlp::operator()(ModelBuilder& b, ModuleId block, std::int64_t layer) const {
   const bool named =
       std::find(dense_layers.begin(), dense_layers.end(), layer) != dense_layers.end();
   if (!named && moe.experts > 0 && (layer + 1) % step == 0)
-    return qwen_moe_block(b, block, moe, shared, normalise);
+    return shared > 0 ? qwen_moe_block(b, block, moe, shared, normalise)
+                      : qwen3_moe_block(b, block, moe, normalise);
   return gated_mlp(b, block, "mlp", prefix + "MLP", moe.hidden, dense_ffn, false, moe.activation);
 }
 
@@ -108,9 +122,11 @@ SparseMlp read_sparse_mlp(HfConfig& config, const DecoderSpec& spec,
   m.dense_ffn = spec.ffn;
   m.moe = {spec.prefix, spec.hidden, 0, 0, 0, spec.activation};
   m.moe.ffn = config.size("moe_intermediate_size", defaults.ffn);
-  m.moe.experts = config.size("num_experts", defaults.experts, kLargestExperts, 0);
+  m.moe.experts = config.size(config.has("num_experts") ? "num_experts" : defaults.experts_alias,
+                              defaults.experts, kLargestExperts, 0);
   m.moe.top_k = config.size("num_experts_per_tok", defaults.top_k, kLargestExperts);
-  m.shared = config.size("shared_expert_intermediate_size", defaults.shared);
+  if (defaults.shared > 0)
+    m.shared = config.size("shared_expert_intermediate_size", defaults.shared);
   m.step = config.size("decoder_sparse_step", 1, kLargestLayers);
   m.dense_layers =
       config.integers("mlp_only_layers", 0, kLargestLayers).value_or(std::vector<std::int64_t>{});
@@ -159,6 +175,24 @@ Model import_qwen2_moe(HfConfig& config) {
   if (!config.usable()) return {};
   spec.mlp = mlp;
   return causal_model("Qwen2MoeForCausalLM", "model", spec, {tied, std::nullopt});
+}
+
+Model import_qwen3_moe(HfConfig& config) {
+  DecoderDefaults defaults{151936, 2048, 6144, 24, 32, 4, false, {}, 1e-6, false};
+  DecoderSpec spec = read_decoder(config, "Qwen3Moe", defaults);
+  spec.attention.qkv_bias = spec.attention.out_bias = config.flag("attention_bias", false);
+  spec.attention.qk_norm = AttentionSpec::QkNorm::kBeforeTranspose;
+  spec.positions_before_table = true;
+  const bool used = config.flag("use_sliding_window", false);
+  const auto window = config.optional_size("sliding_window", 4096, INT32_MAX);
+  if (used && window) spec.windows.assign(static_cast<std::size_t>(spec.layers), *window);
+  config.ignore({"max_window_layers"});
+  const SparseMlp mlp = read_sparse_mlp(config, spec, {768, 128, 8, 0, false, "num_local_experts"});
+  const bool tied = read_tied(config, false);
+  config.finish();
+  if (!config.usable()) return {};
+  spec.mlp = mlp;
+  return causal_model("Qwen3MoeForCausalLM", "model", spec, {tied, std::nullopt});
 }
 
 }  // namespace foreshard

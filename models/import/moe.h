@@ -35,12 +35,13 @@ ModuleId softmax_router(ModelBuilder& b, ModuleId parent, const std::string& nam
                         const std::string& class_name, const MoeSpec& spec,
                         const RouterOptions& options);
 
-/// Which MLP each layer of Qwen2-MoE and Qwen3-Next has: experts, or dense where "mlp_only_layers"
-/// or "decoder_sparse_step" say so.
+/// Which MLP each layer of Qwen2-MoE, Qwen3-MoE and Qwen3-Next has: experts, or dense where
+/// "mlp_only_layers" or "decoder_sparse_step" say so.
 struct SparseMlp {
   std::string prefix;
   MoeSpec moe;
-  std::int64_t shared = 0, dense_ffn = 0, step = 1;
+  std::int64_t shared = 0;  ///< Width of the shared expert; 0: none (Qwen3-MoE).
+  std::int64_t dense_ffn = 0, step = 1;
   std::vector<std::int64_t> dense_layers;
   bool normalise = false;
 
@@ -49,6 +50,7 @@ struct SparseMlp {
 struct SparseDefaults {
   std::int64_t ffn, experts, top_k, shared;
   bool normalise;
+  const char* experts_alias = "num_experts";  ///< Other name of the number of experts.
 };
 SparseMlp read_sparse_mlp(HfConfig& config, const DecoderSpec& spec,
                           const SparseDefaults& defaults);
@@ -56,5 +58,8 @@ SparseMlp read_sparse_mlp(HfConfig& config, const DecoderSpec& spec,
 /// Qwen's block: router, experts, a shared expert with a sigmoid gate of its own.
 ModuleId qwen_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec,
                         std::int64_t shared_ffn, bool normalise);
+
+/// Qwen3-MoE's: experts, then the router, no shared expert.
+ModuleId qwen3_moe_block(ModelBuilder& b, ModuleId parent, const MoeSpec& spec, bool normalise);
 
 }  // namespace foreshard

@@ -171,18 +171,6 @@ std::vector<bool> read_linear_layers(HfConfig& config, std::int64_t layers) {
   return linear;
 }
 
-/// "partial_rotary_factor" at the top level, or within "rope_parameters" or "rope_scaling".
-double read_rotary_factor(HfConfig& config) {
-  double factor = config.number("partial_rotary_factor", 0.25, 0.0, 1.0);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json* value = config.get(key);
-    if (!value || !value->is_object() || !value->contains("partial_rotary_factor")) continue;
-    if (value->at("partial_rotary_factor").is_number())
-      factor = value->at("partial_rotary_factor").get<double>();
-  }
-  return factor;
-}
-
 }  // namespace
 
 Model import_qwen3_next(HfConfig& config) {
@@ -190,11 +178,7 @@ Model import_qwen3_next(HfConfig& config) {
   DecoderSpec spec = read_decoder(config, "Qwen3Next", defaults);
   spec.norm_style = NormStyle::kGemma;
   spec.attention.qkv_bias = config.flag("attention_bias", false);
-  spec.attention.rotary = static_cast<std::int64_t>(static_cast<double>(spec.attention.head_dim) *
-                                                    read_rotary_factor(config));
-  if (spec.attention.rotary < 2 || spec.attention.rotary % 2 != 0) {
-    config.problem("partial_rotary_factor", "leaves no even rotary width of the head size");
-  }
+  read_partial_rotary(config, spec, 0.25);
   const Linear linear = read_linear(config, spec);
   const std::vector<bool> layers = read_linear_layers(config, spec.layers);
   const SparseMlp mlp = read_sparse_mlp(config, spec, {512, 512, 10, 512, true});

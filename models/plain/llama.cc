@@ -22,18 +22,30 @@ ModuleId attention(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o)
   const std::int64_t kv = o.kv_heads > 0 ? o.kv_heads : o.heads;
   const std::int64_t d = o.head_dim > 0 ? o.head_dim : o.hidden / o.heads;
   const ModuleId m = b.add_module(parent, "attention", "LlamaAttention");
-  const ModuleId wq = b.linear(m, "wq", o.hidden, o.heads * d, false),
-                 wk = b.linear(m, "wk", o.hidden, kv * d, false);
-  const ModuleId wv = b.linear(m, "wv", o.hidden, kv * d, false),
-                 wo = b.linear(m, "wo", o.heads * d, o.hidden, false);
+  ModuleId wq, wk, wv, wqkv;
+  if (o.fused_projections) {
+    wqkv = b.linear(m, "wqkv", o.hidden, (o.heads + 2 * kv) * d, false);
+  } else {
+    wq = b.linear(m, "wq", o.hidden, o.heads * d, false);
+    wk = b.linear(m, "wk", o.hidden, kv * d, false);
+    wv = b.linear(m, "wv", o.hidden, kv * d, false);
+  }
+  const ModuleId wo = b.linear(m, "wo", o.heads * d, o.hidden, false);
   ModuleId q_norm, k_norm;
   if (o.qk_norm) {
     q_norm = b.rms_norm(m, "q_norm", d, 1e-5);
     k_norm = b.rms_norm(m, "k_norm", d, 1e-5);
   }
   Program p(b, m, {"x", "cos", "sin"});
-  p.op_ints(Function::kView, {p.call(wq, {"x"})}, {0, 0, o.heads, d}, "q");
-  p.op_ints(Function::kView, {p.call(wk, {"x"})}, {0, 0, kv, d}, "k");
+  Names qkv;
+  if (o.fused_projections)
+    qkv = p.ops(Function::kSplit, {p.call(wqkv, {"x"})}, {-1, o.heads * d, kv * d, kv * d},
+                {"", "", ""});
+  const auto projected = [&](std::size_t i, ModuleId own) {
+    return o.fused_projections ? qkv[i] : p.call(own, {"x"});
+  };
+  p.op_ints(Function::kView, {projected(0, wq)}, {0, 0, o.heads, d}, "q");
+  p.op_ints(Function::kView, {projected(1, wk)}, {0, 0, kv, d}, "k");
   if (o.qk_norm) {
     const std::string q = p.call(q_norm, {"q"}), k = p.call(k_norm, {"k"});
     p.op(Function::kAssign, {k}, "k");
@@ -44,7 +56,7 @@ ModuleId attention(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o)
   // CPython stores the second name of a pair first.
   p.op(Function::kAssign, {k}, "k");
   p.op(Function::kAssign, {q}, "q");
-  const std::string v = p.op_ints(Function::kView, {p.call(wv, {"x"})}, {0, 0, kv, d});
+  const std::string v = p.op_ints(Function::kView, {projected(2, wv)}, {0, 0, kv, d});
   p.op_ints(Function::kTranspose, {v}, {1, 2}, "v");
   p.op_ints(Function::kAttention, {"q", "k", "v"}, {1}, "o");
   const std::string rows = p.op_ints(
@@ -57,6 +69,15 @@ ModuleId attention(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o)
 ModuleId feed_forward(ModelBuilder& b, ModuleId parent, const PlainModelOptions& o) {
   const std::int64_t ffn = o.ffn > 0 ? o.ffn : 4 * o.hidden;
   const ModuleId m = b.add_module(parent, "feed_forward", "SwiGLU");
+  if (o.fused_projections) {
+    const ModuleId both = b.linear(m, "gate_up", o.hidden, 2 * ffn, false),
+                   down = b.linear(m, "down", ffn, o.hidden, false);
+    Program p(b, m, {"x"});
+    const Names parts = p.ops(Function::kChunk, {p.call(both, {"x"})}, {-1, 2}, {"", ""});
+    p.call(down, {p.mul(p.op(Function::kSilu, {parts[0]}), parts[1])}, "%out");
+    p.returns({"%out"});
+    return m;
+  }
   const ModuleId w1 = b.linear(m, "w1", o.hidden, ffn, false),
                  w2 = b.linear(m, "w2", ffn, o.hidden, false);
   const ModuleId w3 = b.linear(m, "w3", o.hidden, ffn, false);

@@ -16,7 +16,9 @@ struct PlainModelOptions {
                vocabulary = 1000, max_sequence = 8192;
   bool tied = false;     ///< The head's weight is the embedding's.
   bool qk_norm = false;  ///< Llama: RMS norm over each head of q and k.
-  double dropout = 0;    ///< GPT-2: after attention, its projection and the MLP.
+  /// Llama only: q, k, v come from one product, gate and up from another.
+  bool fused_projections = false;
+  double dropout = 0;  ///< GPT-2: after attention, its projection and the MLP.
   DType dtype = DType::kFloat32;
 };
 

@@ -80,13 +80,15 @@ struct WrapPolicy {
     kRootOnly,
     kSize,
     kModules,
-    kCalls
+    kBlocksAndAdapters,  ///< Where weights are frozen, also each trainable leaf (peft's policy).
+    kCalls               ///< ParallelConfig::calls.
   } kind = Kind::kBlocks;
   std::int64_t every = 1;                   ///< kEveryK: consecutive blocks in one unit.
   std::int64_t min_elements = 100'000'000;  ///< kSize: FSDP1's size-based policy (F1-G-4).
   std::vector<std::string> modules;         ///< kModules: names, or class names.
   bool root_split =
       true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
+
 };
 
 /// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.
@@ -114,6 +116,17 @@ enum class DdpCommHook : std::uint8_t {
   kPowerSgd
 };
 
+/// PowerSGDState of powerSGD_hook.py, under its names where they are short.
+struct PowerSgdOptions {
+  std::int64_t rank = 1;  ///< matrix_approximation_rank.
+  /// start_powerSGD_iter: buckets are all-reduced whole before. PyTorch's default is 1,000; plans
+  /// show the steps after it, and 2 is the least that error feedback and warm start allow.
+  std::int64_t start_iteration = 2;
+  double min_compression_rate = 2;
+  double orthogonalization_epsilon = 0;
+  bool error_feedback = true, warm_start = true;
+};
+
 struct DdpOptions {
   std::optional<double> bucket_cap_mib;     ///< Absent: 25 with a first bucket of 1 MiB (D-2, D-3).
   std::vector<double> bucket_cap_mib_list;  ///< One for each bucket, the last repeats; overrides
@@ -130,6 +143,7 @@ struct DdpOptions {
   bool init_sync = true;          ///< Construction verifies and broadcasts the parameters (D-1).
   bool verify_parameters = true;  ///< Part of init_sync; some recordings leave it out.
   DdpCommHook comm_hook = DdpCommHook::kNone;
+  PowerSgdOptions power_sgd;
   std::optional<MixedPrecision>
       mixed_precision;  ///< DDP's own (D-10); autocast is ParallelConfig::autocast.
   std::vector<std::string> ignored_parameters;  ///< _set_params_and_buffers_to_ignore_for_model.
@@ -203,6 +217,14 @@ struct ZeroOptions {
   bool pin_memory = false;  ///< Page-locked memory of offloaded states (offload_*.pin_memory).
   bool partitioned_construction =
       false;  ///< The model is built under deepspeed.zero.Init: never whole on a device.
+  /// offload_optimizer.ratio of stage 3: the last sub-groups, this part of them, are stepped on the
+  /// CPU, the first ones on the device (twin flow).
+  double offload_ratio = 1;
+  /// timers.throughput, enabled and synchronized: the host waits for the device around each
+  /// micro-batch from the third step on (DS-TIMER).
+  bool throughput_timer = true;
+  /// The engine reads its event timers after every micro-batch.
+  bool wall_clock_breakdown = false;
   std::optional<DType> communication_dtype, grad_accum_dtype;  ///< Absent: the compute dtype.
 };
 
@@ -219,6 +241,12 @@ struct ShardedOptimizerOptions {
   bool one_collective_per_tensor = false;
   /// Reduce-scatter each tensor to its owners; otherwise all-reduce. Needs replicate = 1.
   bool reduce_scatter = false;
+  /// One all-reduce of all fp32 sums when backward is over (nanotron's ZeRO-1, whose model is not
+  /// wrapped in DDP: trainer.py). Needs accumulate_in_float32.
+  bool reduce_after_backward = false;
+  /// The update is gathered through lists: flat copies of all parts by rank, one collective, a copy
+  /// for each part of each tensor (nanotron's all_gather_coalesced).
+  bool gather_lists = false;
   /// After the update each tensor is broadcast by the one rank that owns it as a whole (InternEvo);
   /// otherwise gathered.
   bool owners_broadcast = false;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/foreach.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/host_time.h"
 
 namespace foreshard {
@@ -50,10 +51,10 @@ class AdamW final : public Optimizer {
       if (s.step) all.steps.push_back(s.step);
     }
     if (all.params.empty()) return;
-    if (c_.framework == FrameworkKind::kFsdp2) {
+    if (row_of(c_.framework).dtensor) {
       spend_host(host, dtensor_adamw_us(all.params.size(), c_.optimizer), "optimizer on DTensors");
     }
-    switch (c_.optimizer) {
+    switch (kind_of(all.params[0])) {
       case OptimizerKind::kAdamWFused:
         fused(host, all);
         return;
@@ -72,10 +73,17 @@ class AdamW final : public Optimizer {
     SymTensor step, first, second;
   };
 
+  /// Beside DeepSpeedCPUAdam the sub-groups that stay on the device have torch.optim.AdamW with its
+  /// defaults (stage3.py: backup_optimizer).
+  OptimizerKind kind_of(const SymTensor& p) const {
+    const bool backup = c_.zero.offload_ratio < 1 && p->storage->space == MemorySpace::kDevice;
+    return backup ? OptimizerKind::kAdamWForeach : c_.optimizer;
+  }
+
   /// Step counters are on the CPU unless fused; the moments have the parameter's dtype and unpadded
   /// shape (F2-P-4).
   void make_state(Host& host, const SymTensor& p, State& s) {
-    if (c_.optimizer == OptimizerKind::kAdamWFused && p->storage->space == MemorySpace::kDevice) {
+    if (kind_of(p) == OptimizerKind::kAdamWFused && p->storage->space == MemorySpace::kDevice) {
       s.step =
           host.empty(Shape(), DType::kFloat32, BufferCategory::kOptimizerState, p->storage->unit);
       host.launch(OpKind::kFill, {}, {s.step}, {0.0});
@@ -180,9 +188,8 @@ namespace {
 /// With an offloaded optimizer DeepSpeed takes DeepSpeedCPUAdam for any Adam: one pass over the
 /// states, as the fused form.
 bool takes_cpu_adam(const ParallelConfig& c) {
-  const bool zero = c.framework == FrameworkKind::kZero1 || c.framework == FrameworkKind::kZero2 ||
-                    c.framework == FrameworkKind::kZero3;
-  return zero && (c.offload == OffloadKind::kOptimizer || c.offload == OffloadKind::kBoth);
+  return row_of(c.framework).deepspeed &&
+         (c.offload == OffloadKind::kOptimizer || c.offload == OffloadKind::kBoth);
 }
 
 }  // namespace

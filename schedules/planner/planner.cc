@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/block_template.h"
 #include "schedules/planner/training_run.h"
 
@@ -69,10 +70,21 @@ RankProgram plan_rank(const Model& model, const ParallelConfig& config, const Pl
   return program;
 }
 
+std::int64_t ranks_of(const ParallelConfig& c) {
+  return row_of(c.framework).ranks == RankLayout::kOneDevice ? 1 : c.world();
+}
+
 std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
   if (model.arguments.empty() || !model.arguments[0].tokens) return 0;
-  const std::int64_t data_parallel = c.framework == FrameworkKind::kUnsharded ? 1 : c.world();
-  return c.micro_batch * c.sequence * c.accumulate * data_parallel;
+  return c.micro_batch * c.sequence * c.accumulate * ranks_of(c);
+}
+
+/// What the model asks of a launch: a fused attention backward computes the scores again (one
+/// product of its five), which is recomputation as much as a checkpoint's.
+std::int64_t asked_flops(const Launch& l) {
+  const bool repeats_scores =
+      l.op == OpKind::kFlashAttentionBackward || l.op == OpKind::kEfficientAttentionBackward;
+  return repeats_scores ? l.flops.value / 5 * 4 : l.flops.value;
 }
 
 /// FLOPs of the first step's launches without recomputation, optimizer and clipping.
@@ -82,7 +94,7 @@ std::int64_t model_flops(const RankProgram& p) {
   for (std::uint32_t i = p.steps[0].begin; i < p.steps[0].end; ++i) {
     if (p.instructions[i].kind != InstructionKind::kLaunch) continue;
     const Launch& l = p.launches[p.instructions[i].id];
-    if (l.phase != Phase::kRecompute) n += l.flops.value;
+    if (l.phase != Phase::kRecompute) n += asked_flops(l);
   }
   return n;
 }
@@ -90,29 +102,21 @@ std::int64_t model_flops(const RankProgram& p) {
 }  // namespace
 
 std::int64_t steady_steps(const ParallelConfig& config) {
-  switch (config.framework) {
-    // Stage 3 records its trace, then compares it over the ranks; the engine's timer waits for the
-    // device from the third step on.
-    case FrameworkKind::kZero1:
-    case FrameworkKind::kZero2:
-    case FrameworkKind::kZero3:
-      return 3;
-    case FrameworkKind::kDdp:
-      break;
-    default:
-      return 2;
-  }
-  return config.ddp.static_graph ? 4 : 3;
+  return row_of(config.framework).steady_steps(config);
 }
 
 Schedule plan(const Model& model, const ParallelConfig& config, const PlanOptions& options) {
   check(model, config);
   Schedule s;
   s.model = model.name;
-  s.world = config.framework == FrameworkKind::kUnsharded ? 1 : config.world();
+  s.world = ranks_of(config);
   s.not_modelled = model.not_modelled;
-  if (config.float8_all_gather)
-    s.not_modelled.push_back("smaller all-gathers of float8 weights: they are counted in 16 bits");
+  if (config.float8_all_gather &&
+      (config.framework != FrameworkKind::kFsdp2 || config.float8 != Float8Kind::kTensorwise)) {
+    s.not_modelled.push_back(
+        "8-bit all-gathers other than FSDP2's of weights with one scale a tensor: the weights are "
+        "gathered in 16 bits");
+  }
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;

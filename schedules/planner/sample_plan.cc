@@ -1,6 +1,6 @@
 #include "schedules/planner/sample_plan.h"
 
-#include "models/ops/op_registry.h"
+#include "models/ops/op_flops.h"
 #include "schedules/planner/planner.h"
 
 namespace foreshard {
@@ -22,7 +22,7 @@ Schedule sample_plan(const Model& model, std::int64_t micro_batch, std::int64_t 
 }
 
 Flops counted_flops(const Launch& l) {
-  const bool attention = row_of(l.op).op_class == OpClass::kAttention;
+  const bool attention = kernel_class_of(l.op) == KernelClass::kAttention;
   return attention && l.dims[5] != 0 ? l.flops * 2 : l.flops;
 }
 

@@ -186,8 +186,8 @@ SymTensor TrainingRun::loss(std::vector<SymTensor>&& outputs) {
     SymTensor logits =
         view(host_, outputs[0], {outputs[0]->numel / outputs[0]->shape[-1], outputs[0]->shape[-1]});
     SymTensor targets = view(host_, targets_, {targets_->numel});
-    SymTensor wide = c.loss == LossKind::kCrossEntropy ? autocast_float(host_, logits)
-                                                       : cast(host_, logits, DType::kFloat32);
+    SymTensor wide =
+        c.loss == LossKind::kCrossEntropy ? logits : cast(host_, logits, DType::kFloat32);
     result = cross_entropy(host_, wide, targets);
   }
   if (host_.config().autocast) host_.impl().end_autocast();

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/collective_lines.h"
@@ -9,16 +11,19 @@ namespace foreshard {
 std::string_view name_of(CollectiveAlgorithm algorithm) {
   constexpr std::string_view names[] = {"none",     "ring", "tree",        "NVLS",
                                         "NVLSTree", "PAT",  "peer-to-peer"};
+  static_assert(std::size(names) == kEnumerators<CollectiveAlgorithm>);
   return names[static_cast<int>(algorithm)];
 }
 
 std::string_view name_of(CollectiveProtocol protocol) {
   constexpr std::string_view names[] = {"LL", "LL128", "Simple"};
+  static_assert(std::size(names) == kEnumerators<CollectiveProtocol>);
   return names[static_cast<int>(protocol)];
 }
 
 std::string_view name_of(CollectiveBound bound) {
   constexpr std::string_view names[] = {"latency", "NVLink", "PCIe", "socket link", "network"};
+  static_assert(std::size(names) == kEnumerators<CollectiveBound>);
   return names[static_cast<int>(bound)];
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 
@@ -30,66 +31,6 @@ double tiles_for(std::int64_t extent, std::int64_t tile) {
 }
 
 }  // namespace
-
-KernelClass kernel_class_of(OpKind op) {
-  switch (op) {
-    case OpKind::kMatmul:
-    case OpKind::kMatmulBias:
-    case OpKind::kGroupedMatmul:
-    case OpKind::kConv2d:
-    case OpKind::kConv2dBackward:
-      return KernelClass::kMatmul;
-    case OpKind::kFlashAttention:
-    case OpKind::kFlashAttentionBackward:
-    case OpKind::kEfficientAttention:
-    case OpKind::kEfficientAttentionBackward:
-      return KernelClass::kAttention;
-    case OpKind::kLayerNorm:
-    case OpKind::kLayerNormBackward:
-    case OpKind::kLayerNormBackwardGamma:
-    case OpKind::kRmsNorm:
-    case OpKind::kRmsNormBackward:
-    case OpKind::kRmsNormBackwardGamma:
-    case OpKind::kSoftmax:
-    case OpKind::kSoftmaxBackward:
-      return KernelClass::kNormalisation;
-    case OpKind::kEmbedding:
-    case OpKind::kEmbeddingBackward:
-    case OpKind::kLogSoftmax:
-    case OpKind::kLogSoftmaxBackward:
-    case OpKind::kNllLoss:
-    case OpKind::kNllLossBackward:
-    case OpKind::kMseLoss:
-    case OpKind::kMseLossBackward:
-    case OpKind::kFusedCrossEntropy:
-      return KernelClass::kLossAndEmbedding;
-    case OpKind::kForeachCopy:
-    case OpKind::kSplitCopy:
-    case OpKind::kChunkCat:
-    case OpKind::kFlatten:
-    case OpKind::kUnflatten:
-      return KernelClass::kShardingCopies;
-    case OpKind::kForeachAdd:
-    case OpKind::kForeachMul:
-    case OpKind::kForeachDiv:
-    case OpKind::kForeachSqrt:
-    case OpKind::kForeachLerp:
-    case OpKind::kForeachAddcmul:
-    case OpKind::kForeachAddcdiv:
-    case OpKind::kForeachNorm:
-    case OpKind::kFusedAdamW:
-    case OpKind::kAdamWUpdate:
-    case OpKind::kSgdUpdate:
-    case OpKind::kClipCoefficient:
-    case OpKind::kCheckFinite:
-      return KernelClass::kOptimizer;
-    case OpKind::kInitialize:
-    case OpKind::kObserve:
-      return KernelClass::kOther;
-    default:
-      return KernelClass::kElementwise;
-  }
-}
 
 double expected_maximum(std::int64_t n) {
   if (n < 2) return 0;
@@ -134,13 +75,17 @@ KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& pa
   }
   const double fallback =
       gpu.peak(DType::kFloat16).value_or(gpu.peak(DType::kFloat32).value_or(0)) * 0.5;
-  for (int k = 0; k < 2; ++k) {
+  // Where a kernel was not measured the next one of its speed stands in.
+  const std::vector<std::string> kernels[3] = {{"fa2"}, {"fa3", "cudnn", "fa2"}, {"cudnn", "fa2"}};
+  for (int k = 0; k < 3; ++k) {
     for (int h = 0; h < 2; ++h) {
       for (int d = 0; d < 2; ++d) {
         const std::string size = h == 0 ? "_h64" : "_h128", way = d == 0 ? "_forward" : "_backward";
-        const std::string flash = "attention_fa2" + size + way,
-                          own = k == 0 ? flash : "attention_cudnn" + size + way;
-        const std::string& key = gpu.find_efficiency(own) ? own : flash;
+        std::string key;
+        for (const std::string& kernel : kernels[k]) {
+          key = "attention_" + kernel + size + way;
+          if (gpu.find_efficiency(key)) break;
+        }
         attention_[k][h][d] = {gpu.efficiency_or(key, fallback),
                                gpu.efficiency_or(key + "_half_length", 400)};
       }
@@ -171,10 +116,13 @@ Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std
   batch = std::max<std::int64_t>(batch, 1);
   const double peak = peak_[static_cast<std::size_t>(dtype)];
   if (peak <= 0) {
+    const bool fp16_instead =
+        dtype == DType::kBFloat16 && peak_[static_cast<std::size_t>(DType::kFloat16)] > 0;
     throw InputError(
         Issue{gpu_.name, std::string("peak_") + std::string(name_of(dtype)),
               "is not known, but the job multiplies matrices in " + std::string(name_of(dtype)),
-              "another dtype, or a profile with this peak"});
+              fp16_instead ? "this GPU has none for it: --param-dtype fp16 (or fp32)"
+                           : "another dtype, or a profile with this peak"});
   }
   const double count = static_cast<double>(batch);
   const double flops =
@@ -205,7 +153,10 @@ KernelCostModel::Rate KernelCostModel::attention_rate(Direction direction, Atten
     const Rate flash2 = attention_[0][1][d];
     return {flash2.peak * flash1_[d], flash2.half_length};
   }
-  const auto& by_size = attention_[kernel == AttentionKernel::kCudnn ? 1 : 0];
+  const int own = kernel == AttentionKernel::kCudnn    ? 2
+                  : kernel == AttentionKernel::kFlash3 ? 1
+                                                       : 0;
+  const auto& by_size = attention_[own];
   const double x =
       std::clamp((head_dim - 64) / 64, 0.0, 1.0);  // between the sizes that were measured
   const Rate &small = by_size[0][d], &large = by_size[1][d];

@@ -13,8 +13,6 @@
 
 namespace foreshard {
 
-KernelClass kernel_class_of(OpKind op);
-
 /// Facts of one GPU, looked up once. Immutable.
 class KernelCostModel {
  public:
@@ -55,8 +53,8 @@ class KernelCostModel {
   double launch_ps_ = 0, matmul_launch_ps_ = 0;
   double training_ = 0, depth_ = 0, exponent_ = 0, weight_gradient_ = 1, fp8_ = 1;
   std::array<double, kDTypeCount> peak_{};  ///< FLOP/s; 0: cannot.
-  /// By kernel (flash 2, cuDNN), head size (64, 128), direction.
-  Rate attention_[2][2][2];
+  /// By kernel (flash 2, flash 3, cuDNN), head size (64, 128), direction.
+  Rate attention_[3][2][2];
   double flash1_[2] = {1, 1};
 };
 

@@ -17,7 +17,7 @@
 namespace foreshard {
 
 /// Which attention kernel runs: worth more than any other fact after the GPU type [T].
-enum class AttentionKernel : std::uint8_t { kFlash2, kFlash1, kCudnn };
+enum class AttentionKernel : std::uint8_t { kFlash2, kFlash1, kFlash3, kCudnn };
 
 /// Matrix products. The large-shape ceiling, the wave exponent, the depth constant and the launch
 /// time are facts of the GPU ("matmul_*" of its efficiency section).
@@ -68,6 +68,11 @@ struct InterferenceParameters {
   /// 3350.
   double memory_share = 0.11;
   double scale = 1;  ///< For calibration.
+  /// How much longer a transfer at full ring speed takes while kernels run on its GPUs, less in
+  /// proportion below it. Rashidi et al. (ACE, ISCA 2021, figure 5, from memory, unverified): NCCL
+  /// all-reduces on 8 V100 take 1.16 times as long beside matrix products, 1.42 times beside
+  /// embedding look-ups; training is mostly the former.
+  double transfer_slowdown = 0.16;
 };
 
 /// Links, for transfers that share them.
@@ -76,6 +81,13 @@ struct LinkParameters {
   double pcie_share =
       0.82;  ///< Of the slot's bandwidth: 26 of 31.5, 51.5 of 63 GB/s host to device.
   Time copy_latency = microseconds(10);  ///< From issue to the first byte of a copy over PCIe [J].
+  /// Bus bandwidths (nccl-tests' convention) that were measured on the very machines of a run, over
+  /// all of its ranks, with messages of `bytes`: the time of collectives over several nodes is
+  /// scaled by modelled / measured. B/s; 0: not measured.
+  struct MeasuredBus {
+    double all_gather = 0, reduce_scatter = 0, all_reduce = 0;
+    double bytes = 256e6;
+  } measured;
 };
 
 /// Host thread, in microseconds of the reference CPU unless said; times the node's CPU factor.
@@ -98,8 +110,10 @@ struct HostParameters {
 /// Kernels that the CPU runs on host memory (offloaded optimizers). They are bound by memory; the
 /// GPUs' processes share it.
 struct HostKernelParameters {
-  double memory_share =
-      0.6;  ///< Of the bandwidth as sold that vectorised loops of all cores reach [J].
+  /// Of the bandwidth as sold. ZeRO-Offload (USENIX ATC 2021, table 4, from memory, unverified):
+  /// CPU-Adam updates 1, 4 and 10 B parameters in 0.22, 1.03 and 2.57 s on two Xeon 8168 (256 GB/s
+  /// as sold); at 28 bytes a parameter that is 0.50, 0.43 and 0.43.
+  double memory_share = 0.45;
   double unknown_memory_bandwidth = 200e9;  ///< B/s of a node whose profile does not say [J].
 };
 

@@ -39,6 +39,13 @@ def main():
         code, message = run("--framework", framework, "--offload", what)
         if code != 2 or "offload" not in message:
             FAILURES.append(f"{framework} --offload {what}: exit {code}: {message[:300]}")
+    refused("fsdp2", "autocast", "yes", "ddp")
+    # An option without the one that gives it a meaning.
+    for words in (("--float8-all-gather", "yes"), ("--checkpoint-reentrant", "yes"), ("--framework", "ddp", "--replicate", "2"),
+                  ("--checkpoint", "every:13")):
+        code, message = run(*words)
+        if code != 2 or words[-2] not in message:
+            FAILURES.append(f"{words}: exit {code}: {message[:300]}")
     # What belongs is taken.
     for words in (("--framework", "ddp", "--ddp-static-graph", "yes"), ("--framework", "zero3", "--zero-sub-group-size", "1e8"),
                   ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer")):

@@ -6,52 +6,23 @@
 #include <functional>
 #include <vector>
 
-#include "exec/run.h"
-#include "models/plain/plain_models.h"
-#include "schedules/planner/planner.h"
-#include "schedules/validate.h"
+#include "tests/toy_training.h"
 
 namespace foreshard {
 namespace {
 
-Model tiny() {
-  PlainModelOptions o;
-  o.layers = 3;
-  o.hidden = 40;
-  o.heads = 4;
-  o.kv_heads = 2;
-  o.ffn = 52;
-  o.vocabulary = 61;  // uneven over four ranks
-  o.max_sequence = 16;
-  return plain_llama(o);
-}
-
 std::vector<double> losses(const std::function<void(ParallelConfig&)>& change) {
-  ParallelConfig c;
-  c.shard = 4;
-  c.sequence = 8;
-  c.micro_batch = 2;
-  c.precision = MixedPrecision{};
+  ParallelConfig c = toy_config(FrameworkKind::kFsdp2);
   change(c);
-  PlanOptions options;
-  options.steps = 2;
-  const Model model = tiny();
-  const Schedule s = plan(model, c, options);
-  const auto findings = validate(s);
-  EXPECT_TRUE(findings.empty()) << text_of(s, findings.front());
-  RunOptions run_options;
-  run_options.mode = StreamMode::kInline;
-  return run(s, run_options).trace.losses;
+  return trained(plain_llama(uneven_sizes(3)), c, 2).losses;
 }
 
-void expect_near(const std::vector<double>& found, const std::vector<double>& expected) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t i = 0; i < found.size(); ++i)
-    EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]);
+void expect_same(const std::vector<double>& found, const std::vector<double>& expected) {
+  expect_near(found, expected, 1e-5);
 }
 
 TEST(Fsdp2Execution, OneShardEqualsTheUnshardedModel) {
-  expect_near(losses([](ParallelConfig& c) { c.shard = 1; }), losses([](ParallelConfig& c) {
+  expect_same(losses([](ParallelConfig& c) { c.shard = 1; }), losses([](ParallelConfig& c) {
                 c.shard = 1;
                 c.framework = FrameworkKind::kUnsharded;
               }));
@@ -59,14 +30,14 @@ TEST(Fsdp2Execution, OneShardEqualsTheUnshardedModel) {
 
 TEST(Fsdp2Execution, SchedulingChangesNoLoss) {
   const auto expected = losses([](ParallelConfig&) {});
-  expect_near(losses([](ParallelConfig& c) { c.shard = c.replicate = 2; }), expected);
-  expect_near(losses([](ParallelConfig& c) { c.reshard = Reshard::to_group(2); }), expected);
-  expect_near(losses([](ParallelConfig& c) { c.reshard = Reshard::no(); }), expected);
-  expect_near(losses([](ParallelConfig& c) { c.checkpoint = CheckpointKind::kFull; }), expected);
-  expect_near(losses([](ParallelConfig& c) { c.unshard_async = true; }), expected);
-  expect_near(losses([](ParallelConfig& c) { c.prefetch_forward = c.prefetch_backward = 2; }),
+  expect_same(losses([](ParallelConfig& c) { c.shard = c.replicate = 2; }), expected);
+  expect_same(losses([](ParallelConfig& c) { c.reshard = Reshard::to_group(2); }), expected);
+  expect_same(losses([](ParallelConfig& c) { c.reshard = Reshard::no(); }), expected);
+  expect_same(losses([](ParallelConfig& c) { c.checkpoint = CheckpointKind::kFull; }), expected);
+  expect_same(losses([](ParallelConfig& c) { c.unshard_async = true; }), expected);
+  expect_same(losses([](ParallelConfig& c) { c.prefetch_forward = c.prefetch_backward = 2; }),
               expected);
-  expect_near(losses([](ParallelConfig& c) { c.offload = OffloadKind::kParameters; }), expected);
+  expect_same(losses([](ParallelConfig& c) { c.offload = OffloadKind::kParameters; }), expected);
 }
 
 TEST(Fsdp2Execution, AccumulationWithoutSyncEqualsWithSync) {
@@ -76,7 +47,7 @@ TEST(Fsdp2Execution, AccumulationWithoutSyncEqualsWithSync) {
       c.sync_each_micro_batch = sync;
     });
   };
-  expect_near(accumulate(false), accumulate(true));
+  expect_same(accumulate(false), accumulate(true));
 }
 
 }  // namespace

@@ -10,10 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/run.h"
-#include "models/plain/plain_models.h"
-#include "schedules/planner/planner.h"
-#include "schedules/validate.h"
+#include "tests/toy_training.h"
 
 namespace foreshard {
 namespace {
@@ -21,35 +18,13 @@ namespace {
 using Strategy = Fsdp1Options::Strategy;
 using Prefetch = Fsdp1Options::BackwardPrefetch;
 
-Model tiny() {
-  PlainModelOptions o;
-  o.layers = 3;
-  o.hidden = 40;
-  o.heads = 4;
-  o.kv_heads = 2;
-  o.ffn = 52;
-  o.vocabulary = 61;  // Uneven over four ranks.
-  o.max_sequence = 16;
-  return plain_llama(o);
-}
+Model tiny() { return plain_llama(uneven_sizes(3)); }
 
 std::vector<double> losses(const std::function<void(ParallelConfig&)>& change) {
-  ParallelConfig c;
-  c.framework = FrameworkKind::kFsdp1;
-  c.shard = 4;
-  c.sequence = 8;
-  c.micro_batch = 2;
-  c.precision = MixedPrecision{};
+  ParallelConfig c = toy_config(FrameworkKind::kFsdp1);
   c.wrap.root_split = false;
   change(c);
-  PlanOptions options;
-  options.steps = 3;
-  const Schedule s = plan(tiny(), c, options);
-  const auto findings = validate(s);
-  EXPECT_TRUE(findings.empty()) << text_of(s, findings.front());
-  RunOptions run_options;
-  run_options.mode = StreamMode::kInline;
-  return run(s, run_options).trace.losses;
+  return trained(tiny(), c).losses;
 }
 
 void expect_as_ddp(const std::function<void(ParallelConfig&)>& change) {
@@ -61,11 +36,7 @@ void expect_as_ddp(const std::function<void(ParallelConfig&)>& change) {
     c.shard = 1;
     c.checkpoint_reentrant = c.checkpoint_outside_units = false;
   });
-  const std::vector<double> found = losses(change);
-  ASSERT_EQ(found.size(), expected.size());
-  ASSERT_GE(found.size(), 3u);
-  for (std::size_t i = 0; i < found.size(); ++i)
-    EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "step " << i;
+  expect_near(losses(change), expected, 1e-4);
 }
 
 TEST(Fsdp1Numerics, FullShard) {
@@ -152,15 +123,6 @@ Model partly_frozen(Dice& dice) {
   });
   program.insert(at, Statement(*at));
   return model;
-}
-
-Trace trained(const Model& model, const ParallelConfig& c) {
-  PlanOptions options;
-  options.steps = 3;
-  const Schedule s = plan(model, c, options);
-  RunOptions run_options;
-  run_options.mode = StreamMode::kInline;
-  return run(s, run_options).trace;
 }
 
 class Fsdp1Frozen : public testing::TestWithParam<int> {};

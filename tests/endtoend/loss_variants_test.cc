@@ -7,11 +7,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "exec/run.h"
 #include "models/load_model.h"
-#include "models/plain/plain_models.h"
-#include "schedules/planner/planner.h"
-#include "schedules/validate.h"
+#include "tests/toy_training.h"
 
 namespace foreshard {
 namespace {
@@ -27,11 +24,7 @@ PlainModelOptions small() {
   return o;
 }
 
-struct Outcome {
-  std::vector<double> losses;
-};
-
-Outcome trained(const Model& model, LossKind loss, std::int64_t ranks) {
+std::vector<double> losses(const Model& model, LossKind loss, std::int64_t ranks) {
   ParallelConfig c;
   c.shard = ranks;
   c.sequence = 20;
@@ -41,26 +34,18 @@ Outcome trained(const Model& model, LossKind loss, std::int64_t ranks) {
   c.accumulate = 2;
   c.average_micro_batches = true;
   c.precision = {std::nullopt, std::nullopt, std::nullopt, std::nullopt, true};
-  PlanOptions o;
-  o.steps = 3;
-  const Schedule s = plan(model, c, o);
-  EXPECT_TRUE(validate(s).empty());
-  Outcome out;
-  const RunResult r = run(s, {});
-  out.losses = r.trace.losses;
-  return out;
+  return trained(model, c).losses;
 }
 
 void expect_equal_training(const Model& model) {
   for (const std::int64_t ranks : {1, 2}) {
-    const Outcome whole = trained(model, LossKind::kCrossEntropyFloat, ranks);
-    ASSERT_FALSE(whole.losses.empty());
-    EXPECT_NE(whole.losses.front(), whole.losses.back());
+    const std::vector<double> whole = losses(model, LossKind::kCrossEntropyFloat, ranks);
+    ASSERT_FALSE(whole.empty());
+    EXPECT_NE(whole.front(), whole.back());
     for (const LossKind loss : {LossKind::kChunked, LossKind::kFused}) {
-      const Outcome other = trained(model, loss, ranks);
-      ASSERT_EQ(other.losses.size(), whole.losses.size());
-      for (std::size_t i = 0; i < whole.losses.size(); ++i)
-        EXPECT_NEAR(other.losses[i], whole.losses[i], 2e-5);
+      const std::vector<double> other = losses(model, loss, ranks);
+      ASSERT_EQ(other.size(), whole.size());
+      for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(other[i], whole[i], 2e-5);
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "exec/run.h"
 
+#include <atomic>
 #include <cmath>
 #include <thread>
 
@@ -335,6 +336,33 @@ TEST(RunFailures, OutOfMemory) {
   m.end_step();
   EXPECT_NE(failure(m.schedule(1), options(StreamMode::kInline)).find("out of memory"),
             std::string::npos);
+}
+
+/// Another transport: counts the calls and leaves the work to the shared-memory one.
+class CountingTransport final : public Transport {
+ public:
+  CountingTransport(RunControl& control, std::atomic<int>& calls)
+      : inner_(make_shared_memory_transport(control)), calls_(calls) {}
+  CollectiveStart collective(const CollectiveCall& call, Time ready) override {
+    ++calls_;
+    return inner_->collective(call, ready);
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::atomic<int>& calls_;
+};
+
+// The tiny step has two collectives, a gather and a reduce-scatter, on each of two ranks.
+TEST(Run, UsesTheTransportItIsGiven) {
+  std::atomic<int> calls = 0;
+  RunOptions counted = options(StreamMode::kThreads);
+  counted.steps = 3;
+  counted.transport = [&](RunControl& control) {
+    return std::make_unique<CountingTransport>(control, calls);
+  };
+  run(TinySchedule(2).schedule, counted);
+  EXPECT_EQ(calls, 3 * 2 * 2);
 }
 
 TEST(Run, RefusesTooManyRanks) {

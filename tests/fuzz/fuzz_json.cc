@@ -1,20 +1,10 @@
-// Any bytes are either read or refused with an InputError; nothing else may happen.
+// JSON, the base of most readers.
 
 #include "core/json.h"
-
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
-
-#include "core/error.h"
-#include "core/json.h"
+#include "tests/fuzz/read_or_refuse.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace foreshard;
-  const std::string_view text(reinterpret_cast<const char*>(data), size);
-  try {
-    parse_json(text, "fuzz.json");
-  } catch (const InputError&) {
-  }
-  return 0;
+  return fuzz::read_or_refuse(data, size,
+                              [&](std::string_view text) { parse_json(text, "fuzz.json"); });
 }

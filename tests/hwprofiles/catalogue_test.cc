@@ -124,5 +124,15 @@ TEST(Catalogue, DescriptionNamesEverySource) {
   }
 }
 
+TEST(Catalogue, AGpuFileIsNotAMachine) {
+  try {
+    parse_hardware(R"({"name": "mine", "generation": "hopper", "memory": "80 GB"})", "mine.json");
+    FAIL() << "accepted";
+  } catch (const InputError& e) {
+    ASSERT_EQ(e.issues().size(), 1u) << e.what();
+    EXPECT_NE(std::string(e.what()).find("describes a GPU, not a machine"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace foreshard

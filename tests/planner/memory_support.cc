@@ -12,6 +12,7 @@
 
 #include "core/dtype.h"
 #include "models/plain/plain_models.h"
+#include "schedules/planner/framework_table.h"
 
 namespace foreshard::testing {
 namespace {
@@ -77,10 +78,7 @@ ParallelConfig config_of(const json& c) {
   ParallelConfig p;
   const std::string framework = c.at("framework");
   const std::int64_t world = c.at("world"), replicas = c.at("hsdp_replicas");
-  p.framework = framework == "none"    ? FrameworkKind::kUnsharded
-                : framework == "ddp"   ? FrameworkKind::kDdp
-                : framework == "fsdp2" ? FrameworkKind::kFsdp2
-                                       : FrameworkKind::kFsdp1;
+  p.framework = find_framework(framework)->kind;
   p.shard = framework == "ddp" ? 1 : world / replicas;
   p.replicate = framework == "ddp" ? world : replicas;
   p.micro_batch = c.at("micro_batch");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <vector>
 
 #include "core/error.h"
 #include "models/plain/plain_models.h"
@@ -66,7 +67,60 @@ TEST(ShardedOptimizer, ScattersFloat32SumsAndGathersParameters) {
   EXPECT_EQ(t[CollectiveKind::kReduceScatter].bytes, 4 * kElements);
   EXPECT_EQ(t[CollectiveKind::kAllGather].count, kTensors);
   EXPECT_EQ(t[CollectiveKind::kAllGather].bytes, 2 * kElements);
-  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 1);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);  // And the barrier at the end of the step.
+}
+
+// nanotron's ZeRO-1: one all-reduce of the fp32 sums when backward is over, the norm's scalar and
+// the barrier at the end; one gather of all parameters through lists, whose copies are one kernel
+// for each part of each tensor and two for each rank, and one for the own parts.
+TEST(ShardedOptimizer, ReducesAfterBackwardAndGathersThroughLists) {
+  ParallelConfig c = config(4, 1);
+  c.sharded_optimizer.accumulate_in_float32 = true;
+  c.sharded_optimizer.reduce_after_backward = c.sharded_optimizer.gather_lists = true;
+  const Schedule s = planned(c);
+  std::map<CollectiveKind, Traffic> t = traffic(s);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 3);
+  EXPECT_GE(t[CollectiveKind::kAllReduce].bytes, 4 * kElements);
+  EXPECT_EQ(t[CollectiveKind::kAllGather].count, 1);
+  EXPECT_EQ(t[CollectiveKind::kAllGather].bytes, 2 * kElements);
+  EXPECT_EQ(t.count(CollectiveKind::kReduceScatter), 0u);
+  int copies = 0;
+  for (const Launch& l : s.programs[0].launches) {
+    if (l.op == OpKind::kForeachCopy && l.kernels > 1) copies += l.kernels;
+  }
+  EXPECT_EQ(copies, 4 + 4 + 4 * kTensors);
+}
+
+TEST(ShardedOptimizer, SumsAreReducedOnlyWhereTheyExist) {
+  ParallelConfig c = config(4, 1);
+  c.sharded_optimizer.reduce_after_backward = true;
+  EXPECT_THROW(planned(c), InputError);
+}
+
+// Buckets of 64 KiB of 16-bit gradients: a bucket is reduced when the next gradient would not fit,
+// and backward waits for the one before when it starts the next, so that all but the last are
+// waited for before backward ends.
+TEST(ShardedOptimizer, BackwardWaitsForTheBucketBefore) {
+  ParallelConfig c = config(4, 2);
+  c.accumulate = 1;
+  c.sharded_optimizer.bucket_mib = 0.0625;
+  c.sharded_optimizer.owners_broadcast = true;
+  const Schedule s = planned(c);
+  const RankProgram& p = s.programs[0];
+  std::vector<std::int64_t> order;  // Bytes of each bucket, -1 for a wait of the compute stream.
+  for (const Instruction& in : p.instructions) {
+    if (in.kind == InstructionKind::kCollective && p.collectives[in.id].bytes.value > 8 &&
+        p.collectives[in.id].kind == CollectiveKind::kAllReduce)
+      order.push_back(p.collectives[in.id].bytes.value);
+    if (in.kind == InstructionKind::kWaitEvent && in.stream == 0 && !order.empty())
+      order.push_back(-1);
+  }
+  // Head 32,768, norm 128 and one product 16,384 bytes; then two products, a norm, and wo, wv, wk
+  // of 8,192 each: wq would be too much.
+  ASSERT_GE(order.size(), 3u);
+  EXPECT_EQ(order[0], 32768 + 128 + 16384);
+  EXPECT_EQ(order[1], 2 * 16384 + 128 + 3 * 8192);
+  EXPECT_EQ(order[2], -1);
 }
 
 // Whole copies of the optimizer: gradients are all-reduced, nothing comes back.
@@ -74,7 +128,7 @@ TEST(ShardedOptimizer, WithoutShardsItIsDataParallel) {
   ParallelConfig c = config(1, 4);
   c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
   std::map<CollectiveKind, Traffic> t = traffic(planned(c));
-  EXPECT_EQ(t[CollectiveKind::kAllReduce].bytes, 4 * kElements);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].bytes, 4 * kElements + 4);
   EXPECT_EQ(t.size(), 1u);
 }
 

@@ -209,6 +209,29 @@ TEST(ByHand, TransfersSlowKernels) {
   EXPECT_EQ(r.breakdown.interference, nanoseconds(20));
 }
 
+// Beside kernels a transfer runs at 1 / 1.25 of its speed: after 40 ns of kernels it has done 32 of
+// its 100 and goes on alone: 40 + 68 = 108.
+TEST(ByHand, KernelsSlowTransfers) {
+  ToyCost cost;
+  cost.traffic[static_cast<int>(CollectiveKind::kAllGather)].slowdown = 0.25;
+  ToyProgram p;
+  p.gather(100).launch(15).launch(25);
+  EXPECT_EQ(run(p, cost).step_time, nanoseconds(108));
+}
+
+// Kernels of two streams, one after the other: the transfer is slowed without a gap. 100 * 1.25.
+TEST(ByHand, AnyKernelOfTheDeviceSlowsTransfers) {
+  ToyCost cost;
+  cost.traffic[static_cast<int>(CollectiveKind::kAllGather)].slowdown = 0.25;
+  ToyProgram p;
+  p.gather(100).launch(60, 2);
+  const std::uint32_t done = p.event();
+  p.record(done, 2).wait(done, 0).launch(200);
+  const SimulationResult r = run(p, cost);
+  EXPECT_EQ(r.step_time, nanoseconds(260));
+  EXPECT_EQ(r.communication[0].busy, nanoseconds(125));
+}
+
 // Two collectives of different groups, each alone at the full rate of the same link, share it: both
 // run at half speed until the shorter (50) is done at 100; the longer (100) has 50 left and runs
 // alone: 150.

@@ -21,11 +21,13 @@ class ToyCost : public CostModel {
   DeviceMemory device{Bytes(std::int64_t{1} << 40), Bytes(0), Bytes(0)};
   std::array<double, kLinkCount> capacities{100, 100, 100, 100};
   std::int64_t gpus_per_node = 8;
-  /// Rate, link weights and interference by collective kind; the last entry serves copies.
+  /// Rate, link weights, interference and slowdown by collective kind; the last entry serves
+  /// copies.
   struct Traffic {
     double rate = 0;
     std::array<double, kLinkCount> weight{};
     double interference = 0;
+    double slowdown = 0;
   };
   std::array<Traffic, kCollectiveKindCount + 1> traffic;
 
@@ -57,6 +59,7 @@ class ToyCost : public CostModel {
     cost.rate = BytesPerSecond(t.rate);
     cost.weight = t.weight;
     cost.interference = t.interference;
+    cost.slowdown = t.slowdown;
     return cost;
   }
 };

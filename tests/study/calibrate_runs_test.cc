@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/json.h"
@@ -106,12 +107,27 @@ TEST(TrainingCeilings, TheSlowerVariantTakesBothFactors) {
   EXPECT_NEAR(gpu.find_efficiency("matmul_training")->value, prior * 0.99, 1e-12);
 }
 
+// By chip and power limit: boards of 400 W and more, not the PCIe cards, not the superchips.
+TEST(TrainingCeilings, ConcernTheChipsTheyWereFittedOn) {
+  std::vector<std::string> found;
+  for (const std::string& name : gpu_names()) {
+    const GpuProfile gpu = load_gpu(name);
+    for (const TrainingCeiling& c : training_ceilings()) {
+      if (c.name == "interference" && concerns(c, gpu)) found.push_back(name);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found,
+            (std::vector<std::string>{"a100-40", "a100-80", "a800", "h100-80", "h100-96", "h200"}));
+}
+
 // Kernel tests: 254 to 257 of 312 TFLOP/s with random data (0.82), 0.776 in training shapes at 300
 // W.
 TEST(TrainingCeilings, CommittedConstantsSayTheirPriorAndUncertainty) {
   for (const TrainingCeiling& c : training_ceilings()) {
-    for (const std::string_view name : c.gpus) {
-      const GpuProfile gpu = load_gpu(std::string(name));
+    for (const std::string& name : gpu_names()) {
+      const GpuProfile gpu = load_gpu(name);
+      if (!concerns(c, gpu)) continue;
       for (const std::string_view key : c.efficiencies) {
         const Fact* fact = gpu.find_efficiency(key);
         ASSERT_NE(fact, nullptr) << name << " " << key;

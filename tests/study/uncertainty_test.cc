@@ -5,18 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/load_model.h"
 #include "study/evaluate.h"
+#include "tests/catalogue_job.h"
 
 namespace foreshard {
 namespace {
 
 Job job_on(const char* machine, std::int64_t gpus) {
-  Job job;
-  job.model = std::make_shared<const Model>(load_model("gpt2"));
-  job.hardware = load_hardware(machine);
-  job.gpus = gpus;
-  job.config.shard = gpus;
+  Job job = catalogue_job("gpt2", machine, gpus);
   job.config.sequence = 1024;
   job.config.micro_batch = 16;
   return job;

@@ -10,8 +10,14 @@ constexpr std::size_t kNotReduced = SIZE_MAX;
 /// What the reducer and hooks cannot do together; PyTorch's own errors come from running.
 void check_options(const DdpOptions& o) {
   IssueList issues("configuration");
-  if (o.comm_hook == DdpCommHook::kPowerSgd) {
-    issues.add("ddp comm hook", "PowerSGD is not planned", "none, allreduce, bf16, fp16");
+  const PowerSgdOptions& p = o.power_sgd;
+  if (o.comm_hook == DdpCommHook::kPowerSgd && (p.error_feedback || p.warm_start) &&
+      p.start_iteration <= 1) {
+    issues.add("ddp power_sgd.start_iteration",
+               "is " + std::to_string(p.start_iteration) +
+                   "; buckets are rebuilt before the second iteration, and error feedback and "
+                   "warm start remember them",
+               "2 or more");
   }
   if (o.lazy_bucket_allocation)
     issues.add("ddp", "lazy_bucket_allocation is not planned", "without it");
@@ -158,6 +164,12 @@ void Ddp::on_backward_callback(Host& host, std::uint32_t what) {
         arrival_.insert(arrival_.end(), unused_.begin(), unused_.end());
       return finalize(host);
   }
+}
+
+std::int64_t steady_steps(const ParallelConfig& config) {
+  const std::int64_t rebuilt = config.ddp.static_graph ? 4 : 3;
+  if (config.ddp.comm_hook != DdpCommHook::kPowerSgd) return rebuilt;
+  return std::max(rebuilt, config.ddp.power_sgd.start_iteration + 2);  // The first makes factors.
 }
 
 }  // namespace foreshard::ddp

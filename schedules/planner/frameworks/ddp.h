@@ -3,7 +3,7 @@
 // DistributedDataParallel on the symbolic host: whole parameters on every rank, gradients
 // all-reduced in buckets while backward runs (rules D-*). Sources: torch/nn/parallel/distributed.py
 // and torch/csrc/distributed/c10d/reducer.cpp (2.15),
-// torch/distributed/algorithms/ddp_comm_hooks/{default,mixed_precision}_hooks.py.
+// torch/distributed/algorithms/ddp_comm_hooks/{default,mixed_precision}_hooks.py, powerSGD_hook.py.
 
 #include <set>
 #include <string>
@@ -49,6 +49,8 @@ struct Bucket {
   EventId reduced;        ///< The result is there.
   SymTensor result;       ///< What came back: `buffer`, or another tensor of a hook.
   SymTensor compressed;   ///< Copy in a hook's dtype, until the result was taken.
+  /// PowerSGD: what compression left out, and the factors of the last iteration.
+  SymTensor error, p_memory, q_memory;
 };
 
 class Ddp final : public Framework {
@@ -125,8 +127,10 @@ class Ddp final : public Framework {
     return options_.comm_hook != DdpCommHook::kNone || options_.mixed_precision;
   }
   void run_hook(Host& host, Bucket& bucket);
+  void run_average(Host& host, Bucket& bucket);
   void run_compression(Host& host, Bucket& bucket, DType dtype);
   void run_upcast(Host& host, Bucket& bucket);
+  void run_power_sgd(Host& host, Bucket& bucket);  // ddp_power_sgd.cc
   void prepare_mixed_precision(Host& host);
   void lower_parameters(Host& host);
   void restore_frozen(Host& host);
@@ -162,6 +166,7 @@ class Ddp final : public Framework {
   bool broadcasts_next_ = true;  ///< require_forward_param_sync.
   bool rebuilt_ = false, expects_hooks_ = false, must_finalize_ = false, first_hook_called_ = false;
   bool marked_unused_ = false, delay_queued_ = false;
+  std::int64_t power_sgd_iteration_ = 0;  ///< Iterations whose last bucket went out.
 
   // Mixed precision.
   StreamIndex lower_stream_ = 0, upcast_stream_ = 0;
@@ -176,5 +181,9 @@ class Ddp final : public Framework {
   std::vector<EventId> lowered_;  ///< By module: its copies are done. Invalid: waited for, or none.
   std::vector<std::uint8_t> lowered_valid_;
 };
+
+/// Steps until the last one repeats: buckets are rebuilt in the second, with a static graph in the
+/// third (D-4).
+std::int64_t steady_steps(const ParallelConfig& config);
 
 }  // namespace foreshard::ddp

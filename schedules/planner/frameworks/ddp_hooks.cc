@@ -15,15 +15,21 @@ void Ddp::run_hook(Host& host, Bucket& bucket) {
     case DdpCommHook::kFp16Compress:
       return run_compression(host, bucket, DType::kFloat16);
     case DdpCommHook::kAllReduce:
-      host.launch(OpKind::kMulScalar, {bucket.buffer}, {bucket.buffer},
-                  {1.0 / static_cast<double>(world_)});
-      bucket.reduced =
-          collective(host, CollectiveKind::kAllReduce, bucket.buffer, bucket.buffer, bucket.unit);
-      bucket.result = bucket.buffer;
-      return;
-    default:
+      return run_average(host, bucket);
+    case DdpCommHook::kPowerSgd:
+      return run_power_sgd(host, bucket);
+    case DdpCommHook::kNone:
       return run_upcast(host, bucket);
   }
+}
+
+/// _allreduce_fut: divided, then reduced in place.
+void Ddp::run_average(Host& host, Bucket& bucket) {
+  host.launch(OpKind::kMulScalar, {bucket.buffer}, {bucket.buffer},
+              {1.0 / static_cast<double>(world_)});
+  bucket.reduced =
+      collective(host, CollectiveKind::kAllReduce, bucket.buffer, bucket.buffer, bucket.unit);
+  bucket.result = bucket.buffer;
 }
 
 /// _compress_hook: cast, divide, all-reduce; the decompression runs on a stream of its own, which

@@ -1,59 +1,21 @@
 #include "schedules/planner/frameworks/framework.h"
 
+#include <fmt/format.h>
+
 #include "core/error.h"
-#include "schedules/planner/frameworks/fsdp1.h"
-#include "schedules/planner/frameworks/zero.h"
+#include "schedules/planner/framework_table.h"
 #include "schedules/planner/optimizer.h"
 
 namespace foreshard {
 
-namespace {
-
-/// What a framework cannot keep in host memory is refused by name.
-void check_offload(const ParallelConfig& c) {
-  if (c.offload == OffloadKind::kNone) return;
-  const auto refuse = [](const char* what, const char* instead) {
-    throw InputError(Issue{"", "offload", what, instead});
-  };
-  switch (c.framework) {
-    case FrameworkKind::kUnsharded:
-    case FrameworkKind::kDdp:
-      refuse("nothing is offloaded without sharding", "fsdp2, fsdp1 or zero");
-      break;
-    case FrameworkKind::kFsdp2:
-    case FrameworkKind::kFsdp1:
-      if (c.offload == OffloadKind::kParameters) break;
-      refuse(
-          "FSDP has no offload of the optimizer alone: its CPU offload moves shards, gradients and "
-          "the optimizer step",
-          "params");
-      break;
-    default:
-      break;
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<Framework> make_framework(const ParallelConfig& config) {
-  check_offload(config);
-  switch (config.framework) {
-    case FrameworkKind::kUnsharded:
-      return make_unsharded();
-    case FrameworkKind::kDdp:
-      return make_ddp(config);
-    case FrameworkKind::kFsdp2:
-      return make_fsdp2(config);
-    case FrameworkKind::kZero1:
-    case FrameworkKind::kZero2:
-    case FrameworkKind::kZero3:
-      return zero::make_zero(config);
-    case FrameworkKind::kFsdp1:
-      return fsdp1::make_fsdp1(config);
-    case FrameworkKind::kShardedOptimizer:
-      return make_sharded_optimizer(config);
+  const FrameworkRow& row = row_of(config.framework);
+  if (!row.can_offload(config.offload)) {
+    throw InputError(Issue{"", "offload",
+                           fmt::format("{} cannot keep that in host memory", row.title),
+                           "allowed: " + std::string(row.offload_hint)});
   }
-  throw InternalError("no framework of this kind");
+  return row.make(config);
 }
 
 void Framework::update(Host& host, Optimizer* optimizer) {

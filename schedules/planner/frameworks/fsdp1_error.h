@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 
 namespace foreshard::fsdp1 {
@@ -28,6 +30,7 @@ class Fsdp1Error : public InputError {
 inline const char* name_of(Refusal r) {
   constexpr const char* names[] = {"ValueError", "RuntimeError", "AssertionError",
                                    "AttributeError"};
+  static_assert(std::size(names) == kEnumerators<Refusal>);
   return names[static_cast<int>(r)];
 }
 

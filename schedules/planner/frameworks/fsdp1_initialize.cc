@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "models/describe.h"
 #include "schedules/planner/frameworks/fsdp1.h"
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
 
@@ -15,19 +16,6 @@ namespace {
 
 Shape shape_of(const std::vector<std::int64_t>& s) {
   return Shape{std::span<const std::int64_t>(s)};
-}
-
-/// Every module below `root`, parents first, each once.
-std::vector<ModuleId> modules_in_order(const Model& model) {
-  std::vector<ModuleId> order;
-  std::set<ModuleId> seen;
-  const std::function<void(ModuleId)> visit = [&](ModuleId m) {
-    if (!seen.insert(m).second) return;
-    order.push_back(m);
-    for (const ChildModule& c : model.at(m).children) visit(c.id);
-  };
-  visit(ModuleId(0));
-  return order;
 }
 
 bool has_tied_parameters(const Model& model) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::fsdp1 {
 namespace {
@@ -35,23 +36,6 @@ Rule::Kind kind_of(Policy p) {
   return p == Policy::kFromWrap ? Rule::Kind::kNone : Rule::Kind::kRecursive;
 }
 
-/// Modules that are listed, by name or by class.
-Names listed(const Model& model, const Names& wanted) {
-  Names found, known;
-  std::vector<Issue> issues;
-  for (const Module& m : model.modules) known.insert(known.end(), {m.name, m.class_name});
-  for (const std::string& w : wanted) {
-    const std::size_t before = found.size();
-    for (const Module& m : model.modules) {
-      if (!m.name.empty() && (m.name == w || m.class_name == w)) found.push_back(m.name);
-    }
-    if (found.size() > before) continue;
-    issues.push_back({"", "wrap", "the model has no module or class '" + w + "'", hint(w, known)});
-  }
-  if (!issues.empty()) throw InputError(std::move(issues));
-  return found;
-}
-
 Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
   const char* const allowed = "blocks, root, size:N or modules:a,b,c";
   Rule rule;
@@ -64,22 +48,20 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
       rule.policy = Policy::kSize;
       rule.min_elements = wrap.min_elements;
       break;
-    case WrapPolicy::Kind::kModules:
-      rule.names = listed(model, wrap.modules);
-      break;
     case WrapPolicy::Kind::kCalls:
       throw InputError(Issue{"", "wrap", "fully_shard calls are FSDP2's", allowed});
     case WrapPolicy::Kind::kEveryK:
-      if (wrap.every > 1) {
-        throw InputError(Issue{"", "wrap", "an FSDP1 unit is one module", allowed});
-      }
-      [[fallthrough]];
     case WrapPolicy::Kind::kBlocks:
-      for (const ModuleId m : model.roles.blocks) rule.names.push_back(model.at(m).name);
+    case WrapPolicy::Kind::kModules:
+    case WrapPolicy::Kind::kBlocksAndAdapters:
+      for (const std::vector<ModuleId>& group : wrapped_groups(model, wrap)) {
+        if (group.size() > 1)
+          throw InputError(Issue{"", "wrap", "an FSDP1 unit is one module", allowed});
+        rule.names.push_back(model.at(group[0]).name);
+      }
   }
   // Embedding and head as units of their own, if they are named so.
-  if (wrap.root_split && wrap.kind != WrapPolicy::Kind::kSize &&
-      wrap.kind != WrapPolicy::Kind::kModules) {
+  if (splits_root(wrap)) {
     rule.policy = Policy::kLambda;
     for (const ModuleId m : model.roles.embeddings) rule.names.push_back(model.at(m).name);
     if (!model.roles.tail.empty()) rule.names.push_back(model.at(model.roles.tail.back()).name);
@@ -88,12 +70,14 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
   return rule;
 }
 
-/// Classes that ParallelConfig::wrap names: those of the blocks, or listed ones.
+/// Classes that ParallelConfig::wrap names: those of the blocks and of what libraries wrap beside
+/// them (_no_split_modules), or listed ones.
 Names classes_from_wrap(const Model& model, const WrapPolicy& wrap) {
   Names classes, known;
   if (wrap.kind != WrapPolicy::Kind::kModules) {
-    for (const ModuleId m : model.roles.blocks) {
-      if (!contains(classes, model.at(m).class_name)) classes.push_back(model.at(m).class_name);
+    for (const std::vector<ModuleId>& group : wrapped_groups(model, WrapPolicy{})) {
+      const std::string& name = model.at(group[0]).class_name;
+      if (!contains(classes, name)) classes.push_back(name);
     }
     return classes;
   }
@@ -106,8 +90,6 @@ Names classes_from_wrap(const Model& model, const WrapPolicy& wrap) {
   if (!issues.empty()) throw InputError(std::move(issues));
   return wrap.modules;
 }
-
-/// FSDP constructors in the order in which a policy calls them.
 
 }  // namespace
 

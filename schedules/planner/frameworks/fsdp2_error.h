@@ -1,8 +1,10 @@
 #pragma once
 
+#include <iterator>
 #include <string>
 #include <utility>
 
+#include "core/enum_names.h"
 #include "core/error.h"
 
 namespace foreshard::fsdp2 {
@@ -34,6 +36,7 @@ class Fsdp2Error : public InputError {
 inline const char* name_of(Refusal r) {
   constexpr const char* names[] = {"ValueError",          "RuntimeError",   "AssertionError",
                                    "NotImplementedError", "AttributeError", "IndexError"};
+  static_assert(std::size(names) == kEnumerators<Refusal>);
   return names[static_cast<int>(r)];
 }
 

@@ -2,6 +2,7 @@
 // it.
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "schedules/planner/frameworks/fsdp2.h"
@@ -25,6 +26,7 @@ void Fsdp2::initialize(Host& host) {
   wrapping_ = std::make_unique<Wrapping>(host.model(), *meshes_, extras_);
   for (const WrapCall& call : wrap_calls(host.model(), config_))
     wrapping_->apply(call, config_.precision);
+  mark_float8_weights();
   make_units();
   make_shards();
   publish_parameters();
@@ -72,13 +74,21 @@ void Fsdp2::make_shards() {
     return host_->empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned,
                                 BufferCategory::kShardedParameter, unit);
   };
+  // A module that was wrapped holds its shard until the tied weight's next one is in place.
+  std::map<const ParameterTensors*, SymTensor> replaced;
+  std::set<const ParamGroup*> placed;
   const auto pad = [&](ParamGroup& group) {
+    placed.insert(&group);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ShardedParameter& p = group.parameters[i];
       ParameterTensors& t = group.runtime.parameters[i];
-      if (!t.shard || t.shard->numel == p.padded_local_numel()) continue;
-      const SymTensor padded = empty(p, p.padded_local_numel(), group.unit);
-      host_->launch(OpKind::kFill, {}, {padded}, {0.0});
+      if (!t.shard) continue;
+      SymTensor padded = t.shard;
+      if (t.shard->numel != p.padded_local_numel()) {
+        padded = empty(p, p.padded_local_numel(), group.unit);
+        host_->launch(OpKind::kFill, {}, {padded}, {0.0});
+      }
+      replaced.erase(&t);
       t.shard = padded;
     }
   };
@@ -91,8 +101,9 @@ void Fsdp2::make_shards() {
       if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
         const ShardedParameter& p = owner->group->parameters[owner->index];
-        t.shard =
-            empty(p, p.local_numel(), owner->group->unit);  // A tied weight's last place wins.
+        SymTensor made = empty(p, p.local_numel(), owner->group->unit);
+        if (t.shard && placed.count(owner->group) != 0) replaced[&t] = t.shard;
+        t.shard = std::move(made);  // A tied weight's last place wins.
         continue;
       }
       SymTensor& t = plain_[owned.id.value];

@@ -4,6 +4,7 @@
 
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::fsdp2 {
 namespace {
@@ -43,83 +44,29 @@ class CallList {
   std::vector<WrapCall> calls_;
 };
 
-/// Modules whose name or class is listed, deepest first so that inner units exist before outer
-/// ones.
-std::vector<ModuleId> listed_modules(const Model& model, const std::vector<std::string>& wanted) {
-  std::vector<ModuleId> found;
-  for (const ModuleId m : modules_under(model, ModuleId(0))) {
-    const Module& module = model.at(m);
-    if (m != ModuleId(0) && std::any_of(wanted.begin(), wanted.end(), [&](const std::string& w) {
-          return w == module.name || w == module.class_name;
-        })) {
-      found.push_back(m);
-    }
-  }
-  const auto depth = [&](ModuleId m) {
-    return std::count(model.at(m).name.begin(), model.at(m).name.end(), '.');
-  };
-  std::stable_sort(found.begin(), found.end(),
-                   [&](ModuleId a, ModuleId b) { return depth(a) > depth(b); });
-  return found;
-}
-
-void check_listed(const Model& model, const std::vector<std::string>& wanted) {
-  std::vector<Issue> issues;
-  std::vector<std::string> known;
-  for (const Module& m : model.modules) {
-    known.push_back(m.name);
-    known.push_back(m.class_name);
-  }
-  for (const std::string& w : wanted) {
-    if (std::find(known.begin(), known.end(), w) != known.end()) continue;
-    const std::string near = nearest_name(w, known);
-    issues.push_back({"", "wrap", "the model has no module or class '" + w + "'",
-                      near.empty() ? "" : "did you mean '" + near + "'?"});
-  }
-  if (!issues.empty()) throw InputError(std::move(issues));
-}
-
 }  // namespace
 
 std::vector<WrapCall> wrap_calls(const Model& model, const ParallelConfig& config) {
   if (config.wrap.kind == WrapPolicy::Kind::kCalls) return config.calls;
+  if (config.wrap.kind == WrapPolicy::Kind::kSize)
+    throw InputError(Issue{"", "wrap", "FSDP2 has no size-based wrap policy",
+                           "blocks, every:K, root or modules:a,b,c"});
   CallList list(model, config);
+  const std::vector<std::vector<ModuleId>> groups = wrapped_groups(model, config.wrap);
   const ModelRoles& roles = model.roles;
-  const bool split = config.wrap.root_split && config.wrap.kind != WrapPolicy::Kind::kModules;
+  const bool split = splits_root(config.wrap);
   const bool tied = split && list.tied_roles();
   if (tied) {
     std::vector<ModuleId> both = roles.embeddings;
     both.insert(both.end(), roles.tail.begin(), roles.tail.end());
     list.add(both, config.reshard);
   } else if (split) {
-    for (const ModuleId e : roles.embeddings) list.add({e}, config.reshard);
+    // An embedding inside another unit stays with it: recipes wrap that one first, and PyTorch
+    // refuses a module whose parameters are sharded already.
+    for (const ModuleId e : roles.embeddings)
+      if (!inside_any(model, e, groups)) list.add({e}, config.reshard);
   }
-  switch (config.wrap.kind) {
-    case WrapPolicy::Kind::kBlocks:
-    case WrapPolicy::Kind::kEveryK: {
-      const std::int64_t k = config.wrap.kind == WrapPolicy::Kind::kEveryK
-                                 ? std::max<std::int64_t>(config.wrap.every, 1)
-                                 : 1;
-      for (std::size_t i = 0; i < roles.blocks.size(); i += static_cast<std::size_t>(k)) {
-        const std::size_t end = std::min(roles.blocks.size(), i + static_cast<std::size_t>(k));
-        list.add({roles.blocks.begin() + static_cast<std::ptrdiff_t>(i),
-                  roles.blocks.begin() + static_cast<std::ptrdiff_t>(end)},
-                 config.reshard);
-      }
-      break;
-    }
-    case WrapPolicy::Kind::kModules:
-      check_listed(model, config.wrap.modules);
-      for (const ModuleId m : listed_modules(model, config.wrap.modules))
-        list.add({m}, config.reshard);
-      break;
-    case WrapPolicy::Kind::kSize:
-      throw InputError(Issue{"", "wrap", "FSDP2 has no size-based wrap policy",
-                             "blocks, every:K, root or modules:a,b,c"});
-    case WrapPolicy::Kind::kRootOnly:
-    case WrapPolicy::Kind::kCalls:
-      break;
-  }
+  for (const std::vector<ModuleId>& group : groups) list.add(group, config.reshard);
   if (split && !tied) list.add(roles.tail, Reshard::no());
   list.add({ModuleId(0)}, config.root_reshard);
   return list.take();

@@ -15,10 +15,6 @@ DType promote(DType a, DType b) {
   return DType::kFloat32;  // bf16 with fp16
 }
 
-Shape shape_of(const std::vector<std::int64_t>& s) {
-  return Shape{std::span<const std::int64_t>(s)};
-}
-
 }  // namespace
 
 Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dtype,
@@ -216,6 +212,69 @@ void Reducer::all_reduce(ParamGroup& group, const SymTensor& buffer, const Divis
   host_.decide(d);
 }
 
+Decision Reducer::announce(const ParamGroup& group, const Gradients& g, DType dtype,
+                           const Division& division) {
+  Decision reduced;
+  reduced.kind = DecisionKind::kReduced;
+  reduced.unit = group.unit;
+  reduced.pre_divide = division.pre.value_or(0);
+  reduced.post_divide = division.post.value_or(0);
+  if (!host_.has_sink()) return reduced;
+  Decision d;
+  d.kind = DecisionKind::kReduceCopyIn;
+  d.unit = group.unit;
+  d.dtype = dtype;
+  std::vector<std::uint32_t> indices;
+  std::vector<DType> dtypes;
+  for (std::size_t k = 0; k < g.parameters.size(); ++k) {
+    const ShardedParameter& p = group.parameters[g.parameters[k]];
+    indices.push_back(static_cast<std::uint32_t>(g.parameters[k]));
+    dtypes.push_back(g.tensors[k]->dtype);
+    d.bytes += g.tensors[k]->bytes();
+    d.bytes2 += p.padded_numel() * size_of(dtype);
+    if (group.runtime.parameters[g.parameters[k]].local->grad) reduced.flag = true;
+    const auto sharded = p.sharded_grad_dtype();
+    if (sharded && *sharded != dtype) reduced.bytes += p.padded_local_numel() * size_of(*sharded);
+  }
+  d.indices = indices;
+  d.dtypes = dtypes;
+  host_.decide(d);
+  return reduced;
+}
+
+void Reducer::reduce_over_replicas(ParamGroup& group, const Division& division, Reduction& r) {
+  if (!group.mesh->replicated) return;
+  CommContext& comm = *group.comm;
+  if (!group.switches.all_reduce_grads) {
+    if (r.partial) {
+      host_.launch(OpKind::kAddInPlace, {r.partial, r.output}, {r.partial});
+    } else {
+      r.partial = r.output;
+    }
+    r.pending = true;
+    return;
+  }
+  if (r.partial) host_.launch(OpKind::kAddInPlace, {r.output, r.partial}, {r.output});
+  r.stream = comm.all_reduce;
+  host_.wait_stream(comm.all_reduce, comm.reduce);
+  StreamGuard guard(host_, comm.all_reduce);
+  all_reduce(group, r.output, division);
+  r.held = HeldBuffer{r.output, host_.record_event()};
+}
+
+void Reducer::run_all_reduce_hook(ParamGroup& group, Reduction& r) {
+  if (r.pending || !group.switches.all_reduce_hook) return;
+  CommContext& comm = *group.comm;
+  r.stream = comm.all_reduce;
+  host_.wait_stream(comm.all_reduce, comm.reduce);
+  Decision d;
+  d.kind = DecisionKind::kAllReduceHook;
+  d.unit = group.unit;
+  d.bytes = r.output->bytes();
+  host_.decide(d);
+  r.held = HeldBuffer{r.output, host_.record_event(comm.all_reduce)};
+}
+
 void Reducer::reduce(ParamGroup& group, Gradients g) {
   GroupRuntime& rt = group.runtime;
   CommContext& comm = *group.comm;
@@ -223,182 +282,47 @@ void Reducer::reduce(ParamGroup& group, Gradients g) {
   const DType dtype = reduce_dtype(group, g);
   const Division division = division_of(group.mesh->shard, group.mesh->replicate, dtype,
                                         group.switches.divide_factor, group.switches.force_sum);
-
-  SymTensor partial;
+  Reduction r;
+  r.stream = comm.reduce;
   if (group.mesh->replicated) {
     if (rt.partial_output) host_.wait_stream(comm.reduce, current);
     StreamGuard guard(host_, comm.reduce);
-    partial = prepare_partial(group, g, dtype);
+    r.partial = prepare_partial(group, g, dtype);
   }
   const std::vector<std::size_t> parameters = g.parameters;
-  Decision reduced;
-  reduced.kind = DecisionKind::kReduced;
-  reduced.unit = group.unit;
-  reduced.pre_divide = division.pre.value_or(0);
-  reduced.post_divide = division.post.value_or(0);
-  if (host_.has_sink()) {
-    Decision d;
-    d.kind = DecisionKind::kReduceCopyIn;
-    d.unit = group.unit;
-    d.dtype = dtype;
-    std::vector<std::uint32_t> indices;
-    std::vector<DType> dtypes;
-    for (std::size_t k = 0; k < g.parameters.size(); ++k) {
-      const ShardedParameter& p = group.parameters[g.parameters[k]];
-      indices.push_back(static_cast<std::uint32_t>(g.parameters[k]));
-      dtypes.push_back(g.tensors[k]->dtype);
-      d.bytes += g.tensors[k]->bytes();
-      d.bytes2 += p.padded_numel() * size_of(dtype);
-      if (rt.parameters[g.parameters[k]].local->grad) reduced.flag = true;
-      const auto sharded = p.sharded_grad_dtype();
-      if (sharded && *sharded != dtype) reduced.bytes += p.padded_local_numel() * size_of(*sharded);
-    }
-    d.indices = indices;
-    d.dtypes = dtypes;
-    host_.decide(d);
-  }
+  Decision reduced = announce(group, g, dtype, division);
 
   move_chunks_first(group, g);
   const SymTensor input = copy_in(group, g, dtype);
   host_.wait_stream(comm.reduce, current);
-  SymTensor output;
   std::optional<EventId> scatter_event;
-  StreamIndex post = comm.reduce;
-  std::optional<HeldBuffer> held;
-  bool pending = false;
   {
     StreamGuard guard(host_, comm.reduce);
-    output = reduce_scatter(group, input, dtype, division);
+    r.output = reduce_scatter(group, input, dtype, division);
     scatter_event = host_.record_event();
-    if (group.mesh->replicated) {
-      if (!group.switches.all_reduce_grads) {
-        if (partial) {
-          host_.launch(OpKind::kAddInPlace, {partial, output}, {partial});
-        } else {
-          partial = output;
-        }
-        pending = true;
-      } else {
-        if (partial) host_.launch(OpKind::kAddInPlace, {output, partial}, {output});
-        post = comm.all_reduce;
-        host_.wait_stream(comm.all_reduce, comm.reduce);
-        StreamGuard all_reduce_guard(host_, comm.all_reduce);
-        all_reduce(group, output, division);
-        held = HeldBuffer{output, host_.record_event()};
-      }
-    }
+    reduce_over_replicas(group, division, r);
   }
-  if (!pending && group.switches.all_reduce_hook) {
-    post = comm.all_reduce;
-    host_.wait_stream(comm.all_reduce, comm.reduce);
-    Decision d;
-    d.kind = DecisionKind::kAllReduceHook;
-    d.unit = group.unit;
-    d.bytes = output->bytes();
-    host_.decide(d);
-    held = HeldBuffer{output, host_.record_event(comm.all_reduce)};
-  }
+  run_all_reduce_hook(group, r);
   {
-    StreamGuard guard(host_, post);
-    if (!pending) {
-      divide(output, division.post);
-      std::vector<SymTensor> gradients = sharded_gradients(group, output, parameters);
-      output.reset();
-      accumulate(group, parameters, std::move(gradients), post);
+    StreamGuard guard(host_, r.stream);
+    if (!r.pending) {
+      divide(r.output, division.post);
+      std::vector<SymTensor> gradients = sharded_gradients(group, r.output, parameters);
+      r.output.reset();
+      accumulate(group, parameters, std::move(gradients), r.stream);
     }
     rt.post_reduce_event = host_.record_event();
   }
-  rt.partial_output = pending ? partial : SymTensor();
-  reduced.flag2 = pending;
-  if (pending) {
+  rt.partial_output = r.pending ? r.partial : SymTensor();
+  reduced.flag2 = r.pending;
+  if (r.pending) {
     reduced.flag = false;
     reduced.bytes = 0;
   }
   host_.decide(reduced);
-  const auto last = std::find_if(comm.last_post_reduce.begin(), comm.last_post_reduce.end(),
-                                 [&](const auto& entry) { return entry.first == post; });
-  if (last == comm.last_post_reduce.end()) {
-    comm.last_post_reduce.emplace_back(post, *rt.post_reduce_event);
-  } else {
-    last->second = *rt.post_reduce_event;
-  }
+  comm.set_last_post_reduce(r.stream, *rt.post_reduce_event);
   comm.reduce_inputs.push_back({{input, scatter_event}, current, &group});
-  if (held) rt.all_reduce = std::move(held);
-}
-
-std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTensor& output,
-                                                  const std::vector<std::size_t>& parameters) {
-  struct Run {
-    std::optional<DType> dtype;
-    std::size_t begin = 0, end = 0;
-    std::int64_t numel = 0;
-  };
-  std::vector<Run> runs;
-  std::int64_t cast_numel = 0;
-  for (std::size_t k = 0; k < parameters.size(); ++k) {
-    const ShardedParameter& p = group.parameters[parameters[k]];
-    const auto dtype = p.sharded_grad_dtype();
-    if (runs.empty() || runs.back().dtype != dtype) runs.push_back({dtype, k, k, 0});
-    runs.back().end = k + 1;
-    runs.back().numel += p.padded_local_numel();
-    if (dtype && *dtype != output->dtype) cast_numel += p.padded_local_numel();
-  }
-  const bool copy_uncast = cast_numel > output->numel - cast_numel;
-  std::vector<SymTensor> gradients;
-  std::int64_t at = 0;
-  for (const Run& run : runs) {
-    SymTensor part =
-        run.numel == output->numel ? output : host_.view_as(output, Shape{run.numel}, at);
-    const bool casts = run.dtype && *run.dtype != output->dtype;
-    if (casts) {
-      part = host_.cast(part, *run.dtype, BufferCategory::kShardedGradient, group.unit);
-    } else if (copy_uncast) {
-      const SymTensor clone =
-          host_.empty(Shape{run.numel}, part->dtype, BufferCategory::kShardedGradient, group.unit);
-      host_.launch(OpKind::kCopy, {part}, {clone});
-      part = clone;
-    } else {
-      host_.set_category(part, BufferCategory::kShardedGradient, group.unit);
-    }
-    std::int64_t offset = part->offset;
-    for (std::size_t k = run.begin; k < run.end; ++k) {
-      const ShardedParameter& p = group.parameters[parameters[k]];
-      gradients.push_back(host_.view_as(part, shape_of(p.local_shape), offset));
-      offset += p.padded_local_numel();
-    }
-    at += run.numel;
-  }
-  return gradients;
-}
-
-void Reducer::accumulate(ParamGroup& group, const std::vector<std::size_t>& parameters,
-                         std::vector<SymTensor> gradients, StreamIndex stream) {
-  for (std::size_t k = 0; k < parameters.size(); ++k) {
-    const ShardedParameter& p = group.parameters[parameters[k]];
-    SymTensor& local = group.runtime.parameters[parameters[k]].local;
-    const bool add = static_cast<bool>(local->grad);
-    if (p.offload) {
-      SymTensor on_host =
-          host_.empty_on_host(gradients[k]->shape, gradients[k]->dtype, local->storage->space,
-                              BufferCategory::kShardedGradient, group.unit);
-      Copy copy;
-      copy.direction = CopyDirection::kDeviceToHost;
-      copy.stream = stream;
-      copy.phase = host_.phase();
-      copy.blocks_host = add || local->storage->space != MemorySpace::kHostPinned;
-      copy.bytes = Bytes(gradients[k]->bytes());
-      copy.source = host_.id_of(gradients[k]);
-      copy.destination = host_.id_of(on_host);
-      host_.copy(copy);
-      if (!copy.blocks_host) group.runtime.offload_events.push_back(host_.record_event(stream));
-      gradients[k] = std::move(on_host);
-    }
-    if (add) {
-      host_.launch(OpKind::kAddInPlace, {local->grad, gradients[k]}, {local->grad});
-    } else {
-      local->grad = gradients[k];
-    }
-  }
+  if (r.held) rt.all_reduce = std::move(r.held);
 }
 
 }  // namespace foreshard::fsdp2

@@ -40,6 +40,14 @@ class Reducer {
     std::vector<std::size_t> parameters;  ///< Indices in packing order.
     std::vector<SymTensor> tensors;
   };
+  /// One reduction under way.
+  struct Reduction {
+    SymTensor partial;               ///< Sum over earlier micro-batches without an all-reduce.
+    SymTensor output;                ///< Of the reduce-scatter, then of the all-reduce in place.
+    StreamIndex stream = 0;          ///< Where its last kernel runs.
+    std::optional<HeldBuffer> held;  ///< Kept until the all-reduce is done.
+    bool pending = false;            ///< The all-reduce is left to a later micro-batch.
+  };
   Gradients take_gradients(ParamGroup& group);
   bool in_partial_output(const ParamGroup& group, std::size_t i) const;
   void pop_reduce_inputs(ParamGroup& group);
@@ -47,6 +55,11 @@ class Reducer {
   DType reduce_dtype(const ParamGroup& group, const Gradients& g) const;
   SymTensor prepare_partial(ParamGroup& group, const Gradients& g, DType dtype);
   void reduce(ParamGroup& group, Gradients g);
+  /// Tells the sink what will be reduced; returns what is to be told afterwards.
+  Decision announce(const ParamGroup& group, const Gradients& g, DType dtype,
+                    const Division& division);
+  void reduce_over_replicas(ParamGroup& group, const Division& division, Reduction& r);
+  void run_all_reduce_hook(ParamGroup& group, Reduction& r);
   void move_chunks_first(ParamGroup& group, Gradients& g);
   SymTensor copy_in(ParamGroup& group, Gradients& g, DType dtype);
   SymTensor reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype,

@@ -22,6 +22,9 @@ struct ParameterTensors {
   SymTensor
       gathered;  ///< Flat storage of the whole parameter, resized as it comes and goes (F2-AG-6).
   SymTensor unsharded;  ///< The leaf that the model computes with; a view of `gathered`.
+  /// Scales of 8-bit weights: of the gather under way, of the gathered parameter, of all gathers
+  /// until the next optimizer step.
+  SymTensor next_scale, scale, precomputed_scale;
 };
 
 /// An all-gather that was issued and not yet copied out.
@@ -68,6 +71,11 @@ struct CommContext {
   std::int64_t max_reduce_inputs = 1;
   std::vector<ParamGroup*> post_forward_order;
   std::vector<std::pair<StreamIndex, EventId>> last_post_reduce;  ///< One per stream (F2-B-7).
+  void set_last_post_reduce(StreamIndex stream, EventId event) {
+    for (auto& [known, last] : last_post_reduce)
+      if (known == stream) return void(last = event);
+    last_post_reduce.emplace_back(stream, event);
+  }
 };
 
 /// Shared by all states under one root.

@@ -5,6 +5,7 @@
 // internlm/solver/optimizer/hybrid_zero_optim.py.
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "schedules/planner/clip.h"
@@ -14,10 +15,20 @@
 namespace foreshard {
 namespace {
 
+/// Microseconds of the reference CPU (docs/host-time.md): a view, a cat, a copy; 1.2 times the
+/// tight loop, as measured for the optimizer's calls in real models.
+constexpr double kViewUs = 1.2 * 0.83, kCatUs = 1.2 * 1.9, kCopyUs = 1.2 * 1.75;
+/// Tensors that one kernel of torch.cat takes.
+constexpr double kMostCatInputs = 128;
+
 class ShardedOptimizer final : public Framework {
  public:
   explicit ShardedOptimizer(const ParallelConfig& config)
       : options_(config.sharded_optimizer), world_(config.world()), shard_(config.shard) {
+    if (options_.reduce_after_backward && !options_.accumulate_in_float32) {
+      throw InputError(Issue{"", "reduce_after_backward", "reduces the fp32 sums",
+                             "also accumulate_in_float32"});
+    }
     if (options_.reduce_scatter && config.replicate > 1) {
       throw InputError(Issue{"", "replicate", "gradients that are scattered have no replicas",
                              "shard alone, or all-reduce"});
@@ -37,14 +48,18 @@ class ShardedOptimizer final : public Framework {
   struct Flat {
     std::vector<std::size_t> parameters;
     SymTensor buffer;
+    EventId reduced;
   };
 
+  void allocate_sums(Host& host);
   void flush(Host& host);
   void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
                   const SymTensor& output);
   void unflatten(Host& host);
   void set_shard_gradients(Host& host);
   void send_parameters(Host& host);
+  void gather_through_lists(Host& host);
+  void add_to_sums(Host& host, std::size_t i);
   /// This rank's part of a whole tensor, flat.
   SymTensor part(Host& host, const SymTensor& whole) const {
     const std::int64_t n = whole->numel / shard_;
@@ -61,6 +76,8 @@ class ShardedOptimizer final : public Framework {
   bool sync_ = true;
   std::vector<LocalParameter> masters_;  ///< fp32 parts that the optimizer updates.
   std::vector<SymTensor> parameters_, sums_;
+  SymTensor all_sums_;     ///< One buffer; sums_ are its views.
+  SymTensor ddp_buckets_;  ///< The reducer's 16-bit buckets, where DDP wraps the model.
   std::vector<Ref<AutogradNode>> accumulators_;
   std::vector<std::size_t> bucket_;
   std::int64_t bucket_bytes_ = 0;
@@ -82,11 +99,28 @@ void ShardedOptimizer::initialize(Host& host) {
         host.empty({p.local->numel / shard_}, DType::kFloat32, BufferCategory::kShardedParameter);
     host.launch(OpKind::kCopy, {part(host, p.local)}, {master});
     masters_.push_back({p.id, std::move(master), p.local->numel / shard_});
-    if (!options_.accumulate_in_float32) continue;
-    sums_.push_back(
-        host.empty(p.local->shape, DType::kFloat32, BufferCategory::kUnshardedGradient));
-    host.launch(OpKind::kFill, {}, {sums_.back()}, {0.0});
   }
+  if (options_.accumulate_in_float32) allocate_sums(host);
+}
+
+void ShardedOptimizer::allocate_sums(Host& host) {
+  std::int64_t numel = 0;
+  for (const SymTensor& p : parameters_) numel += p->numel;
+  all_sums_ = host.empty({numel}, DType::kFloat32, BufferCategory::kUnshardedGradient);
+  host.launch(OpKind::kFill, {}, {all_sums_}, {0.0});
+  std::int64_t offset = 0;
+  for (const SymTensor& p : parameters_) {
+    sums_.push_back(host.view_as(all_sums_, p->shape, offset));
+    offset += p->numel;
+  }
+  if (!options_.reduce_after_backward)
+    ddp_buckets_ = host.empty({numel}, parameters_[0]->dtype, BufferCategory::kBucket);
+}
+
+void ShardedOptimizer::add_to_sums(Host& host, std::size_t i) {
+  SymTensor& grad = parameters_[i]->grad;
+  host.launch(OpKind::kAddInPlace, {sums_[i], grad}, {sums_[i]});
+  grad.reset();
 }
 
 void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group,
@@ -109,16 +143,16 @@ void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group
 
 void ShardedOptimizer::on_accumulated(Host& host, std::uint32_t index) {
   spend_host(host, kDdpHookUs, "gradient hooks");
-  SymTensor& grad = parameters_[index]->grad;
-  const std::int64_t bytes = grad->bytes();
-  if (options_.accumulate_in_float32) {
-    host.launch(OpKind::kAddInPlace, {sums_[index], grad}, {sums_[index]});
-    grad.reset();
-  }
-  if (!sync_) return;
+  const std::int64_t bytes = parameters_[index]->grad->bytes();
+  if (!sync_ || options_.reduce_after_backward) return;
+  if (options_.accumulate_in_float32) add_to_sums(host, index);
+  const double most = options_.bucket_mib * 1048576;
+  const bool flat = !options_.one_collective_per_tensor;
+  // InternEvo reduces a bucket when the next gradient would not fit, DDP when it is full.
+  if (flat && static_cast<double>(bucket_bytes_ + bytes) > most) flush(host);
   bucket_.push_back(index);
   bucket_bytes_ += bytes;
-  if (static_cast<double>(bucket_bytes_) >= options_.bucket_mib * 1048576) flush(host);
+  if (!flat && static_cast<double>(bucket_bytes_) >= most) flush(host);
 }
 
 void ShardedOptimizer::flush(Host& host) {
@@ -144,7 +178,8 @@ void ShardedOptimizer::flush(Host& host) {
     launch_lists(host, OpKind::kCat, {&gradients}, {&flat}, {0.0});
     host.wait_stream(stream_, host.stream());
     collective(host, CollectiveKind::kAllReduce, data_group_, flat[0], flat[0]);
-    in_flight_.push_back({bucket_, flat[0]});
+    unflatten(host);  // Backward waits for the bucket before: _reduce_grads_by_rank.
+    in_flight_.push_back({bucket_, flat[0], host.record_event(stream_)});
   }
   bucket_.clear();
   bucket_bytes_ = 0;
@@ -152,6 +187,7 @@ void ShardedOptimizer::flush(Host& host) {
 
 void ShardedOptimizer::unflatten(Host& host) {
   for (const Flat& f : in_flight_) {
+    host.wait_event(host.stream(), f.reduced);
     TensorList views, gradients;
     std::int64_t offset = 0;
     for (const std::size_t i : f.parameters) {
@@ -166,11 +202,20 @@ void ShardedOptimizer::unflatten(Host& host) {
 }
 
 void ShardedOptimizer::end_micro_batch(Host& host) {
-  if (!sync_) return;
   host.set_phase(Phase::kBackward);
+  if (options_.accumulate_in_float32) {  // FP32GradientAccumulator.backward
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (parameters_[i]->grad) add_to_sums(host, i);
+    }
+  }
+  if (!sync_) return;
+  if (options_.reduce_after_backward) {
+    host.wait_stream(stream_, host.stream());
+    collective(host, CollectiveKind::kAllReduce, data_group_, all_sums_, all_sums_);
+  }
   flush(host);
-  host.wait_stream(host.stream(), stream_);
   unflatten(host);
+  host.wait_stream(host.stream(), stream_);
   set_shard_gradients(host);
 }
 
@@ -225,6 +270,7 @@ void ShardedOptimizer::after_optimizer(Host& host) {
 }
 
 void ShardedOptimizer::send_parameters(Host& host) {
+  if (options_.gather_lists) return gather_through_lists(host);
   host.wait_stream(stream_, host.stream());
   if (options_.owners_broadcast) {
     // Owners hold whole tensors, as even a load as these allow: what each owns goes out in one
@@ -252,9 +298,52 @@ void ShardedOptimizer::send_parameters(Host& host) {
   host.wait_stream(host.stream(), stream_);
 }
 
+/// nanotron's all_gather_coalesced (distributed.py): the present parts of all tensors are copied
+/// into one flat tensor for each rank, c10d gathers into another buffer and copies the flat tensors
+/// out, and each part of each tensor is copied back.
+void ShardedOptimizer::gather_through_lists(Host& host) {
+  const auto tensors = static_cast<double>(parameters_.size()), ranks = static_cast<double>(shard_);
+  TensorList own, whole = parameters_;
+  std::int64_t numel = 0, part_numel = 0;
+  for (const SymTensor& p : parameters_) {
+    own.push_back(part(host, p));
+    numel += p->numel;
+    part_numel += own.back()->numel;
+  }
+  const DType dtype = parameters_[0]->dtype;
+  const auto copies = [&](const TensorList& from, const TensorList& to, double kernels) {
+    LaunchRequest q;
+    q.op = OpKind::kForeachCopy;
+    q.inputs = from;
+    q.outputs = to;
+    q.kernels = static_cast<std::uint16_t>(std::min(kernels, 65535.0));
+    host.launch(q);
+  };
+  spend_host(host, ranks * (tensors * kViewUs + kCatUs), "lists for each rank");
+  const TensorList mine{host.empty({part_numel}, dtype, BufferCategory::kBucket)};
+  copies(own, mine, 1);
+  const TensorList lists{host.empty({numel}, dtype, BufferCategory::kBucket)};
+  copies(whole, lists, ranks * std::ceil(tensors / kMostCatInputs));
+  const TensorList gathered{host.empty({numel}, dtype, BufferCategory::kBucket)};
+  host.wait_stream(stream_, host.stream());
+  collective(host, CollectiveKind::kAllGather, shard_group_, mine[0], gathered[0]);
+  host.wait_stream(host.stream(), stream_);
+  spend_host(host, ranks * kCopyUs, "lists from the collective");
+  copies(gathered, lists, ranks);
+  spend_host(host, ranks * tensors * (kViewUs + kCopyUs), "parts from the lists");
+  copies(lists, whole, ranks * tensors);
+}
+
 void ShardedOptimizer::zero_gradients(Host& host) {
   for (const SymTensor& p : parameters_) p->grad.reset();
-  for (const SymTensor& s : sums_) host.launch(OpKind::kFill, {}, {s}, {0.0});
+  if (!options_.accumulate_in_float32) return;
+  host.launch(OpKind::kFill, {}, {all_sums_}, {0.0});
+  // nanotron ends each step with dist.barrier(), for which the host waits (train_step_logs).
+  const SymTensor token = host.empty({1}, DType::kFloat32, BufferCategory::kWorkspace);
+  host.wait_stream(stream_, host.stream());
+  collective(host, CollectiveKind::kAllReduce, data_group_, token, token);
+  host.wait_stream(host.stream(), stream_);
+  host.program().sync_stream(host.stream());
 }
 
 }  // namespace

@@ -18,8 +18,12 @@ void check(const ParallelConfig& c) {
   const bool stage3 = c.framework == FrameworkKind::kZero3;
   if (c.replicate > 1 && c.shard > 1)
     issues.add("replicate", "ZeRO shards over all ranks", "shard alone");
-  if (!stage3 && (c.offload == OffloadKind::kParameters || c.offload == OffloadKind::kBoth)) {
-    issues.add("offload", "parameters can be offloaded in stage 3 only", "optimizer, or zero3");
+  const bool optimizer = c.offload == OffloadKind::kOptimizer || c.offload == OffloadKind::kBoth;
+  if (z.offload_ratio < 0 || z.offload_ratio > 1) {
+    issues.add("zero.offload_ratio", "is " + std::to_string(z.offload_ratio), "0 to 1");
+  } else if (z.offload_ratio < 1 && !(stage3 && optimizer)) {
+    issues.add("zero.offload_ratio", "splits the offloaded optimizer of stage 3",
+               "1, or zero3 with offload of the optimizer");
   }
   if (z.hpz_partition_size < 1 || c.world() % z.hpz_partition_size != 0) {
     issues.add("zero.hpz_partition_size", "is " + std::to_string(z.hpz_partition_size),
@@ -62,7 +66,30 @@ void Zero::before_model(Host& host, bool training) {
 }
 
 void Zero::throughput_timer(Host& host) {
-  if (step_ >= extras_.timer_from_step) sync_device(host, "throughput_timer");
+  if (options_.throughput_timer && step_ >= extras_.timer_from_step)
+    sync_device(host, "throughput_timer");
+}
+
+/// SynchronizedWallClockTimer.Timer.elapsed: the stream and the host wait for each end event. Only
+/// the first that is read waits long.
+void Zero::read_timers(Host& host, std::int64_t intervals) {
+  if (!options_.wall_clock_breakdown) return;
+  const EventId end = host.record_event();
+  for (std::int64_t i = 0; i < intervals; ++i) {
+    wait_event(host, host.stream(), end);
+    sync_event(host, end);
+  }
+}
+
+/// Forward, backward (whole, inner, reduction) and step have a timer of the micro-batch and one of
+/// the whole step. All are read for the caller, then each kind for its own log.
+void Zero::end_engine_step(Host& host) {
+  throughput_timer(host);
+  constexpr std::int64_t kTimers = 5;
+  const std::int64_t of_step = kTimers * (micro_ + 1);
+  cause_ = "wall_clock";
+  read_timers(host, kTimers + of_step + kTimers + (boundary_ ? of_step : 0));
+  cause_.clear();
 }
 
 void Zero::make_parameters(Host& host, const std::function<void(ParameterId)>& made) {
@@ -166,7 +193,7 @@ void Zero::wait(Host& host, StreamIndex stream, StreamIndex other) {
 
 void Zero::wait_event(Host& host, StreamIndex stream, EventId event) {
   host.wait_event(stream, event);
-  emit({.kind = EventKind::kWait, .stream = stream_name(stream), .on = "event"});
+  emit({.kind = EventKind::kWait, .cause = cause_, .stream = stream_name(stream), .on = "event"});
 }
 
 void Zero::sync_device(Host& host, const std::string& cause) {

@@ -106,6 +106,10 @@ class Zero : public Framework {
   void sync_device(Host& host, const std::string& cause);
   void sync_event(Host& host, EventId event, const std::string& cause = {});
   void throughput_timer(Host& host);
+  /// wall_clock_breakdown: reads so many intervals between events of the compute stream.
+  void read_timers(Host& host, std::int64_t intervals);
+  /// The end of engine.step(), with or without an update.
+  void end_engine_step(Host& host);
   void emit(const Event& e) {
     if (extras_.observer != nullptr) extras_.observer->on_event(e);
   }
@@ -141,6 +145,9 @@ class Zero : public Framework {
   /// Copies over PCIe on the current stream. Pageable memory, and `blocks`, make the host wait for
   /// it.
   void copy_across(Host& host, const SymTensor& from, const SymTensor& to, bool blocks);
+  /// tensor.to("cpu", fp32), blocking: the tensor crosses in its own dtype and the CPU converts it
+  /// (ATen/native/cuda/Copy.cu), so that the device holds no wide copy.
+  SymTensor widen_to_host(Host& host, const SymTensor& t, BufferCategory category, bool pinned);
   /// tensor.to(device) of a host tensor.
   SymTensor to_device(Host& host, const SymTensor& t, BufferCategory category, bool blocks);
   /// The host reads a device value (item(), float()).

@@ -310,7 +310,7 @@ void Zero12::keep_gradients(Host& host) {
 }
 
 void Zero12::end_micro_batch(Host& host) {
-  if (!stage2_ && !boundary_) return throughput_timer(host);
+  if (!stage2_ && !boundary_) return end_engine_step(host);
   host.set_phase(Phase::kBackward);
   if (!overlap_) {
     for (const FlatGroup& g : groups_) {
@@ -332,7 +332,7 @@ void Zero12::end_micro_batch(Host& host) {
   }
   partition_gradients_.reset();
   ready_ = false;
-  if (!boundary_) throughput_timer(host);
+  if (!boundary_) end_engine_step(host);
 }
 
 }  // namespace foreshard::zero

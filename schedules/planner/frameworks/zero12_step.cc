@@ -121,7 +121,8 @@ void Zero12::after_optimizer(Host& host) {
                flat_view(host, g.flat, rank_ * g.partition, g.partition), g.flat);
   }
   cause_.clear();
-  throughput_timer(host);
+  read_timers(host, 2 * static_cast<std::int64_t>(groups_.size()) + 1);
+  end_engine_step(host);
 }
 
 }  // namespace foreshard::zero

@@ -41,6 +41,7 @@ void Zero3::initialize(Host& host) {
   make_masters(host);
   make_gradients(host);
   publish(host);
+  read_timers(host, 1);  // Of the optimizer's construction.
   gather_once(host);
 }
 
@@ -223,6 +224,13 @@ void Zero3::move_parts(Host& host) {
   }
 }
 
+/// subgroup_to_device: with a ratio below 1 the first sub-groups stay on the device.
+bool Zero3::steps_on_cpu(std::size_t sub_group) const {
+  const auto on_device = static_cast<std::size_t>((1 - options_.offload_ratio) *
+                                                  static_cast<double>(sub_groups_.size()));
+  return offload_optimizer_ && sub_group >= on_device;
+}
+
 /// _create_fp32_partitions, initialize_optimizer_states: a conversion, then a clone of it.
 void Zero3::make_masters(Host& host) {
   std::int64_t largest = 0;
@@ -230,14 +238,13 @@ void Zero3::make_masters(Host& host) {
     const SymTensor& parts = sub_group_parts_[i];
     largest = std::max(largest, parts->numel);
     SymTensor master;
-    if (offload_optimizer_) {
-      master = host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedParameter,
-                           false);
+    if (steps_on_cpu(i)) {
       if (in_host_memory(parts)) {
+        master = host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedParameter,
+                             false);
         host.launch(OpKind::kCopy, {parts}, {master});
       } else {
-        const SymTensor wide = host.cast(parts, DType::kFloat32, BufferCategory::kShardedParameter);
-        copy_across(host, wide, master, true);
+        master = widen_to_host(host, parts, BufferCategory::kShardedParameter, false);
       }
     } else {
       const SymTensor here = to_device(host, parts, BufferCategory::kShardedParameter, true);
@@ -253,10 +260,17 @@ void Zero3::make_masters(Host& host) {
                 {host.empty({largest}, DType::kFloat32, BufferCategory::kShardedGradient)}, {0.0});
     return;
   }
-  for (const SymTensor& parts : sub_group_parts_) {
-    host_gradients_.push_back(host_tensor(host, parts->numel, DType::kFloat32,
-                                          BufferCategory::kShardedGradient, options_.pin_memory));
-    host.launch(OpKind::kFill, {}, {host_gradients_.back()}, {0.0});
+  make_offloaded_gradients(host);
+}
+
+/// Zeros in host memory, which sub-groups on the device take up.
+void Zero3::make_offloaded_gradients(Host& host) {
+  for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
+    SymTensor zeros = host_tensor(host, sub_group_parts_[i]->numel, DType::kFloat32,
+                                  BufferCategory::kShardedGradient, options_.pin_memory);
+    host.launch(OpKind::kFill, {}, {zeros}, {0.0});
+    if (!steps_on_cpu(i)) zeros = to_device(host, zeros, BufferCategory::kShardedGradient, true);
+    offloaded_gradients_.push_back(std::move(zeros));
   }
 }
 

@@ -75,7 +75,9 @@ class Zero3 final : public Zero {
   void find_leaves(const Model& model);
   void watch_modules(Host& host, ModuleId m);
   void move_parts(Host& host);
+  bool steps_on_cpu(std::size_t sub_group) const;
   void make_masters(Host& host);
+  void make_offloaded_gradients(Host& host);
   void make_gradients(Host& host);
   void publish(Host& host);
   void gather_once(Host& host);
@@ -148,8 +150,8 @@ class Zero3 final : public Zero {
   std::vector<ParameterId> bucket_;
   std::int64_t elements_ = 0;
   SymTensor gradients_;  ///< Static buffer of this rank's parts.
-  std::vector<SymTensor> sub_group_parts_,
-      host_gradients_;  ///< Of each sub-group: 16-bit parts; offloaded fp32 gradients.
+  /// Of each sub-group: 16-bit parts; with an offloaded optimizer its fp32 gradients.
+  std::vector<SymTensor> sub_group_parts_, offloaded_gradients_;
   std::map<ParameterId, SymTensor> parameter_norms_;
   TensorList norms_;
   std::vector<std::pair<ParameterId, BufferId>>

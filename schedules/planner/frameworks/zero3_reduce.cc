@@ -178,9 +178,11 @@ void Zero3::offload_partition(Host& host, ParameterId id, const SymTensor& part,
   if (!boundary_) return;
   parameter_norms_[id] = wide_norm(host, sum);
   const PartitionedParameter& p = parameters_.at(id);
+  const SymTensor place =
+      flat_view(host, offloaded_gradients_[p.sub_group], p.position, part->numel);
   const SymTensor wide = host.cast(sum, DType::kFloat32, BufferCategory::kReduceTemporary);
-  copy_across(host, wide, flat_view(host, host_gradients_[p.sub_group], p.position, part->numel),
-              false);
+  if (in_host_memory(place)) return copy_across(host, wide, place, false);
+  host.launch(OpKind::kCopy, {wide}, {place});
 }
 
 /// Z3-G-3.
@@ -190,7 +192,7 @@ void Zero3::end_micro_batch(Host& host) {
   host.program().sync_stream(reduce_stream_);
   emit({.kind = EventKind::kHostSync, .on = stream_name(reduce_stream_)});
   release_leftovers(host);
-  if (!boundary_) throughput_timer(host);
+  if (!boundary_) end_engine_step(host);
 }
 
 }  // namespace foreshard::zero

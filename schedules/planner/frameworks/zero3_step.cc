@@ -73,7 +73,7 @@ void Zero3::update(Host& host, Optimizer* optimizer) {
     const LocalParameter& master = masters_[i];
     const SymTensor& parts = sub_group_parts_[i];
     if (offload_optimizer_) {
-      master.local->grad = host_gradients_[i];
+      master.local->grad = offloaded_gradients_[i];
     } else {
       TensorList list;
       for (const ParameterId id : sub_groups_[i]) list.push_back(parameters_.at(id).gradient);
@@ -119,7 +119,8 @@ void Zero3::after_optimizer(Host& host) {
     if (step_ > 0 && p.status == Status::kAvailable)
       carries.push_back({before, p.full->storage->buffer});
   }
-  throughput_timer(host);
+  read_timers(host, 1);
+  end_engine_step(host);
 }
 
 }  // namespace foreshard::zero

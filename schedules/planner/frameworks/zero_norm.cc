@@ -129,10 +129,13 @@ void Zero::unscale_and_clip(Host& host, const SymTensor& gradient, const SymTens
       host.launch(OpKind::kMulInPlace, {gradient}, {gradient}, {1 / loss_scale_});
     return;
   }
-  SymTensor coefficient = scalar_like(host, gradient, DType::kFloat32);
+  SymTensor coefficient = scalar_like(host, norm, DType::kFloat32);
   host.launch(OpKind::kClipCoefficient, {norm}, {coefficient}, {config_.max_norm});
   if (loss_scale_ != 1)
     host.launch(OpKind::kMulInPlace, {coefficient}, {coefficient}, {1 / loss_scale_});
+  // A sub-group on the device beside an offloaded one: PyTorch hands the CPU scalar over with the
+  // launch.
+  if (!in_host_memory(gradient)) coefficient = to_device(host, coefficient, kClip, false);
   host.launch(OpKind::kMulInPlace, {gradient, coefficient}, {gradient});
 }
 

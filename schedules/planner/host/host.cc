@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "models/ops/op_registry.h"
+#include "models/ops/op_flops.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
@@ -291,9 +291,7 @@ void Host::launch(const LaunchRequest& r) {
     if (t) written += t->bytes();
   l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : read);
   l.written = Bytes(written);
-  l.flops = r.flops >= 0 ? Flops(r.flops)
-                         : flops_of(r.op, l.dims,
-                                    r.outputs.empty() || !r.outputs[0] ? 0 : r.outputs[0]->numel);
+  l.flops = r.flops >= 0 ? Flops(r.flops) : flops_of(r.op, l.dims);
   RankProgram& p = program_.program();
   if (options_.executable) {
     l.first_operand = static_cast<std::uint32_t>(p.operands.size());

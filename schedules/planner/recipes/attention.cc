@@ -6,6 +6,7 @@
 
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/scratch.h"
+#include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
@@ -98,6 +99,31 @@ void flash_backward(BackwardContext& ctx) {
   ctx.set(2, std::move(gv));
 }
 
+/// Keys may be split over thread blocks that each leave a partial result, where one block a row
+/// would leave the GPU empty (flash_attn/flash_api.cpp: num_splits_heuristic, on 132
+/// multiprocessors).
+std::int64_t key_splits(const SymTensor& q, const SymTensor& k) {
+  const std::int64_t d = q->shape[3], tile = d <= 64 ? 256 : d <= 128 ? 128 : 64;
+  const std::int64_t tiles = (k->shape[2] + tile - 1) / tile;
+  const std::int64_t rows = q->shape[0] * q->shape[1] * ((q->shape[2] + 63) / 64);
+  constexpr std::int64_t kSlots = 2 * 132, kMostSplits = 128;
+  if (static_cast<float>(rows) >= 0.8F * static_cast<float>(kSlots)) return 1;
+  const auto per_split = [&](std::int64_t n) { return (tiles + n - 1) / n; };
+  const auto efficiency = [&](std::int64_t n) {
+    if (n > 1 && per_split(n) == per_split(n - 1)) return 0.0F;  // The same as one split fewer.
+    const float waves = static_cast<float>(rows * n) / static_cast<float>(kSlots);
+    return waves / std::ceil(waves);
+  };
+  const std::int64_t most = std::min({kMostSplits, kSlots, tiles});
+  float best = 0;
+  for (std::int64_t n = 1; n <= most; ++n) best = std::max(best, efficiency(n));
+  for (std::int64_t n = 1; n <= most; ++n) {
+    if (efficiency(n) > 0 && static_cast<double>(efficiency(n)) >= 0.85 * static_cast<double>(best))
+      return n;
+  }
+  return 1;
+}
+
 SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, bool causal,
                 double dropout_p, double scale) {
   Record r(h, flash_backward, {&q, &k, &v});
@@ -113,6 +139,12 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
   if (!h.impl().take_kept(KeptOp::kAttention, kept)) {
     o = like_query(h, q, q->shape);
     lse = empty_result(h, {q->shape[0], q->shape[1], q->shape[2]}, DType::kFloat32);
+    const std::int64_t splits = dropout_p > 0 ? 1 : key_splits(q, k), d = q->shape[3];
+    SymTensor lse_parts, parts;
+    if (splits > 1) {
+      lse_parts = empty_temporary(h, splits * lse->bytes());
+      parts = empty_temporary(h, splits * lse->bytes() * round_up(d, d <= 128 ? 32 : 64));
+    }
     rng = empty_result(h, {2}, DType::kInt64);
     unused = empty_result(h, {1}, DType::kInt64);
     if (dropout_p > 0) rng = empty_result(h, {2}, DType::kInt64);
@@ -120,6 +152,8 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     const std::array<SymTensor, 2> results{o, lse};
     launch_attention(h, OpKind::kFlashAttention, operands, results, dims_of(q, k, causal), causal,
                      scale);
+    lse_parts.reset();
+    parts.reset();
     h.impl().offer_kept(KeptOp::kAttention, kept);
   }
   r.attach(o);
@@ -209,20 +243,21 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     r.save(q);
     r.save(v);
   }
-  SymTensor seed, offset;
-  if (dropout_p <= 0) {
-    seed = empty_result(h, {1}, DType::kInt64);
-    offset = empty_result(h, {1}, DType::kInt64);
-    h.launch(OpKind::kFill, {}, {seed}, {0.0});
-    h.launch(OpKind::kFill, {}, {offset}, {0.0});
-  }
-  SymTensor o = empty_result(h, {q->shape[0], q->shape[1], q->shape[2], v->shape[3]}, q->dtype);
-  const Shape& n = o->shape;
-  o->stride = {n[1] * n[2] * n[3], n[3], n[1] * n[3], 1};
-  SymTensor lse_all = empty_result(h, {n[0], n[1], round_up(n[2], 32)}, DType::kFloat32);
-  SymTensor lse = h.view_as(lse_all, {n[0], n[1], n[2]});
-  lse->stride = lse_all->stride;
-  {
+  SymTensor o, lse, seed, offset;
+  const std::array<SymTensor*, 4> kept{&o, &lse, &seed, &offset};
+  if (!h.impl().take_kept(KeptOp::kAttention, kept)) {
+    if (dropout_p <= 0) {
+      seed = empty_result(h, {1}, DType::kInt64);
+      offset = empty_result(h, {1}, DType::kInt64);
+      h.launch(OpKind::kFill, {}, {seed}, {0.0});
+      h.launch(OpKind::kFill, {}, {offset}, {0.0});
+    }
+    o = empty_result(h, {q->shape[0], q->shape[1], q->shape[2], v->shape[3]}, q->dtype);
+    const Shape& n = o->shape;
+    o->stride = {n[1] * n[2] * n[3], n[3], n[1] * n[3], 1};
+    SymTensor lse_all = empty_result(h, {n[0], n[1], round_up(n[2], 32)}, DType::kFloat32);
+    lse = h.view_as(lse_all, {n[0], n[1], n[2]});
+    lse->stride = lse_all->stride;
     const bool wide = std::max(q->shape[3], v->shape[3]) > 128 && o->dtype != DType::kFloat32;
     SymTensor accumulator = wide ? empty_temporary(h, o->numel * 4) : SymTensor();
     const std::array<SymTensor, 4> operands{q, k, v, mask};
@@ -231,6 +266,7 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3),
                      results, dims_of(q, k, causal, sizes / 2), causal, scale,
                      product_flops(q, k, causal, sizes));
+    h.impl().offer_kept(KeptOp::kAttention, kept);
   }
   r.attach(o);
   if (r) {
@@ -242,7 +278,6 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     }
   }
   lse.reset();
-  lse_all.reset();
   seed.reset();
   offset.reset();
   return o;
@@ -290,16 +325,19 @@ const SymTensor& packed_mask(Host& h, std::int64_t n) {
   return mask;
 }
 
-/// k or v with every query head: expand and reshape, which copies.
-SymTensor repeat_heads(Host& h, const SymTensor& t, std::int64_t heads) {
+}  // namespace
+
+bool takes_mask(const Host& h, const SymTensor& mask, bool causal) {
+  return mask || (causal && h.config().packed_sequences);
+}
+
+SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads) {
   const std::int64_t kv = t->shape[1];
   if (kv == heads) return t;
   SymTensor five = view(h, t, {t->shape[0], kv, 1, t->shape[2], t->shape[3]});
   SymTensor wide = expand(h, five, {t->shape[0], kv, heads / kv, t->shape[2], t->shape[3]});
   return reshape(h, wide, {t->shape[0], heads, t->shape[2], t->shape[3]});
 }
-
-}  // namespace
 
 SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                     const SymTensor& mask, bool causal, double dropout_p, double scale) {
@@ -317,8 +355,15 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
     return slice(h, o, -1, 0, q->shape[3]);
   }
+  // Kernels read 16 bytes of a row at once; other head sizes are left to products and a softmax.
+  const std::int64_t aligned = half ? 8 : 4;
+  const bool by_ops = h.config().attention == AttentionKind::kMath || q->shape[3] % aligned != 0 ||
+                      v->shape[3] % aligned != 0;
+  if (by_ops && !mask && !packed && !h.options().executable)
+    return math_attention(h, q, k, v, causal, dropout_p, scale);
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
-  SymTensor wide_k = repeat_heads(h, k, q->shape[1]), wide_v = repeat_heads(h, v, q->shape[1]);
+  SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
+            wide_v = repeat_to_heads(h, v, q->shape[1]);
   SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
   SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
   added.reset();

@@ -21,9 +21,9 @@ void HostImpl::end_autocast() {
 namespace {
 
 SymTensor cached_cast(Host& h, const SymTensor& t) {
-  if (!t || t->dtype != DType::kFloat32) return t;
+  if (!t || t->dtype == DType::kBFloat16 || !is_floating(t->dtype)) return t;
   HostImpl& impl = h.impl();
-  const bool cacheable = t->requires_grad && t->is_leaf();
+  const bool cacheable = t->dtype == DType::kFloat32 && t->requires_grad && t->is_leaf();
   if (cacheable) {
     for (const HostImpl::CachedCast& c : impl.autocast_cache)
       if (c.source == t.get()) return c.result;
@@ -45,13 +45,49 @@ SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
 SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                              const SymTensor& mask, bool causal, double dropout_p, double scale) {
   if (!h.impl().autocast) return attention(h, q, k, v, mask, causal, dropout_p, scale);
-  SymTensor m = cached_cast(h, mask), v16 = cached_cast(h, v), k16 = cached_cast(h, k),
-            q16 = cached_cast(h, q);
-  return attention(h, q16, k16, v16, m, causal, dropout_p, scale);
+  // Every query head's keys and values are made before the call, in the dtype in which they are.
+  SymTensor wide_k = k, wide_v = v;
+  if (takes_mask(h, mask, causal)) {
+    wide_k = repeat_to_heads(h, k, q->shape[1]);
+    wide_v = repeat_to_heads(h, v, q->shape[1]);
+  }
+  SymTensor o = [&] {
+    SymTensor m = cached_cast(h, mask), v16 = cached_cast(h, wide_v), k16 = cached_cast(h, wide_k),
+              q16 = cached_cast(h, q);
+    return attention(h, q16, k16, v16, m, causal, dropout_p, scale);
+  }();
+  wide_k.reset();
+  wide_v.reset();
+  return o;
+}
+
+SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b) {
+  if (!h.impl().autocast) return matmul(h, a, b);
+  SymTensor b16 = cached_cast(h, b), a16 = cached_cast(h, a);
+  return matmul(h, a16, b16);
 }
 
 SymTensor autocast_float(Host& h, const SymTensor& x) {
-  return h.impl().autocast && x->dtype != DType::kFloat32 ? cast(h, x, DType::kFloat32) : x;
+  return x && h.impl().autocast && x->dtype != DType::kFloat32 ? cast(h, x, DType::kFloat32) : x;
+}
+
+SymTensor autocast_conv1d(Host& h, const SymTensor& x, const SymTensor& weight,
+                          const SymTensor& bias) {
+  if (!h.impl().autocast) return conv1d_linear(h, x, weight, bias);
+  SymTensor w = cached_cast(h, weight), input = cached_cast(h, x), b = cached_cast(h, bias);
+  return conv1d_linear(h, input, w, b);
+}
+
+SymTensor autocast_layer_norm(Host& h, const SymTensor& x, const SymTensor& weight,
+                              const SymTensor& bias, double eps) {
+  SymTensor b = autocast_float(h, bias), w = autocast_float(h, weight),
+            input = autocast_float(h, x);
+  return layer_norm(h, input, w, b, eps);
+}
+
+SymTensor autocast_rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps) {
+  SymTensor w = autocast_float(h, weight), input = autocast_float(h, x);
+  return rms_norm(h, input, w, eps);
 }
 
 }  // namespace foreshard

@@ -61,11 +61,10 @@ void do_split(const Call& c) {
 void do_chunk(const Call& c) {
   const int dim = c.dim(0) < 0 ? c.dim(0) + c.in[0]->shape.rank : c.dim(0);
   const std::int64_t size = c.in[0]->shape[dim], part = (size + c.i(1) - 1) / c.i(1);
-  std::array<std::int64_t, 16> sizes{};
-  for (std::size_t k = 0; k < c.out.size(); ++k) {
-    sizes[k] = std::min(part, size - static_cast<std::int64_t>(k) * part);
-  }
-  split(c.h, c.in[0], dim, std::span<const std::int64_t>(sizes.data(), c.out.size()), c.out);
+  std::vector<std::int64_t> sizes;
+  for (std::size_t k = 0; k < c.out.size(); ++k)
+    sizes.push_back(std::min(part, size - static_cast<std::int64_t>(k) * part));
+  split(c.h, c.in[0], dim, sizes, c.out);
 }
 
 /// q, k, v as [b, s, heads * d]: split into heads, attend, put together (ints: heads, kv heads,
@@ -142,13 +141,13 @@ SymTensor single(const Call& c) {
         return autocast_linear(h, in[0], in[1], in.size() > 2 ? in[2] : SymTensor());
       return autocast_linear(h, in[0], c.parameter(0), c.parameter(1));
     case Function::kConv1D:
-      return conv1d_linear(h, in[0], c.parameter(0), c.parameter(1));
+      return autocast_conv1d(h, in[0], c.parameter(0), c.parameter(1));
     case Function::kEmbedding:
       return embedding(h, in[0], c.parameter(0));
     case Function::kLayerNorm:
-      return layer_norm(h, autocast_float(h, in[0]), c.parameter(0), c.parameter(1), c.f(0, 1e-5));
+      return autocast_layer_norm(h, in[0], c.parameter(0), c.parameter(1), c.f(0, 1e-5));
     case Function::kRmsNorm:
-      return rms_norm(h, autocast_float(h, in[0]), c.parameter(0), c.f(0, 1e-5));
+      return autocast_rms_norm(h, in[0], c.parameter(0), c.f(0, 1e-5));
     case Function::kAttention:
       return autocast_attention(h, in[0], in[1], in[2], in.size() > 3 ? in[3] : SymTensor(),
                                 c.i(0) != 0, c.f(0), c.f(1));
@@ -162,17 +161,18 @@ SymTensor single(const Call& c) {
       return mul(h, in[0], in[1]);
     case Function::kDiv:
       return div(h, in[0], in[1]);
+    case Function::kPowScalar:
+    case Function::kRsqrt:
+    case Function::kExp:
+    case Function::kSoftplus:
+      return unary(h, c.s.function, autocast_float(h, in[0]), c.f(0));
     case Function::kNeg:
     case Function::kAddScalar:
     case Function::kMulScalar:
-    case Function::kPowScalar:
-    case Function::kRsqrt:
     case Function::kSilu:
     case Function::kRelu:
     case Function::kSigmoid:
     case Function::kTanh:
-    case Function::kExp:
-    case Function::kSoftplus:
       return unary(h, c.s.function, in[0], c.f(0));
     case Function::kClamp:
       return clamp(h, in[0], c.f(0), c.f(1));
@@ -191,7 +191,7 @@ SymTensor single(const Call& c) {
     case Function::kDropout:
       return dropout(h, in[0], c.f(0));
     case Function::kMatmul:
-      return matmul(h, in[0], in[1]);
+      return autocast_matmul(h, in[0], in[1]);
     case Function::kCast:
       return do_cast(c);
     case Function::kView:

@@ -1,6 +1,6 @@
 // Losses: cross entropy as log_softmax and nll_loss, mean squared error.
 
-#include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
@@ -66,14 +66,16 @@ SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targe
     r.attach(log_probabilities);
     if (r) r.save_output(log_probabilities);
   }
+  // log_softmax is asked for the logits' own dtype; under autocast only nll_loss wants fp32.
+  log_probabilities = autocast_float(h, log_probabilities);
   Record r(h, nll_backward, {&log_probabilities});
   if (r) {
     r->ints[0] = static_cast<std::int64_t>(reduction);
     r.save(log_probabilities);
     r.save(targets);
   }
-  SymTensor loss = empty_result(h, Shape(), logits->dtype);
-  SymTensor total = empty_result(h, Shape(), logits->dtype);
+  SymTensor loss = empty_result(h, Shape(), log_probabilities->dtype);
+  SymTensor total = empty_result(h, Shape(), log_probabilities->dtype);
   h.launch(OpKind::kNllLoss, {log_probabilities, targets}, {loss, total},
            {static_cast<double>(reduction)});
   r.attach(loss);

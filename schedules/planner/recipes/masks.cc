@@ -293,7 +293,12 @@ void rotary_table(Host& h, const SymTensor& inverse_frequencies, std::int64_t wi
   const std::int64_t n = positions->shape[1];
   SymTensor freqs = [&] {
     SymTensor wide = cast(h, raw_view(h, positions, {1, n, 1}), DType::kFloat32);
-    return mul(h, wide, raw_view(h, inverse_frequencies, {1, 1, width / 2}));
+    // A model converted as a whole has them in 16 bits.
+    SymTensor inverse = cast(h, inverse_frequencies, DType::kFloat32);
+    SymTensor y = mul(h, wide, raw_view(h, inverse, {1, 1, width / 2}));
+    wide.reset();
+    inverse.reset();
+    return y;
   }();
   SymTensor emb = [&] {
     const std::array<SymTensor, 2> twice{freqs, freqs};

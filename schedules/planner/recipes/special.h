@@ -13,7 +13,22 @@ SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                           const SymTensor& bias);
 SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                              const SymTensor& mask, bool causal, double dropout_p, double scale);
+SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor autocast_float(Host& h, const SymTensor& x);
+SymTensor autocast_conv1d(Host& h, const SymTensor& x, const SymTensor& weight,
+                          const SymTensor& bias);
+SymTensor autocast_layer_norm(Host& h, const SymTensor& x, const SymTensor& weight,
+                              const SymTensor& bias, double eps);
+SymTensor autocast_rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps);
+
+/// Whether attention is handed a mask: its own, or the one of packed rows.
+bool takes_mask(const Host& h, const SymTensor& mask, bool causal);
+/// k or v with every query head: expand and reshape, which copies.
+SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads);
+/// Attention as products and a softmax, which keeps its weights: where no fused kernel takes the
+/// head size, or on request (AttentionKind::kMath).
+SymTensor math_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                         bool causal, double dropout_p, double scale);
 
 /// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
 SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);

@@ -1,0 +1,43 @@
+#include "models/ops/op_flops.h"
+
+namespace foreshard {
+namespace {
+
+using Dims = std::array<std::int64_t, 6>;
+
+/// A multiply-add counts two.
+Flops product(const Dims& d) { return Flops(2 * d[0] * d[1] * d[2] * (d[3] > 0 ? d[3] : 1)); }
+
+/// Two products of queries x keys x head dim; a causal mask halves the work.
+Flops attention(const Dims& d) {
+  const std::int64_t full = 4 * d[0] * d[1] * d[2] * d[3] * d[4];
+  return Flops(d[5] != 0 ? full / 2 : full);
+}
+
+/// Five products: scores again, dV, dP, dQ, dK (FlashAttention-2).
+Flops attention_backward(const Dims& d) { return Flops(attention(d).value / 2 * 5); }
+
+}  // namespace
+
+Flops flops_of(OpKind kind, const Dims& dims) {
+  switch (kind) {
+    case OpKind::kMatmul:
+    case OpKind::kMatmulBias:
+    case OpKind::kGroupedMatmul:
+    case OpKind::kConv2d:
+    case OpKind::kConv2dBackward:
+    case OpKind::kConv1dDepthwise:
+    case OpKind::kConv1dDepthwiseBackward:
+      return product(dims);
+    case OpKind::kFlashAttention:
+    case OpKind::kEfficientAttention:
+      return attention(dims);
+    case OpKind::kFlashAttentionBackward:
+    case OpKind::kEfficientAttentionBackward:
+      return attention_backward(dims);
+    default:
+      return {};
+  }
+}
+
+}  // namespace foreshard

@@ -1,0 +1,89 @@
+// Scaled dot product attention without a fused kernel: products and a softmax in fp32. Source:
+// aten/src/ATen/native/transformers/attention.cpp (_scaled_dot_product_attention_math,
+// _safe_softmax).
+
+#include <cmath>
+
+#include "schedules/planner/recipes/special.h"
+
+namespace foreshard {
+namespace {
+
+/// repeat_interleave over heads: always a copy.
+SymTensor repeat_interleave(Host& h, const SymTensor& t, std::int64_t times) {
+  const Shape& n = t->shape;
+  SymTensor five = view(h, t, {n[0], n[1], 1, n[2], n[3]});
+  SymTensor wide = expand(h, five, {n[0], n[1], times, n[2], n[3]});
+  return reshape(h, wide, {n[0], n[1] * times, n[2], n[3]});
+}
+
+/// ones.tril(), then 0 where true and -inf elsewhere.
+SymTensor causal_bias(Host& h, std::int64_t queries, std::int64_t keys, DType dtype) {
+  SymTensor allowed;
+  {
+    SymTensor ones = empty_result(h, {queries, keys}, DType::kBool);
+    h.launch(OpKind::kFill, {}, {ones}, {1.0});
+    allowed = empty_result(h, {queries, keys}, DType::kBool);
+    h.launch(OpKind::kCompare, {ones, ones}, {allowed}, {0.0});
+  }
+  SymTensor zero = empty_result(h, Shape(), dtype), lowest = empty_result(h, Shape(), dtype);
+  SymTensor bias = empty_result(h, {queries, keys}, dtype);
+  h.launch(OpKind::kWhere, {allowed}, {bias}, {-1e30});
+  lowest.reset();
+  zero.reset();
+  return bias;
+}
+
+/// Softmax of the last dimension; rows that are -inf throughout become 0.
+SymTensor safe_softmax(Host& h, const SymTensor& x) {
+  SymTensor y = softmax(h, x, x->dtype);
+  SymTensor infinite = empty_temporary(h, x->numel);
+  SymTensor rows = empty_temporary(h, x->numel / x->shape[-1]);
+  SymTensor zero = empty_temporary(h, size_of(x->dtype));
+  zero.reset();
+  rows.reset();
+  infinite.reset();
+  return y;
+}
+
+}  // namespace
+
+SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
+                         const SymTensor& v_in, bool causal, double dropout_p, double scale) {
+  const DType given = q_in->dtype, wide = DType::kFloat32;
+  SymTensor q32 = cast(h, q_in, wide), k32 = cast(h, k_in, wide), v32 = cast(h, v_in, wide);
+  const double root =
+      std::sqrt(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q_in->shape[3])));
+  SymTensor bias, q = unary(h, Function::kMulScalar, q32, root);
+  if (causal) {
+    const NoGradGuard no_grad(h);
+    bias = causal_bias(h, q->shape[2], k32->shape[2], wide);
+  }
+  SymTensor k = k32, v = v32;
+  if (const std::int64_t times = q->shape[1] / k32->shape[1]; times > 1) {
+    k = repeat_interleave(h, k32, times);
+    v = repeat_interleave(h, v32, times);
+  }
+  SymTensor weights;
+  {
+    SymTensor scores = matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root));
+    if (bias) h.launch(OpKind::kAddInPlace, {scores, bias}, {scores});
+    weights = safe_softmax(h, scores);
+  }
+  if (dropout_p > 0) weights = dropout(h, weights, dropout_p);
+  SymTensor narrow = given == wide ? SymTensor() : cast(h, weights, given);
+  SymTensor o = matmul(h, weights, v);
+  if (given != wide) o = cast(h, o, given);
+  weights.reset();
+  k.reset();
+  v.reset();
+  q.reset();
+  bias.reset();
+  v32.reset();
+  k32.reset();
+  q32.reset();
+  narrow.reset();
+  return o;
+}
+
+}  // namespace foreshard

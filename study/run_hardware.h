@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "study/runs_table.h"
+
+namespace foreshard {
+
+/// Name of the box for `--on`, from what a row says of its GPUs and network; empty if the GPU is
+/// not in the catalogue. What the row does not say goes to `assumptions`.
+std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& assumptions);
+
+}  // namespace foreshard

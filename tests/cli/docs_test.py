@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""The documentation names files that exist, and every op kind and key of an answer that there is.
+Usage: docs_test.py SOURCE PROGRAM"""
+import glob
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+root = pathlib.Path(sys.argv[1])
+pages = [root / "README.md", *sorted(root.glob("docs/**/*.md")), *sorted(root.glob("conformance/*.md"))]
+folders = {p.name for p in root.iterdir() if p.is_dir() and p.name != "build"}
+problems = []
+
+
+def expanded(text):
+    """a.{h,cc} and validate*.cc as the list of paths that it stands for."""
+    braces = re.search(r"\{([^}]*)\}", text)
+    if not braces:
+        return [text]
+    return [e for part in braces[1].split(",") for e in expanded(text.replace(braces[0], part.strip(), 1))]
+
+
+for page in pages:
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        for name in re.findall(r"`([A-Za-z0-9_.*{},/-]+)`", line):
+            if name.split("/")[0] not in folders or "/" not in name or re.search(r"[A-Z]{4}", name):
+                continue  # Not a path of this repository, or a placeholder such as gpus/NAME.json.
+            for path in expanded(name):
+                if not glob.glob(str(root / path)):
+                    problems.append(f"{page.relative_to(root)}:{number}: `{path}` does not exist")
+        for target in re.findall(r"\]\(([^)#:]+)\)", line):
+            if not (page.parent / target).exists():
+                problems.append(f"{page.relative_to(root)}:{number}: link to {target}, which does not exist")
+
+operands = (root / "docs/formats/op_operands.md").read_text()
+for kind in re.findall(r'X\(k\w+,\s*"([^"]+)"', (root / "core/op_kind.h").read_text()):
+    if f"`{kind}`" not in operands:
+        problems.append(f"docs/formats/op_operands.md: no row for `{kind}`")
+
+
+
+def keys_of(page):
+    """The keys in the first column of a page's tables."""
+    return {k for line in page.read_text().splitlines() if line.startswith("| `") for k in re.findall(r"`(\w+)`", line.split("|")[1])}
+
+
+said = keys_of(root / "docs/formats/answer.md")
+job = ["llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--json", "--suggest", "no"]
+answer = json.loads(subprocess.run([sys.argv[2], "simulate", *job, "--device-memory", "20"], capture_output=True, text=True, timeout=120).stdout)
+given = {*answer, *answer["memory"]}
+problems += [f"docs/formats/answer.md: no row for `{k}`" for k in sorted(given - said)]
+problems += [f"docs/formats/answer.md: `{k}` is in no answer" for k in sorted(said - given)]
+
+print("\n".join(problems) or "ok")
+sys.exit(1 if problems else 0)

@@ -1,0 +1,10 @@
+// A log of nccl-tests, of any generation.
+
+#include "sim/cost/collective_table.h"
+#include "tests/fuzz/read_or_refuse.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace foreshard;
+  return fuzz::read_or_refuse(data, size,
+                              [&](std::string_view text) { parse_nccl_log(text, "fuzz.log"); });
+}

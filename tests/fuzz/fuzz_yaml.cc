@@ -1,0 +1,11 @@
+// YAML, the base of profiles and series.
+
+#include "core/json.h"
+#include "hwprofiles/yaml_json.h"
+#include "tests/fuzz/read_or_refuse.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace foreshard;
+  return fuzz::read_or_refuse(data, size,
+                              [&](std::string_view text) { parse_yaml(text, "fuzz.yaml"); });
+}
