@@ -3,12 +3,16 @@
 
 #include <benchmark/benchmark.h>
 
+#include "core/keep_memory.h"
 #include "models/plain/plain_models.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
 
 namespace foreshard {
 namespace {
+
+/// As the program does at its start.
+[[maybe_unused]] const bool memory_kept = (keep_freed_memory(), true);
 
 ParallelConfig job_of(FrameworkKind framework) {
   ParallelConfig c;

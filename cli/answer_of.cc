@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "schedules/planner/framework_table.h"
 #include "sim/provenance.h"
+#include "study/needed_memory.h"
 #include "study/uncertainty.h"
 
 namespace foreshard::cli {
@@ -23,6 +24,7 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.communicators = m.communicators;
   out.host_peak = m.host_peak;
   out.retries = m.retries;
+  out.retries_total = m.retries_total;
   out.fits = m.fits;
   out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {
@@ -69,6 +71,13 @@ std::string framework_text(const Job& job, const Schedule& s) {
   return out;
 }
 
+/// Rows of the critical path that are kernels carry the name of their class.
+bool is_kernel(const std::string& resource) {
+  for (int c = 0; c < kKernelClassCount; ++c)
+    if (resource == name_of(static_cast<KernelClass>(c))) return true;
+  return false;
+}
+
 }  // namespace
 
 StepAnswer answer_of(const Job& job, const Evaluation& e,
@@ -82,9 +91,13 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
   a.machines = describe_machines(job.hardware, job.gpus);
   a.precision = describe_precision(job.config);
   a.wrapping = describe_wrapping(job.config);
+  a.batch = describe_batch(job);
+  a.training = describe_training(job);
   a.gpus = job.gpus;
   a.step_time = r.step_time;
   a.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
+  a.samples_per_s_per_gpu = e.samples_per_second_per_gpu(job);
+  a.peak = peak_name(job);
   a.mfu = e.model_flops_utilisation(job);
   a.hfu = e.hardware_flops_utilisation(job);
   a.compute = r.breakdown.compute;
@@ -98,11 +111,14 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
                                c.bytes, c.busy, c.exposed, c.stretched,
                                std::string(name_of(c.bottleneck))});
   for (const CriticalPathRow& row : r.critical_path)
-    a.critical_path.push_back({row.resource, row.time});
+    a.critical_path.push_back({row.resource, row.time, is_kernel(row.resource)});
   a.memory = memory_answer(r.memory);
+  a.memory.runs_with = needed_memory(job, e);
   for (const Suggestion& s : suggestions)
-    a.suggestions.push_back(
-        {s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu, s.speedup, s.fits});
+    a.suggestions.push_back({s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu,
+                             s.samples_per_s_per_gpu, s.speedup, s.fits});
+  if (const std::string remark = remark_on(job, e.schedule); !remark.empty())
+    a.remarks.push_back(remark);
   a.not_modelled = r.not_modelled;
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end())

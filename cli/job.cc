@@ -6,9 +6,11 @@
 #include "cli/framework_options.h"
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
+#include "hwprofiles/spelling.h"
 #include "models/load_model.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
+#include "schedules/planner/root_split.h"
 #include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::cli {
@@ -124,7 +126,7 @@ void read_whole_precision(Arguments& a, ParallelConfig& c) {
 
 void read_training(Arguments& a, ParallelConfig& c) {
   c.micro_batch = a.integer("micro-batch", c.micro_batch, 1, 1 << 20);
-  c.sequence = a.integer("seq", c.sequence, 1, kMostTokens);
+  c.sequence = a.count("seq", c.sequence, 1, kMostTokens, kThousandTokens);
   c.accumulate = a.integer("accumulate", 1, 1, 1 << 16);
   c.sync_each_micro_batch = a.yes_no("sync-each-micro-batch", true);
   read_precision(a, c);
@@ -171,6 +173,20 @@ void read_mesh(Arguments& a, Job& job) {
     a.report(has_shard ? "shard" : "replicate",
              fmt::format("shard {} x replicate {} is not the {} GPUs", c.shard, c.replicate, gpus),
              "their product must be --gpus");
+}
+
+/// Defaults that do not work with this model give way to the nearest that do; the user is told.
+void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
+  if (!a.has("seq") && model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
+    a.note(fmt::format("--seq {} is taken, the model's positions (default {})",
+                       model.longest_sequence, c.sequence));
+    c.sequence = model.longest_sequence;
+  }
+  if (a.has("root-split") || !row_of(c.framework).forms_units()) return;
+  if (const auto tie = tie_across_root_split(model, c.wrap)) {
+    a.note(fmt::format("--root-split no is taken: two units would share a parameter ({})", *tie));
+    c.wrap.root_split = false;
+  }
 }
 
 }  // namespace
@@ -221,7 +237,11 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (needs.hardware && !a.has("on"))
     a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware && a.has("on"))
-    guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
+    guarded(a, [&] {
+      job.hardware = load_hardware(a.text("on"));
+      if (const std::string taken = size_taken(a.text("on")); !taken.empty())
+        a.note("--on " + taken);
+    });
   if (a.positional(0).empty()) {
     a.report(InputError(
         Issue{"MODEL", "", "is empty",
@@ -231,6 +251,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   guarded(a, [&] {
     Model model = load_model(with_adapters(a.positional(0), a));
     if (a.has("model-dtype") || a.has("lora-rank")) model.set_dtype(c.model_dtype);
+    fit_defaults(a, model, c);
     read_framework_options_with_model(a, model, c);
     if (const auto blocks = static_cast<std::int64_t>(model.roles.blocks.size());
         c.checkpoint == CheckpointKind::kEveryK && c.checkpoint_every > blocks && blocks > 0)

@@ -50,7 +50,9 @@ OptionGroup training_group() {
   return {
       "Training",
       {option("micro-batch", "B", "Sequences of one rank and micro-batch (default 1)"),
-       option("seq", "S", "Tokens of one sequence (default 2048)"),
+       option("seq", "S",
+              "Tokens of one sequence, e.g. 8k = 8192 (default 2048, or the model's positions if "
+              "fewer)"),
        option("accumulate", "A", "Micro-batches of one optimizer step (default 1)"),
        option("sync-each-micro-batch", "yes|no",
               "Reduce gradients in each micro-batch (default yes)", {"yes", "no"}),
@@ -60,7 +62,8 @@ OptionGroup training_group() {
        option("autocast", "yes|no",
               "Compute under torch.autocast to --param-dtype: DDP and one GPU (default no)",
               {"yes", "no"}),
-       option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
+       option("reduce-dtype", "DTYPE",
+              "Dtype of gradient reduction (default fp32; ZeRO: the compute dtype)"),
        option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
        option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
        option("checkpoint-outside-units", "yes|no",
@@ -116,10 +119,15 @@ OptionGroup adapter_options() {
                   {"16bit", "4bit", "4bit-double"})}};
 }
 
-std::string with_adapters(std::string model, const Arguments& arguments) {
+std::string with_adapters(std::string model, Arguments& arguments) {
+  const bool ranked = arguments.has("lora-rank") || model.find("lora_rank=") != std::string::npos;
   for (const char* name :
        {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-base"}) {
     if (!arguments.has(name)) continue;
+    if (!ranked) {
+      arguments.report(name, "there are no adapters without a rank", "add --lora-rank R");
+      continue;
+    }
     std::string key = name;
     key[4] = '_';
     model += (model.find('?') == std::string::npos ? "?" : "&") + key + "=" + arguments.text(name);
@@ -136,7 +144,7 @@ std::vector<OptionGroup> job_options() {
        {"config", "FILE", "YAML file of these options, one \"name: value\" per line", {}, false}}};
   std::vector<OptionGroup> groups{job, training_group(), sharding_group(), adapter_options()};
   for (const FrameworkOptions& f : framework_options()) {
-    groups.push_back({f.title, {}});
+    groups.push_back({f.title, {}, true});
     for (const FrameworkOption& o : f.options) groups.back().options.push_back(o.spec);
   }
   return groups;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/json_fwd.h"
@@ -32,9 +33,12 @@ struct AnswerOwner {
 struct AnswerMemory {
   Bytes allocated_peak, reserved_peak, device_peak, capacity;
   Bytes context, communicators, host_peak;
-  std::int64_t retries = 0;
+  std::int64_t retries = 0, retries_total = 0;  ///< In the last step; in all simulated ones.
   bool fits = true;
-  std::string peak_at;              ///< "backward of layers.31, step 1"
+  std::optional<Bytes> runs_with;  ///< Memory of a device that is enough, where this one is not.
+  std::string peak_at;             ///< "backward of layers.31, step 1"
+  /// Fits, but only as the allocator gives cached segments back and asks again.
+  bool borderline() const { return fits && retries_total > 0; }
   std::string out_of_memory;        ///< Where and why a request failed; empty if it fits.
   std::vector<AnswerOwner> owners;  ///< At the peak, largest first.
 };
@@ -42,6 +46,7 @@ struct AnswerMemory {
 struct AnswerShare {
   std::string resource;
   Time time;
+  bool is_kernel = false;  ///< Work of the compute stream, not waiting for anything.
 };
 
 /// A change of one option and what it brings, found by computing it.
@@ -49,8 +54,8 @@ struct AnswerSuggestion {
   std::string change;  ///< "--micro-batch 2"
   Time step_time;
   Bytes memory_change;  ///< Of the device peak.
-  double tokens_per_s_per_gpu = 0;
-  double speedup = 1;  ///< Per token.
+  double tokens_per_s_per_gpu = 0, samples_per_s_per_gpu = 0;
+  double speedup = 1;  ///< Samples per second against the job as asked.
   bool fits = true;
 };
 
@@ -70,18 +75,24 @@ struct StepAnswer {
   std::string model, model_size;  ///< "llama3-8b", "8.03 B parameters"
   std::string framework;          ///< "FSDP2, 34 units"
   std::string machines, precision, wrapping;
+  std::string batch, training;  ///< "seq 4096 · micro-batch 1 · ...", "AdamW fused, clipping · ..."
+  /// Options of a --config file that ask the same question again; numbers as digits.
+  std::vector<std::pair<std::string, std::string>> configuration;
   std::int64_t gpus = 1;
   Time step_time;
   std::optional<std::pair<Time, Time>> step_range;  ///< p10 and p90, where known.
-  double tokens_per_s_per_gpu = 0;
+  double tokens_per_s_per_gpu = 0;                  ///< 0 for a model without tokens.
+  double samples_per_s_per_gpu = 0;                 ///< Sequences or images.
   double mfu = 0,
-         hfu = 0;  ///< Fractions of the dense peak; 0 if the device has none for this dtype.
+         hfu = 0;    ///< Fractions of the dense peak; 0 if the device has none for this dtype.
+  std::string peak;  ///< Which one: "bf16", "TF32".
   Time compute, exposed_communication, exposed_host, optimizer, idle;
   Time interference;  ///< Part of compute and optimizer that concurrent communication costs.
   std::vector<AnswerCommunication> communication;
   std::vector<AnswerShare> critical_path;
   AnswerMemory memory;
   std::vector<AnswerSuggestion> suggestions;
+  std::vector<std::string> remarks;  ///< What a reader should know of the job beside them.
   std::vector<std::string> not_modelled;
   std::vector<AnswerProvenance> provenance;
   std::vector<AnswerUncertainty> uncertainty;  ///< Largest effect first.

@@ -1,3 +1,5 @@
+#include <string>
+
 #include "core/json.h"
 #include "report/answer.h"
 
@@ -14,12 +16,26 @@ Json memory_json(const AnswerMemory& m) {
   out["communicator_bytes"] = m.communicators.value;
   out["host_peak_bytes"] = m.host_peak.value;
   out["allocator_retries"] = m.retries;
+  out["allocator_retries_total"] = m.retries_total;
+  out["borderline"] = m.borderline();
   out["fits"] = m.fits;
   out["peak_at"] = m.peak_at;
   if (!m.out_of_memory.empty()) out["out_of_memory"] = m.out_of_memory;
+  if (m.runs_with) out["runs_with_bytes"] = m.runs_with->value;
   out["owners"] = Json::array();
   for (const AnswerOwner& o : m.owners)
     out["owners"].push_back({{"category", o.category}, {"unit", o.unit}, {"bytes", o.bytes.value}});
+  return out;
+}
+
+/// Names and values as a --config file has them: numbers without quotes.
+Json configuration_json(const StepAnswer& a) {
+  Json out = Json::object();
+  for (const auto& [name, value] : a.configuration) {
+    const bool digits = !value.empty() && value.size() <= 18 &&
+                        value.find_first_not_of("0123456789") == std::string::npos;
+    out[name] = digits ? Json(std::stoll(value)) : Json(value);
+  }
   return out;
 }
 
@@ -27,6 +43,7 @@ Json memory_json(const AnswerMemory& m) {
 
 Json to_json(const StepAnswer& a) {
   Json out;
+  out["configuration"] = configuration_json(a);
   out["model"] = a.model;
   out["machines"] = a.machines;
   out["framework"] = a.framework;
@@ -36,8 +53,10 @@ Json to_json(const StepAnswer& a) {
     out["step_time_p90_s"] = to_seconds(a.step_range->second);
   }
   out["tokens_per_s_per_gpu"] = a.tokens_per_s_per_gpu;
+  out["samples_per_s_per_gpu"] = a.samples_per_s_per_gpu;
   out["mfu"] = a.mfu;
   out["hfu"] = a.hfu;
+  out["peak"] = a.peak;
   out["breakdown"] = {{"compute_s", to_seconds(a.compute)},
                       {"exposed_communication_s", to_seconds(a.exposed_communication)},
                       {"exposed_host_s", to_seconds(a.exposed_host)},
@@ -65,7 +84,10 @@ Json to_json(const StepAnswer& a) {
                                   {"step_time_s", to_seconds(s.step_time)},
                                   {"fits", s.fits},
                                   {"memory_change_bytes", s.memory_change.value},
-                                  {"tokens_per_s_per_gpu", s.tokens_per_s_per_gpu}});
+                                  {"tokens_per_s_per_gpu", s.tokens_per_s_per_gpu},
+                                  {"samples_per_s_per_gpu", s.samples_per_s_per_gpu},
+                                  {"speedup", s.speedup}});
+  out["remarks"] = a.remarks;
   out["not_modelled"] = a.not_modelled;
   out["provenance"] = Json::array();
   for (const AnswerProvenance& p : a.provenance)

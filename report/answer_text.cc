@@ -38,7 +38,10 @@ class AnswerText {
     limit_line();
     memory_lines();
     try_lines();
-    if (!a_.outside.empty()) wrapped("outside what was calibrated: ", joined(a_.outside, "; "));
+    for (const std::string& r : a_.remarks) wrapped("note   ", r);
+    if (!a_.outside.empty())
+      wrapped("outside what was calibrated (the range may be too narrow): ",
+              joined(a_.outside, "; "));
     if (!a_.not_modelled.empty()) wrapped("not modelled: ", joined(a_.not_modelled, "; "));
   }
 
@@ -50,6 +53,11 @@ class AnswerText {
   }
   static std::string gib(Bytes b) {
     return fmt::format("{:.1f}", static_cast<double>(b.value) / (1 << 30));
+  }
+
+  /// For a need: never less than it.
+  static std::string gib_up(Bytes b) {
+    return fmt::format("{:.1f}", std::ceil(static_cast<double>(b.value) / (1 << 30) * 10) / 10);
   }
 
   void label(std::string_view name) { out_ += "  " + paint(fmt::format("{:<7}", name), "2"); }
@@ -82,26 +90,50 @@ class AnswerText {
     std::string line = fmt::format("{} ({})", paint(a_.model, "1"), a_.model_size);
     for (const std::string& part : {a_.framework, a_.machines, a_.precision})
       if (!part.empty()) line += " · " + part;
-    out_ += line + "\n\n";
+    out_ += line + "\n";
+    for (const std::string& part : {a_.batch, a_.training})
+      if (!part.empty()) out_ += paint(part, "2") + "\n";
+    out_ += "\n";
+  }
+
+  std::string retries_text() const {
+    const AnswerMemory& m = a_.memory;
+    const std::int64_t n = m.retries > 0 ? m.retries : m.retries_total;
+    return fmt::format("{} allocator {} {}", n, n == 1 ? "retry" : "retries",
+                       m.retries > 0 ? "a step" : "in the first steps");
+  }
+
+  std::string fit_text() const {
+    const AnswerMemory& m = a_.memory;
+    if (m.borderline())
+      return paint(fmt::format("Fits, borderline: {} of {} GiB, {}", gib(m.device_peak),
+                               gib(m.capacity), retries_text()),
+                   "1;33");
+    if (m.fits)
+      return paint(fmt::format("Fits: {} of {} GiB", gib(m.device_peak), gib(m.capacity)), "1;32");
+    const std::string enough =
+        m.runs_with ? fmt::format(", runs with {} GiB", gib_up(*m.runs_with)) : "";
+    return paint(fmt::format("Does not fit: has {} GiB{}", gib(m.capacity), enough), "1;31");
+  }
+
+  std::string throughput(double tokens, double samples) const {
+    if (tokens > 0) return fmt::format("{:>6.0f} tok/s/GPU", tokens);
+    return samples > 0 ? fmt::format("{:>6.4g} samples/s/GPU", samples) : "";
   }
 
   void verdict() {
     const AnswerMemory& m = a_.memory;
-    const std::string fits =
-        m.fits
-            ? paint(fmt::format("Fits: {} of {} GiB", gib(m.device_peak), gib(m.capacity)), "1;32")
-            : paint(fmt::format("Does not fit: needs {}, has {} GiB", gib(m.device_peak),
-                                gib(m.capacity)),
-                    "1;31");
     std::string step = "step " + format_time(a_.step_time);
     if (a_.step_range)
-      step += fmt::format(" ({} to {})", format_time(a_.step_range->first),
+      step += fmt::format(" ({} to {}, 80 % range)", format_time(a_.step_range->first),
                           format_time(a_.step_range->second));
-    out_ += "  " + fits + "      " + paint(step, "1");
-    if (a_.tokens_per_s_per_gpu > 0)
-      out_ += fmt::format("      {:.0f} tok/s/GPU", a_.tokens_per_s_per_gpu);
-    if (a_.mfu > 0) out_ += fmt::format("      MFU {:.1f} %", 100 * a_.mfu);
-    out_ += "\n";
+    std::vector<std::string> parts{fit_text(), paint(step, "1")};
+    const std::string rate = throughput(a_.tokens_per_s_per_gpu, a_.samples_per_s_per_gpu);
+    if (!rate.empty()) parts.push_back(rate.substr(rate.find_first_not_of(' ')));
+    if (a_.mfu > 0)
+      parts.push_back(fmt::format("MFU {:.1f} %{}", 100 * a_.mfu,
+                                  a_.peak.empty() ? "" : " of the " + a_.peak + " peak"));
+    out_ += "  " + joined(parts, "    ") + "\n";
     if (!m.fits && !m.out_of_memory.empty()) wrapped("", m.out_of_memory);
     out_ += "\n";
   }
@@ -130,43 +162,54 @@ class AnswerText {
     return out + "  ";
   }
 
-  /// Exposed communication by kind, largest first; kinds below half a percent of the step go
-  /// together.
-  std::vector<std::string> exposed_parts() const {
-    std::vector<std::pair<std::string, Time>> kinds;
+  struct TimePart {
+    std::string name;
+    Time time;
+  };
+  bool is_small(Time t) const { return t.value * 200 < a_.step_time.value; }
+
+  /// Exposed communication by kind, largest first; kinds that are small go into the rest.
+  std::vector<TimePart> exposed_parts() const {
+    std::vector<TimePart> kinds;
+    Time sum;
     for (const AnswerCommunication& c : a_.communication) {
+      const std::string name = "exposed " + c.kind;
       const auto at = std::find_if(kinds.begin(), kinds.end(),
-                                   [&](const auto& k) { return k.first == c.kind; });
+                                   [&](const TimePart& k) { return k.name == name; });
       if (at == kinds.end())
-        kinds.emplace_back(c.kind, c.exposed);
+        kinds.push_back({name, c.exposed});
       else
-        at->second += c.exposed;
+        at->time += c.exposed;
+      sum += c.exposed;
     }
     std::stable_sort(kinds.begin(), kinds.end(),
-                     [](const auto& a, const auto& b) { return a.second > b.second; });
-    std::vector<std::string> out;
-    Time told;
-    for (const auto& [kind, time] : kinds) {
-      if (time.value * 200 < a_.step_time.value) continue;
-      out.push_back(fmt::format("exposed {} {}", kind, format_time(time)));
-      told += time;
-    }
-    const Time rest = a_.exposed_communication - told;
-    if (rest.value * 100 > a_.step_time.value)
-      out.push_back("exposed packing and copies " + format_time(rest));
-    return out;
+                     [](const TimePart& a, const TimePart& b) { return a.time > b.time; });
+    std::erase_if(kinds, [this](const TimePart& k) { return is_small(k.time); });
+    // Kinds that are exposed at the same time do not add up.
+    if (kinds.empty() || sum > a_.exposed_communication)
+      return {{"exposed communication", a_.exposed_communication}};
+    const Time rest = a_.exposed_communication - sum;
+    if (!is_small(rest)) kinds.push_back({"exposed packing and copies", rest});
+    return kinds;
+  }
+
+  /// Parts that add up to the step: what is small goes together.
+  std::vector<TimePart> time_parts() const {
+    std::vector<TimePart> parts{{"compute", a_.compute}};
+    const std::vector<TimePart> exposed = exposed_parts();
+    parts.insert(parts.end(), exposed.begin(), exposed.end());
+    if (!is_small(a_.exposed_host)) parts.push_back({"waiting for the host", a_.exposed_host});
+    parts.push_back({"optimizer", a_.optimizer});
+    if (!is_small(a_.idle)) parts.push_back({"idle", a_.idle});
+    Time rest = a_.step_time;
+    for (const TimePart& p : parts) rest -= p.time;
+    if (rest.value > 0 && !is_small(rest)) parts.push_back({"other", rest});
+    return parts;
   }
 
   void time_line() {
-    std::vector<std::string> parts{"compute " + format_time(a_.compute)};
-    const auto exposed = exposed_parts();
-    parts.insert(parts.end(), exposed.begin(), exposed.end());
-    if (exposed.empty())
-      parts.push_back("exposed communication " + format_time(a_.exposed_communication));
-    if (a_.exposed_host.value * 200 > a_.step_time.value)
-      parts.push_back("waiting for the host " + format_time(a_.exposed_host));
-    parts.push_back("optimizer " + format_time(a_.optimizer));
-    if (a_.idle.value * 200 > a_.step_time.value) parts.push_back("idle " + format_time(a_.idle));
+    std::vector<std::string> parts;
+    for (const TimePart& p : time_parts()) parts.push_back(p.name + " " + format_time(p.time));
     if (style_.bars) {
       label("time");
       out_ += bar() + "\n";
@@ -184,7 +227,19 @@ class AnswerText {
       parts.push_back(
           fmt::format("{} {:.0f} %", s.resource, 100 * (s.time / std::max(a_.step_time, Time(1)))));
     }
-    wrapped("limit  ", "critical path: " + joined(parts, " · "));
+    wrapped("limit  ", "critical path: " + joined(parts, " · ") + hidden_compute());
+  }
+
+  /// Kernels that run while the step waits for something slower are not on its critical path:
+  /// said where they are many, else the two lines seem to contradict each other.
+  std::string hidden_compute() const {
+    Time on_path;
+    for (const AnswerShare& s : a_.critical_path)
+      if (s.is_kernel) on_path += s.time;
+    const Time hidden = a_.compute + a_.optimizer - on_path;
+    if (hidden.value * 5 < a_.step_time.value) return "";
+    return fmt::format(" ({} of the kernels run beside it and do not lengthen the step)",
+                       format_time(hidden));
   }
 
   void memory_lines() {
@@ -196,7 +251,7 @@ class AnswerText {
             "and NCCL {}{}",
             gib(m.reserved_peak), gib(m.allocated_peak), gib(m.reserved_peak - m.allocated_peak),
             gib(m.device_peak), gib(m.context), gib(m.communicators),
-            m.retries > 0 ? fmt::format("; {} allocator retries in a step", m.retries) : ""));
+            m.fits ? "" : "; on a device without limit"));
     if (m.host_peak.value > (1 << 30))
       wrapped("       ", fmt::format("host memory {} GiB on each rank", gib(m.host_peak)));
     if (m.owners.empty()) return;
@@ -222,6 +277,12 @@ class AnswerText {
     return out;
   }
 
+  /// Rounded to what is shown, without a sign on nothing.
+  static std::string gib_change(Bytes b) {
+    const double gib = std::round(static_cast<double>(b.value) / (1 << 30) * 10) / 10;
+    return gib == 0 ? "0.0" : fmt::format("{:+.1f}", gib);
+  }
+
   void try_lines() {
     bool first = true;
     std::size_t width = 24;
@@ -229,11 +290,10 @@ class AnswerText {
     for (const AnswerSuggestion& s : a_.suggestions) {
       label(first ? "try" : "");
       first = false;
-      std::string line =
-          fmt::format("{:<{}} step {:<9} {:>+6.1f} GiB", s.change, width, format_time(s.step_time),
-                      static_cast<double>(s.memory_change.value) / (1 << 30));
-      if (s.tokens_per_s_per_gpu > 0)
-        line += fmt::format("  {:>6.0f} tok/s/GPU", s.tokens_per_s_per_gpu);
+      std::string line = fmt::format("{:<{}} step {:<9} {:>6} GiB", s.change, width,
+                                     format_time(s.step_time), gib_change(s.memory_change));
+      const std::string rate = throughput(s.tokens_per_s_per_gpu, s.samples_per_s_per_gpu);
+      if (!rate.empty()) line += "  " + rate;
       const double gain = 100 * (s.speedup - 1);
       std::string verdict = "(does not fit)";
       if (s.fits && a_.memory.fits)
@@ -271,24 +331,39 @@ class AnswerText {
   void owner_table() {
     if (a_.memory.owners.empty()) return;
     out_ += "\n  " + paint("live at the memory peak (" + a_.memory.peak_at + ")", "2") + "\n";
+    wrapped("  ",
+            "memory has no range: it follows the allocations of recorded runs; docs/validation.md "
+            "says how far published peaks are from it");
     for (std::size_t i = 0; i < std::min<std::size_t>(20, a_.memory.owners.size()); ++i) {
       const AnswerOwner& o = a_.memory.owners[i];
       out_ += fmt::format("  {:<28}{:<32}{:>12}\n", o.category, o.unit, format_memory(o.bytes));
     }
   }
+  /// A row whose last cell is prose: broken at blanks, continued on lines of its own.
+  void row_with_source(const std::string& cells, const std::string& source) {
+    if (display_width(cells + source) <= static_cast<std::size_t>(style_.width)) {
+      out_ += cells + source + "\n";
+      return;
+    }
+    out_ += cells.substr(0, cells.find_last_not_of(' ') + 1) + "\n";
+    wrapped("      ", source);
+  }
+
   void uncertainty_table() {
     if (a_.uncertainty.empty()) return;
     out_ += "\n  " + paint("what the range of the step comes from (one standard deviation)", "2") +
             "\n";
     for (const AnswerUncertainty& u : a_.uncertainty)
-      out_ += fmt::format("  {:<36}+-{:>5.1f} %  step +-{:>5.1f} %  {}\n", u.quantity, 100 * u.sd,
-                          100 * u.effect, u.source);
+      row_with_source(fmt::format("  {:<36}+-{:>5.1f} %  step +-{:>5.1f} %  ", u.quantity,
+                                  100 * u.sd, 100 * u.effect),
+                      u.source);
   }
   void provenance_table() {
     if (a_.provenance.empty()) return;
     out_ += "\n  " + paint("numbers this rests on", "2") + "\n";
     for (const AnswerProvenance& p : a_.provenance)
-      out_ += fmt::format("  {:<36}{:>16}  {:<11} {}\n", p.quantity, p.value, p.kind, p.source);
+      row_with_source(fmt::format("  {:<36}{:>16}  {:<11} ", p.quantity, p.value, p.kind),
+                      p.source);
   }
 
   const StepAnswer& a_;

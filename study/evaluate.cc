@@ -9,7 +9,7 @@ namespace foreshard {
 namespace {
 
 double utilisation(double flops, Time step, const Job& job) {
-  const DType compute = job.config.precision.param.value_or(job.config.model_dtype);
+  const DType compute = compute_dtype(job.config);
   const Fact& peak = job.hardware.gpu.peak(compute, GpuProfile::Float32Math::kTf32);
   const double seconds = to_seconds(step) * static_cast<double>(job.gpus);
   if (!peak.known() || peak.value <= 0 || seconds <= 0) return 0;
@@ -22,6 +22,26 @@ double Evaluation::tokens_per_second_per_gpu() const {
   const double seconds = to_seconds(result.step_time) * static_cast<double>(schedule.world);
   return seconds <= 0 ? 0 : static_cast<double>(schedule.tokens_per_step) / seconds;
 }
+
+double Evaluation::samples_per_second_per_gpu(const Job& job) const {
+  const double seconds = to_seconds(result.step_time);
+  const ParallelConfig& c = job.config;
+  return seconds <= 0 ? 0 : static_cast<double>(c.micro_batch * c.accumulate) / seconds;
+}
+
+double speedup(const Job& job_before, const Evaluation& before, const Job& job_after,
+               const Evaluation& after) {
+  const double was = before.samples_per_second_per_gpu(job_before);
+  return was <= 0 ? 0 : after.samples_per_second_per_gpu(job_after) / was;
+}
+
+std::string peak_name(const Job& job) {
+  const DType compute = compute_dtype(job.config);
+  if (compute != DType::kFloat32) return short_dtype(compute);
+  return job.hardware.gpu.peak_tf32.known() ? "TF32" : "fp32";
+}
+
+bool is_borderline(const MemoryResult& memory) { return memory.fits && memory.retries_total > 0; }
 
 double Evaluation::model_flops_utilisation(const Job& job) const {
   return utilisation(static_cast<double>(schedule.model_flops_per_step.value), result.step_time,

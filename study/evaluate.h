@@ -21,13 +21,26 @@ struct Evaluation {
   Schedule schedule;
   SimulationResult result;
 
+  /// 0 for a model without tokens.
   double tokens_per_second_per_gpu() const;
+  /// Sequences or images; of any model.
+  double samples_per_second_per_gpu(const Job& job) const;
   /// Model FLOPs (without recomputation) over time and dense peak of the job's compute dtype; 0
   /// where the peak is unknown.
   double model_flops_utilisation(const Job& job) const;
   /// The same with the executed FLOPs.
   double hardware_flops_utilisation(const Job& job) const;
 };
+
+/// Samples per second of `after` against `before`: what a change of a job's options is worth. A
+/// step's time alone says nothing where the change moves its batch.
+double speedup(const Job& job_before, const Evaluation& before, const Job& job_after,
+               const Evaluation& after);
+/// The dense peak that utilisations are fractions of, as people write it: "bf16", "TF32".
+std::string peak_name(const Job& job);
+/// Requests fit, but in some step only after cached segments had been given back and asked for
+/// anew: close to the limit, and slow.
+bool is_borderline(const MemoryResult& memory);
 
 /// InputError if the job is impossible: for the model, or for the machines. The allocator is the
 /// job's, whatever `options` say; without a number of steps as many are simulated as memory needs

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "core/format.h"
+#include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 
@@ -24,6 +26,29 @@ std::string checkpointing(const ParallelConfig& c) {
       return "checkpointing of named modules";
   }
   return "";
+}
+
+std::string_view optimizer_title(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdamWFused:
+      return "AdamW fused";
+    case OptimizerKind::kAdamWForeach:
+      return "AdamW foreach";
+    case OptimizerKind::kAdamWForLoop:
+      return "AdamW for-loop";
+    case OptimizerKind::kSgd:
+      return "SGD";
+    case OptimizerKind::kNone:
+      break;
+  }
+  return "no optimizer";
+}
+
+std::string attention_text(const Job& job) {
+  const std::string kind(name_in(kAttentionNames, job.config.attention));
+  if (job.config.attention != AttentionKind::kFlash) return kind + " attention";
+  return fmt::format("{} attention ({})", kind,
+                     name_in(kAttentionKernelNames, job.attention_kernel));
 }
 
 std::string network_text(const HardwareProfile& h) {
@@ -55,17 +80,71 @@ std::string short_dtype(DType t) {
   }
 }
 
-std::string describe_precision(const ParallelConfig& c) {
+DType compute_dtype(const ParallelConfig& c) {
+  if (c.ddp.mixed_precision) return c.ddp.mixed_precision->param.value_or(c.model_dtype);
+  return c.precision.param.value_or(c.model_dtype);
+}
+
+DType reduction_dtype(const ParallelConfig& c) {
   const DType param = c.precision.param.value_or(c.model_dtype);
-  const DType reduce = c.precision.reduce.value_or(param);
+  switch (c.framework) {
+    case FrameworkKind::kDdp:
+      if (c.ddp.comm_hook == DdpCommHook::kBf16Compress) return DType::kBFloat16;
+      if (c.ddp.comm_hook == DdpCommHook::kFp16Compress) return DType::kFloat16;
+      if (c.ddp.mixed_precision) return c.ddp.mixed_precision->reduce.value_or(compute_dtype(c));
+      return c.model_dtype;
+    case FrameworkKind::kZero1:
+    case FrameworkKind::kZero2:
+    case FrameworkKind::kZero3:
+      return c.zero.communication_dtype.value_or(param);
+    case FrameworkKind::kShardedOptimizer:
+      return c.sharded_optimizer.accumulate_in_float32 ? DType::kFloat32 : param;
+    default:
+      return c.precision.reduce.value_or(param);
+  }
+}
+
+std::string describe_precision(const ParallelConfig& c) {
+  const DType param = compute_dtype(c), reduce = reduction_dtype(c);
   std::string out = short_dtype(param);
-  if (reduce != param) out += ", " + short_dtype(reduce) + " reduce";
+  if (c.model_dtype != DType::kFloat32 && c.model_dtype != param)
+    out += " over " + short_dtype(c.model_dtype) + " parameters";
+  else if (c.model_dtype != DType::kFloat32)
+    out += " throughout";
+  if (reduce != param && row_of(c.framework).ranks != RankLayout::kOneDevice)
+    out += ", " + short_dtype(reduce) + " reduce";
+  if (c.float8 != Float8Kind::kNone)
+    out += fmt::format(", float8 {} products", name_in(kFloat8Names, c.float8));
   out += ", " + checkpointing(c);
   if (c.compile) out += ", compiled";
   if (c.offload == OffloadKind::kParameters) out += ", parameters in host memory";
   if (c.offload == OffloadKind::kOptimizer) out += ", optimizer in host memory";
   if (c.offload == OffloadKind::kBoth) out += ", parameters and optimizer in host memory";
   return out;
+}
+
+std::string describe_batch(const Job& job) {
+  const ParallelConfig& c = job.config;
+  const bool tokens = job.has_tokens();
+  const std::int64_t batch = c.micro_batch * c.accumulate * job.gpus;
+  std::string out = tokens ? fmt::format("seq {} · ", c.sequence) : "";
+  out += fmt::format("micro-batch {}", c.micro_batch);
+  if (c.accumulate > 1) {
+    out += fmt::format(" · accumulate {}", c.accumulate);
+    if (!c.sync_each_micro_batch) out += " (reduced at the last)";
+  }
+  out += fmt::format(" · global batch {} {}{}", with_thousands(batch),
+                     tokens ? "sequence" : "sample", batch == 1 ? "" : "s");
+  return tokens ? out + fmt::format(" ({} tokens)", with_thousands(batch * c.sequence)) : out;
+}
+
+std::string describe_training(const Job& job) {
+  const ParallelConfig& c = job.config;
+  std::string out(optimizer_title(c.optimizer));
+  if (c.clip) out += ", clipping";
+  out += " · " + attention_text(job);
+  const std::string_view loss = name_in(kLossNames, c.loss);
+  return loss.empty() ? out : out + fmt::format(" · loss {}", loss);
 }
 
 std::string describe_wrapping(const ParallelConfig& c) {

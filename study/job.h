@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "core/enum_names.h"
 #include "hwprofiles/profile.h"
 #include "memory/options.h"
 #include "models/module_tree.h"
@@ -14,6 +15,14 @@
 #include "sim/cost/parameters.h"
 
 namespace foreshard {
+
+/// As --attention-kernel names them.
+inline constexpr EnumName<AttentionKernel> kAttentionKernelNames[] = {
+    {AttentionKernel::kFlash2, "flash2"},
+    {AttentionKernel::kFlash1, "flash1"},
+    {AttentionKernel::kFlash3, "flash3"},
+    {AttentionKernel::kCudnn, "cudnn"}};
+static_assert(names_each(kAttentionKernelNames));
 
 struct Job {
   std::shared_ptr<const Model> model;  ///< Shared: studies copy jobs by the hundred.
@@ -24,13 +33,26 @@ struct Job {
       AttentionKernel::kFlash2;  ///< Generation of the flash kernels.
   AllocatorOptions allocator;    ///< PYTORCH_CUDA_ALLOC_CONF.
 
+  /// Its first argument is a sequence of tokens.
+  bool has_tokens() const { return !model->arguments.empty() && model->arguments[0].tokens; }
   CostParameters cost_parameters() const;  ///< The defaults with what the job says of kernels.
 };
 
 /// "bf16", as --model-dtype and its like are typed.
 std::string short_dtype(DType dtype);
+/// Dtype of the matrix products of forward.
+DType compute_dtype(const ParallelConfig& config);
+/// Dtype in which gradients travel between ranks: FSDP's reduce_dtype, DeepSpeed's
+/// communication_data_type, that of DDP's hook or mixed precision.
+DType reduction_dtype(const ParallelConfig& config);
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
 std::string describe_precision(const ParallelConfig& config);
+/// The batch in a few words: "seq 4096 · micro-batch 1 · accumulate 4 · global batch 32 sequences
+/// (131,072 tokens)"; samples where the model takes no tokens.
+std::string describe_batch(const Job& job);
+/// Optimizer, attention and loss in a few words: "AdamW fused, clipping · flash attention (flash2)
+/// · loss float32".
+std::string describe_training(const Job& job);
 /// Wrapping and resharding in a few words: "every 2 blocks, kept gathered"; empty for a framework
 /// that forms no units.
 std::string describe_wrapping(const ParallelConfig& config);

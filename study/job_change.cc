@@ -123,6 +123,28 @@ JobChange expandable_segments() {
           [](Job& job) { job.allocator.expandable_segments = true; }};
 }
 
+JobChange compile() {
+  return to_config("--compile yes", [](ParallelConfig& c) { c.compile = true; });
+}
+
+JobChange attention_kernel(AttentionKernel kernel) {
+  return {fmt::format("--attention-kernel {}", name_in(kAttentionKernelNames, kernel)),
+          [kernel](Job& job) { job.attention_kernel = kernel; }};
+}
+
+JobChange to_fsdp1(const Job& job) {
+  const ParallelConfig& c = job.config;
+  const bool said_otherwise = c.reshard.kind != Reshard::Kind::kDefault || c.prefetch_forward ||
+                              c.prefetch_backward || c.float8_all_gather ||
+                              c.wrap.kind != WrapPolicy::Kind::kBlocks;
+  if (c.framework != FrameworkKind::kFsdp2 || said_otherwise) return {};
+  return to_config("--framework fsdp1 --root-split no", [](ParallelConfig& changed) {
+    changed.framework = FrameworkKind::kFsdp1;
+    changed.wrap.root_split = false;
+    changed.fsdp1.strategy = strategy(changed.replicate > 1, true);
+  });
+}
+
 JobChange wrap(const WrapPolicy& policy) {
   return to_config("--wrap " + wrap_text(policy), [policy](ParallelConfig& c) {
     const bool split = c.wrap.root_split;

@@ -37,6 +37,12 @@ JobChange reduce_dtype(DType dtype);
 /// Parameters as built and their optimizer states in 16 bits.
 JobChange model_dtype(const Job& job, DType dtype);
 JobChange expandable_segments();
+/// torch.compile of each block.
+JobChange compile();
+JobChange attention_kernel(AttentionKernel kernel);
+/// The same job under FSDP1, whose flat parameters are cut without padding whole rows. Empty where
+/// the job says something that FSDP1 has other options for.
+JobChange to_fsdp1(const Job& job);
 
 /// `wrap` alone; root_split(...) is an option of its own.
 JobChange wrap(const WrapPolicy& policy);

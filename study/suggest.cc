@@ -9,12 +9,14 @@
 #include "core/error.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
+#include "study/headroom.h"
 #include "study/job_change.h"
 
 namespace foreshard {
 namespace {
 
 constexpr double kWorthKnowing = 1.02;  ///< Smaller gains are within the model's error.
+constexpr double kMuchPadding = 0.1;
 
 void add_sharding_changes(const Job& job, std::vector<JobChange>& out) {
   const ParallelConfig& c = job.config;
@@ -31,11 +33,22 @@ void add_sharding_changes(const Job& job, std::vector<JobChange>& out) {
   if (framework.units == UnitForm::kModuleGroup && c.wrap.kind == WrapPolicy::Kind::kBlocks &&
       job.model->roles.blocks.size() >= 4)
     out.push_back(change::wrap(blocks_together(2)));
-  if (c.accumulate > 1 && c.sync_each_micro_batch)
-    out.push_back(change::sync_each_micro_batch(false));
 }
 
-std::vector<JobChange> changes_for(const Job& job) {
+/// The fastest attention kernel that the profile has rates of, in place of flash-attention 2.
+void add_attention_kernel(const Job& job, std::vector<JobChange>& out) {
+  if (job.config.attention != AttentionKind::kFlash) return;
+  for (const auto& [kernel, key] :
+       {std::pair(AttentionKernel::kFlash3, "attention_fa3_h128_forward"),
+        std::pair(AttentionKernel::kCudnn, "attention_cudnn_h128_forward")}) {
+    if (job.attention_kernel == kernel) return;
+    if (job.hardware.gpu.find_efficiency(key) == nullptr) continue;
+    return out.push_back(change::attention_kernel(kernel));
+  }
+}
+
+/// `near_the_limit`: the job does not fit, or only with retries.
+std::vector<JobChange> changes_for(const Job& job, bool near_the_limit) {
   const ParallelConfig& c = job.config;
   std::vector<JobChange> out;
   out.push_back(change::micro_batch(2 * c.micro_batch));
@@ -43,6 +56,12 @@ std::vector<JobChange> changes_for(const Job& job) {
   if (c.checkpoint == CheckpointKind::kNone) out.push_back(change::full_checkpoint());
   if (c.checkpoint == CheckpointKind::kFull) out.push_back(change::no_checkpoint());
   if (row_of(c.framework).forms_units()) add_sharding_changes(job, out);
+  if (row_of(c.framework).sync_choice && c.accumulate > 1 && c.sync_each_micro_batch)
+    out.push_back(change::sync_each_micro_batch(false));
+  if (!c.compile) out.push_back(change::compile());
+  add_attention_kernel(job, out);
+  if (!job.allocator.expandable_segments && near_the_limit)
+    out.push_back(change::expandable_segments());
   return out;
 }
 
@@ -52,8 +71,9 @@ struct Rescue {
   bool more_gpus = false;
 };
 
-/// All that saves memory at once, then host memory, 16-bit states, more GPUs.
-std::vector<Rescue> rescues_for(const Job& job) {
+/// All that saves memory at once, then host memory, 16-bit states, flat parameters where rows cut
+/// unevenly, more GPUs.
+std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
   const ParallelConfig& c = job.config;
   const FrameworkRow& framework = row_of(c.framework);
   JobChange save;
@@ -65,6 +85,8 @@ std::vector<Rescue> rescues_for(const Job& job) {
     out.push_back({save + change::offload(framework.offloads.back())});
   if (c.model_dtype == DType::kFloat32 && framework.precision != PrecisionRule::kMasters)
     out.push_back({save + change::model_dtype(job, DType::kBFloat16)});
+  if (const JobChange fsdp1 = change::to_fsdp1(job); uneven && !fsdp1.empty())
+    out.push_back({save + fsdp1});
   for (std::int64_t k = 2; !framework.whole_copies() && k <= 16; k *= 2) {
     if (job.hardware.network.kind == NetworkKind::kNone &&
         job.gpus * k > job.hardware.gpus_per_node())
@@ -74,7 +96,8 @@ std::vector<Rescue> rescues_for(const Job& job) {
   return out;
 }
 
-/// What the change gives; nothing if the framework refuses it.
+/// What the change gives; nothing if the framework refuses it, if it would fit with allocator
+/// retries only, or if it would use up the headroom that the job has (tune would not choose it).
 std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
                                      const JobChange& change) {
   SimulationOptions options;
@@ -83,12 +106,18 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
   change.apply(changed);
   try {
     const Evaluation e = evaluate(changed, options);
-    const double tokens = e.tokens_per_second_per_gpu(), before = base.tokens_per_second_per_gpu();
+    if (is_borderline(e.result.memory)) return std::nullopt;
+    const auto roomy = [](const MemoryResult& m) {
+      return leaves_headroom(m.device_peak, m.capacity);
+    };
+    if (e.result.memory.fits && roomy(base.result.memory) && !roomy(e.result.memory))
+      return std::nullopt;
     return Suggestion{change.options,
                       e.result.step_time,
                       e.result.memory.device_peak - base.result.memory.device_peak,
-                      tokens,
-                      before > 0 ? tokens / before : base.result.step_time / e.result.step_time,
+                      e.tokens_per_second_per_gpu(),
+                      e.samples_per_second_per_gpu(changed),
+                      speedup(job, base, changed, e),
                       e.result.memory.fits};
   } catch (const InputError&) {
     return std::nullopt;
@@ -98,7 +127,8 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
 /// The changes that fit, of those the smallest number of GPUs only.
 std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size_t most) {
   std::vector<Suggestion> out;
-  for (const Rescue& rescue : rescues_for(job)) {
+  const bool uneven = padded_share(base.schedule) > kMuchPadding;
+  for (const Rescue& rescue : rescues_for(job, uneven)) {
     if (out.size() == most) break;
     const std::optional<Suggestion> s = try_change(job, base, rescue.change);
     if (!s || !s->fits) continue;
@@ -110,11 +140,30 @@ std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size
 
 }  // namespace
 
+double padded_share(const Schedule& schedule) {
+  std::int64_t real = 0, padded = 0;
+  for (const ShardUnit& u : schedule.programs[0].units) {
+    real += u.numel.value;
+    padded += std::max(u.numel, u.padded_numel).value;
+  }
+  return padded == 0 ? 0 : 1 - static_cast<double>(real) / static_cast<double>(padded);
+}
+
+std::string remark_on(const Job& job, const Schedule& schedule) {
+  const double share = padded_share(schedule);
+  if (job.config.framework != FrameworkKind::kFsdp2 || share <= kMuchPadding) return "";
+  return fmt::format(
+      "{:.0f} % of what is sharded is padding: FSDP2 cuts each parameter along dimension 0 into {} "
+      "equal parts, and some (experts) have fewer rows. --replicate makes the shard group smaller; "
+      "--framework fsdp1 and zero3 cut flat parameters, without this padding",
+      100 * share, job.config.shard);
+}
+
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
-  std::vector<Suggestion> all;
-  for (const JobChange& change : changes_for(job))
-    if (const std::optional<Suggestion> s = try_change(job, base, change)) all.push_back(*s);
   const bool base_fits = base.result.memory.fits;
+  std::vector<Suggestion> all;
+  for (const JobChange& change : changes_for(job, !base_fits || is_borderline(base.result.memory)))
+    if (const std::optional<Suggestion> s = try_change(job, base, change)) all.push_back(*s);
   std::erase_if(all, [base_fits](const Suggestion& s) {
     return base_fits ? s.speedup < kWorthKnowing : !s.fits;
   });

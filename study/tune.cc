@@ -13,14 +13,16 @@
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 #include "study/evaluate.h"
+#include "study/headroom.h"
 #include "study/job_change.h"
 #include "study/parallel.h"
 
 namespace foreshard {
 namespace {
 
-/// Within this of the fastest, less memory counts for more.
-constexpr double kCloseEnough = 1.03;
+/// Within this of the fastest, less memory counts for more. Less than what suggestions of simulate
+/// are worth (2 %): those must not undo the choice.
+constexpr double kCloseEnough = 1.01;
 
 /// The smallest K for each distinct number of units, and 0 for the whole model. A unit of one
 /// module is a block.
@@ -67,6 +69,7 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   choice.memory = r.memory.device_peak;
   choice.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
   choice.fits = r.memory.fits;
+  choice.retries = is_borderline(r.memory) ? r.memory.retries_total : 0;
   return choice;
 }
 
@@ -89,29 +92,56 @@ void check(const Job& job) {
 
 void mark_pareto(std::vector<WrapChoice>& choices) {
   for (WrapChoice& a : choices) {
-    a.pareto = a.fits && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
-                 const bool no_worse = b.step <= a.step && b.memory <= a.memory;
-                 const bool better = b.step < a.step || b.memory < a.memory;
-                 return b.fits && no_worse && better;
-               });
+    a.pareto =
+        a.fits_well() && std::none_of(choices.begin(), choices.end(), [&a](const WrapChoice& b) {
+          const bool no_worse = b.step <= a.step && b.memory <= a.memory;
+          const bool better = b.step < a.step || b.memory < a.memory;
+          return b.fits_well() && no_worse && better;
+        });
   }
 }
 
-/// Smallest memory among those that are close to the fastest.
-std::size_t choose(const std::vector<WrapChoice>& choices) {
-  std::size_t best = choices.size();
-  Time fastest;
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    const WrapChoice& c = choices[i];
-    if (!c.fits) continue;
-    if (best == choices.size()) {
-      best = i;
-      fastest = c.step;
-    } else if (c.step / fastest <= kCloseEnough && c.memory < choices[best].memory) {
-      best = i;
-    }
+/// What may be chosen, in falling order of preference: with headroom, without allocator retries,
+/// whatever fits.
+std::vector<std::size_t> eligible(const TuneResult& r, bool& with_headroom) {
+  std::vector<std::size_t> roomy, well, fitting;
+  for (std::size_t i = 0; i < r.choices.size(); ++i) {
+    const WrapChoice& c = r.choices[i];
+    if (c.fits) fitting.push_back(i);
+    if (c.fits_well()) well.push_back(i);
+    if (c.fits_well() && leaves_headroom(c.memory, r.capacity)) roomy.push_back(i);
   }
-  return best;
+  with_headroom = !roomy.empty();
+  return !roomy.empty() ? roomy : !well.empty() ? well : fitting;
+}
+
+/// With headroom: the fastest, or what needs least memory within kCloseEnough of it. Without: what
+/// needs least memory.
+void choose(TuneResult& r) {
+  bool roomy = false;
+  const std::vector<std::size_t> order = eligible(r, roomy);
+  r.chosen = r.choices.size();
+  if (order.empty()) return;
+  const WrapChoice& fastest = r.choices[order[0]];
+  r.chosen = order[0];
+  for (const std::size_t i : order) {
+    const WrapChoice& c = r.choices[i];
+    if ((!roomy || c.step / fastest.step <= kCloseEnough) && c.memory < r.choices[r.chosen].memory)
+      r.chosen = i;
+  }
+  WrapChoice& chosen = r.choices[r.chosen];
+  chosen.chosen = true;
+  const std::string percent = fmt::format("{:.0f} %", 100 * kHeadroom);
+  if (!roomy)
+    r.reason = fmt::format("needs least memory; nothing leaves {} of the device free", percent);
+  else if (r.chosen == order[0])
+    r.reason = fmt::format("the fastest that leaves {} of the device free", percent);
+  else
+    r.reason = fmt::format(
+        "needs least memory within {:.0f} % of the fastest that leaves {} of the device free: "
+        "{:.1f} % slower, {:.1f} GiB less",
+        100 * (kCloseEnough - 1), percent, 100 * (chosen.step / fastest.step - 1),
+        static_cast<double>((fastest.memory - chosen.memory).value) / (1 << 30));
 }
 
 /// Seconds per byte of the largest collectives: what the links do when latency does not matter.
@@ -133,9 +163,12 @@ std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate)
   const Time exposed = c.exposed_communication - best.exposed_communication,
              host = c.exposed_host - best.exposed_host;
   const Time slower = c.step - best.step;
-  if (host > exposed && host.value * 3 > slower.value)
-    return fmt::format("host: {} more collectives to issue, {} waiting for the host",
-                       c.collectives - best.collectives, format_time(host));
+  if (host > exposed && host.value * 3 > slower.value) {
+    const std::int64_t more = c.collectives - best.collectives;
+    return fmt::format("host: {}waits {} longer for it",
+                       more > 0 ? fmt::format("{} more collectives to issue, ", more) : "",
+                       format_time(host));
+  }
   if (exposed.value * 3 < slower.value)
     return fmt::format("slower by {} outside communication", format_time(slower));
   const auto latency = [rate](const WrapChoice& x) {
@@ -159,13 +192,22 @@ void explain(TuneResult& r) {
       std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& c) { return c.fits; });
   for (WrapChoice& c : r.choices) {
     if (!c.fits) {
-      c.verdict = fmt::format("memory: does not fit, {:.1f} GiB too much",
+      c.verdict = fmt::format("memory: does not fit ({:.1f} GiB over without a limit)",
                               static_cast<double>((c.memory - r.capacity).value) / (1 << 30));
       if (c.memory <= r.capacity) c.verdict = "memory: does not fit (fragmentation)";
       continue;
     }
+    if (c.retries > 0) {
+      c.verdict = fmt::format("memory: borderline, {} allocator retries{}", c.retries,
+                              c.chosen ? "; nothing here fits better" : "");
+      continue;
+    }
     if (c.chosen)
       c.verdict = "<- choose this";
+    else if (!leaves_headroom(c.memory, r.capacity))
+      c.verdict = fmt::format(
+          "memory: {:.0f} % of the device",
+          100.0 * static_cast<double>(c.memory.value) / static_cast<double>(r.capacity.value));
     else if (&c == &*fastest)
       c.verdict = "fastest; " + memory_gap(c, r.choices[r.chosen]);
     else if (c.pareto)
@@ -216,8 +258,7 @@ TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
                      return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);
                    });
   mark_pareto(out.choices);
-  out.chosen = choose(out.choices);
-  if (out.chosen < out.choices.size()) out.choices[out.chosen].chosen = true;
+  choose(out);
   explain(out);
   return out;
 }

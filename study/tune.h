@@ -27,10 +27,12 @@ struct WrapChoice {
   Bytes memory;  ///< Device peak.
   double tokens_per_s_per_gpu = 0;
   bool fits = true;
-  bool pareto = false;  ///< No other choice that fits is both faster and smaller.
+  std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
+  bool pareto = false;       ///< Without retries; no other such choice is both faster and smaller.
   bool chosen = false;
   std::string verdict;  ///< Why it wins or loses.
 
+  bool fits_well() const { return fits && retries == 0; }
   double hidden_share() const {  ///< Of the collectives' time.
     return busy_communication.value == 0 ? 1 : 1 - exposed_collectives / busy_communication;
   }
@@ -39,6 +41,7 @@ struct WrapChoice {
 struct TuneResult {
   std::vector<WrapChoice> choices;  ///< By step time.
   std::size_t chosen = 0;           ///< Index; choices.size() if nothing fits.
+  std::string reason;               ///< Why it is chosen, in words.
   Bytes capacity;
   std::int64_t blocks = 0;
 };

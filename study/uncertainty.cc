@@ -163,8 +163,12 @@ class Study {
             fmt::format("{} {}: calibrated from {} to {}", value, what, range.least, range.most));
     };
     check("GPUs", job_.gpus, seen->gpus);
-    check("tokens in a sequence", c.sequence, seen->sequence);
-    check("tokens of a GPU and micro-batch", c.micro_batch * c.sequence, seen->tokens);
+    if (job_.has_tokens()) {
+      check("tokens in a sequence", c.sequence, seen->sequence);
+      check("tokens of a GPU and micro-batch", c.micro_batch * c.sequence, seen->tokens);
+    } else {
+      out_.outside.emplace_back("a model without tokens");
+    }
     check("million parameters", job_.model->parameter_count().value / 1'000'000,
           seen->million_parameters);
     if (c.float8 != Float8Kind::kNone) out_.outside.push_back("8-bit products");

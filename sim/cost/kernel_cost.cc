@@ -116,10 +116,13 @@ Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std
   batch = std::max<std::int64_t>(batch, 1);
   const double peak = peak_[static_cast<std::size_t>(dtype)];
   if (peak <= 0) {
+    const bool fp16_instead =
+        dtype == DType::kBFloat16 && peak_[static_cast<std::size_t>(DType::kFloat16)] > 0;
     throw InputError(
         Issue{gpu_.name, std::string("peak_") + std::string(name_of(dtype)),
               "is not known, but the job multiplies matrices in " + std::string(name_of(dtype)),
-              "another dtype, or a profile with this peak"});
+              fp16_instead ? "this GPU has none for it: --param-dtype fp16 (or fp32)"
+                           : "another dtype, or a profile with this peak"});
   }
   const double count = static_cast<double>(batch);
   const double flops =

@@ -39,6 +39,7 @@ class Fsdp2 final : public Framework {
   void on_backward_callback(Host& host, std::uint32_t payload) override;
   void begin_micro_batch(Host& host, std::int64_t index, bool sync) override;
   void clip_gradients(Host& host, double max_norm) override;
+  void after_optimizer(Host& host) override;
   void zero_gradients(Host& host) override;
 
   // What a user's script can call on a wrapped module. Fsdp2Error where PyTorch refuses.
@@ -70,6 +71,7 @@ class Fsdp2 final : public Framework {
 
  private:
   // initialisation (fsdp2_initialize.cc)
+  void mark_float8_weights();  // fsdp2_float8.cc
   void make_units();
   void make_shards();
   void publish_parameters();

@@ -26,6 +26,7 @@ void Fsdp2::initialize(Host& host) {
   wrapping_ = std::make_unique<Wrapping>(host.model(), *meshes_, extras_);
   for (const WrapCall& call : wrap_calls(host.model(), config_))
     wrapping_->apply(call, config_.precision);
+  mark_float8_weights();
   make_units();
   make_shards();
   publish_parameters();
@@ -73,8 +74,11 @@ void Fsdp2::make_shards() {
     return host_->empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned,
                                 BufferCategory::kShardedParameter, unit);
   };
-  std::map<const ParameterTensors*, SymTensor> replaced;  // Held until the new shard is in place.
+  // A module that was wrapped holds its shard until the tied weight's next one is in place.
+  std::map<const ParameterTensors*, SymTensor> replaced;
+  std::set<const ParamGroup*> placed;
   const auto pad = [&](ParamGroup& group) {
+    placed.insert(&group);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ShardedParameter& p = group.parameters[i];
       ParameterTensors& t = group.runtime.parameters[i];
@@ -98,7 +102,7 @@ void Fsdp2::make_shards() {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
         const ShardedParameter& p = owner->group->parameters[owner->index];
         SymTensor made = empty(p, p.local_numel(), owner->group->unit);
-        if (t.shard) replaced[&t] = t.shard;
+        if (t.shard && placed.count(owner->group) != 0) replaced[&t] = t.shard;
         t.shard = std::move(made);  // A tied weight's last place wins.
         continue;
       }

@@ -1,0 +1,52 @@
+#include "study/needed_memory.h"
+
+#include <algorithm>
+
+#include "sim/hardware_cost.h"
+#include "sim/simulator.h"
+
+namespace foreshard {
+namespace {
+
+constexpr std::int64_t kGrain = (1 << 30) / 20;
+
+/// Does the job run on devices of so much memory?
+class Trial {
+ public:
+  Trial(const Job& job, const Schedule& schedule)
+      : job_(job),
+        schedule_(schedule),
+        cluster_(make_cluster(job.hardware, static_cast<int>(schedule.world))) {}
+
+  bool runs(std::int64_t bytes) const {
+    SimulationOptions options;
+    options.detail = Detail::kTimesOnly;
+    options.allocator = job_.allocator;
+    options.device_memory = Bytes(bytes);
+    return simulate(schedule_, cluster_, options, job_.cost_parameters()).memory.fits;
+  }
+
+ private:
+  const Job& job_;
+  const Schedule& schedule_;
+  Cluster cluster_;
+};
+
+}  // namespace
+
+std::optional<Bytes> needed_memory(const Job& job, const Evaluation& e) {
+  const MemoryResult& m = e.result.memory;
+  if (m.fits || m.capacity.value <= 0) return std::nullopt;
+  const Trial trial(job, e.schedule);
+  std::int64_t low = m.capacity.value, high = std::max(m.device_peak.value, low + kGrain);
+  // The ends of segments may not fit into the very peak.
+  for (int i = 0; i < 3 && !trial.runs(high); ++i) low = high, high += high / 20;
+  if (low >= m.device_peak.value && !trial.runs(high)) return std::nullopt;
+  while (high - low > std::max(kGrain, high / 100)) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (trial.runs(middle) ? high : low) = middle;
+  }
+  return Bytes(high);
+}
+
+}  // namespace foreshard

@@ -1,0 +1,18 @@
+#pragma once
+
+// How much memory a device must have for a job that does not fit.
+
+#include <optional>
+
+#include "core/units.h"
+#include "study/evaluate.h"
+
+namespace foreshard {
+
+/// Memory of the device (as `nvidia-smi` states it) on which the job runs, found by simulating it
+/// on devices between the present one and its peak on an unlimited one; within 1 % of the smallest
+/// such, or 0.05 GiB. It is not the unlimited peak: that counts cached segments which the allocator
+/// gives back when it must. Absent if the job fits or runs on none of them.
+std::optional<Bytes> needed_memory(const Job& job, const Evaluation& evaluation);
+
+}  // namespace foreshard
