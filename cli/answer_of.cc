@@ -115,9 +115,8 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
   a.memory = memory_answer(r.memory);
   a.memory.runs_with = needed_memory(job, e);
   for (const Suggestion& s : suggestions)
-    a.suggestions.push_back(
-        {s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu, s.samples_per_s_per_gpu,
-         s.speedup, s.fits});
+    a.suggestions.push_back({s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu,
+                             s.samples_per_s_per_gpu, s.speedup, s.fits});
   if (const std::string remark = remark_on(job, e.schedule); !remark.empty())
     a.remarks.push_back(remark);
   a.not_modelled = r.not_modelled;

@@ -27,6 +27,7 @@ struct OptionSpec {
 struct OptionGroup {
   std::string title;
   std::vector<OptionSpec> options;
+  bool on_demand = false;  ///< --help names the group only, --help-all lists its options.
 };
 
 struct PositionalSpec {

@@ -45,7 +45,7 @@ std::string examples_text(const CommandSpec& c) {
 
 }  // namespace
 
-std::string help_of(const CommandSpec& c) {
+std::string help_of(const CommandSpec& c, bool all) {
   std::string out =
       c.summary + "\n\nExamples\n" + examples_text(c) + "\nUsage: foreshard " + c.name;
   for (const PositionalSpec& p : c.positionals)
@@ -53,10 +53,18 @@ std::string help_of(const CommandSpec& c) {
   out += " [OPTIONS]\n";
   for (const PositionalSpec& p : c.positionals)
     out += fmt::format("{:<{}}{}\n", "  " + p.name, kHelpColumn, wrapped(p.help));
+  std::string left_out;
   for (const OptionGroup& g : c.groups) {
+    if (g.on_demand && !all) {
+      left_out += fmt::format("{}{} ({})", left_out.empty() ? "" : ", ", g.title, g.options.size());
+      continue;
+    }
     out += "\n" + g.title + "\n";
     for (const OptionSpec& o : g.options) out += option_line(o);
   }
+  if (!left_out.empty())
+    out += fmt::format("\nOptions of one framework: {}\n  foreshard {} --help-all lists them\n",
+                       left_out, c.name);
   return out;
 }
 

@@ -62,7 +62,8 @@ OptionGroup training_group() {
        option("autocast", "yes|no",
               "Compute under torch.autocast to --param-dtype: DDP and one GPU (default no)",
               {"yes", "no"}),
-       option("reduce-dtype", "DTYPE", "Dtype of gradient reduction (default fp32)"),
+       option("reduce-dtype", "DTYPE",
+              "Dtype of gradient reduction (default fp32; ZeRO: the compute dtype)"),
        option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
        option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
        option("checkpoint-outside-units", "yes|no",
@@ -143,7 +144,7 @@ std::vector<OptionGroup> job_options() {
        {"config", "FILE", "YAML file of these options, one \"name: value\" per line", {}, false}}};
   std::vector<OptionGroup> groups{job, training_group(), sharding_group(), adapter_options()};
   for (const FrameworkOptions& f : framework_options()) {
-    groups.push_back({f.title, {}});
+    groups.push_back({f.title, {}, true});
     for (const FrameworkOption& o : f.options) groups.back().options.push_back(o.spec);
   }
   return groups;

@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "core/error.h"
+#include "core/keep_memory.h"
 
 namespace foreshard::cli {
 namespace {
@@ -26,7 +27,8 @@ int run(std::vector<std::string> words) {
   if (words[0] == "completion") return std::fputs(bash_completion().c_str(), stdout), kOk;
   const CommandSpec& command = find_command(words);
   for (const std::string& w : words)
-    if (w == "--help" || w == "-h") return std::fputs(help_of(command).c_str(), stdout), kOk;
+    if (w == "--help" || w == "-h" || w == "--help-all")
+      return std::fputs(help_of(command, w == "--help-all").c_str(), stdout), kOk;
   Arguments arguments = parse_arguments(command, words);
   const int code = command.run(arguments);
   for (const std::string& note : arguments.notes()) warn(note);
@@ -64,4 +66,7 @@ int guarded(std::vector<std::string> words) {
 }  // namespace
 }  // namespace foreshard::cli
 
-int main(int argc, char** argv) { return foreshard::cli::guarded({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  foreshard::keep_freed_memory();
+  return foreshard::cli::guarded({argv + 1, argv + argc});
+}

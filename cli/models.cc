@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -76,10 +77,32 @@ void write_graph(const std::string& file, const OpGraph& graph) {
 ParallelConfig unit_config(Arguments& a) {
   ParallelConfig c;
   read_wrap(a, c.framework, c.wrap);
-  c.wrap.root_split = a.yes_no("root-split", false);
   if (c.wrap.kind == WrapPolicy::Kind::kSize) c.framework = FrameworkKind::kFsdp1;
   if (const FrameworkRow* row = find_framework(a.text("framework"))) c.framework = row->kind;
+  c.wrap.root_split = a.yes_no("root-split", row_of(c.framework).root_split);
   return c;
+}
+
+std::int64_t usual_length(const Model& model) {
+  const std::int64_t usual = ParallelConfig{}.sequence;
+  return model.longest_sequence > 0 ? std::min(usual, model.longest_sequence) : usual;
+}
+
+/// Costs that nobody asked for by name are left out where the model cannot take the usual sample.
+void add_usual_costs(const Model& model, std::int64_t length, ModelFacts& facts) {
+  try {
+    facts.costs = model_costs(model, 1, length);
+  } catch (const InputError&) {
+    facts.costs.reset();
+  }
+}
+
+/// "1 sequence of 2,048 tokens", "8 samples".
+std::string sample_text(const Model& model, std::int64_t batch, std::int64_t length) {
+  const bool tokens = !model.arguments.empty() && model.arguments[0].tokens;
+  std::string out = fmt::format("{} {}{}", with_thousands(batch), tokens ? "sequence" : "sample",
+                                batch == 1 ? "" : "s");
+  return tokens ? out + fmt::format(" of {} tokens", with_thousands(length)) : out;
 }
 
 int describe_model(Arguments& a) {
@@ -96,13 +119,15 @@ int describe_model(Arguments& a) {
   a.check();
   ModelFacts facts = model_facts(*model);
   facts.units = unit_facts(*model, config);
-  const std::int64_t length = seq > 0 ? seq : 2048;
+  const std::int64_t length = seq > 0 ? seq : usual_length(*model);
   std::vector<CheckpointFacts> checkpoints;
   if (seq > 0 || a.has("micro-batch") || a.has("graph")) {
     facts.costs = model_costs(*model, batch, length);
     const OpGraph graph = op_graph_of(*model, batch, length);
     checkpoints = checkpoints_of(*model, graph);
     if (a.has("graph")) write_graph(a.text("graph"), graph);
+  } else {
+    add_usual_costs(*model, length, facts);
   }
   for (const std::string& w : warnings) warn(w);
   if (a.flag("json")) {
@@ -115,11 +140,11 @@ int describe_model(Arguments& a) {
     }
     print_json(json);
   } else {
-    std::string text = facts_to_text(facts);
+    std::string text = facts_to_text(facts, sample_text(*model, batch, length));
     for (const CheckpointFacts& c : checkpoints) {
-      text +=
-          fmt::format("checkpoint  {:>20}  bytes kept instead of {} saved, {} FLOPs again: {}\n",
-                      c.kept.value, c.saved.value, c.recomputed.value, c.module);
+      text += fmt::format("checkpoint  {:>20}  kept instead of {} saved, {} again: {}\n",
+                          format_memory(c.kept), format_memory(c.saved), flops_text(c.recomputed),
+                          c.module);
     }
     print(text);
   }
@@ -151,12 +176,13 @@ CommandSpec models_describe_command() {
                {{"wrap", "POLICY", fmt::format("{} (default blocks)", kWrapForms), {}, false},
                 {"framework", "NAME", "Whose units (default fsdp2; fsdp1 for size:N)",
                  unit_frameworks(), false},
-                {"root-split",
-                 "yes|no",
-                 "Embedding and head as units of their own (default no)",
-                 {"yes", "no"},
+                {"root-split", "yes|no", wrap_options()[1].help, {"yes", "no"}, false},
+                {"seq",
+                 "S",
+                 "Tokens of the sample for FLOPs and saved bytes (default 2048); also what "
+                 "checkpoints of a block would keep",
+                 {},
                  false},
-                {"seq", "S", "Also FLOPs and saved bytes for sequences of S tokens", {}, false},
                 {"micro-batch", "B", "Sequences of the sample (default 1)", {}, false}}},
               adapter_options(),
               {"Answer",

@@ -44,7 +44,7 @@ Issue no_such_option(const CommandSpec& command, const std::string& name,
 /// Options that do not exist and options without their value: CLI11 would stop at the first.
 void check_words(const CommandSpec& command, const std::vector<std::string>& words) {
   const std::vector<OptionSpec> options = all_options(command);
-  std::vector<std::string> known{"help"};
+  std::vector<std::string> known{"help", "help-all"};
   for (const OptionSpec& o : options) known.push_back(o.name);
   std::vector<Issue> issues;
   for (std::size_t i = 0; i < words.size(); ++i) {

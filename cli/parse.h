@@ -19,7 +19,7 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
 /// and repeated keys are errors with their line.
 void read_config_file(const CommandSpec& command, const std::string& file, Arguments& arguments);
 
-std::string help_of(const CommandSpec& command);
+std::string help_of(const CommandSpec& command, bool all = false);
 std::string help_of_program();  ///< All commands, one line each.
 std::string welcome();          ///< The three questions with one example each.
 std::string bash_completion();

@@ -3,6 +3,7 @@
 
 #include "cli/answer_of.h"
 #include "cli/commands.h"
+#include "cli/configuration.h"
 #include "cli/job_options.h"
 #include "cli/largest.h"
 #include "cli/output.h"
@@ -59,7 +60,8 @@ int simulate(Arguments& a) {
   std::vector<Suggestion> suggestions;
   if (a.yes_no("suggest", !a.flag("json") && !a.flag("explain-memory")))
     suggestions = suggest(job, e);
-  const StepAnswer answer = answer_of(job, e, suggestions);
+  StepAnswer answer = answer_of(job, e, suggestions);
+  answer.configuration = configuration_of(a, job, simulate_command());
   if (a.has("trace"))
     write_trace_file(make_trace_document(e.schedule, *e.result.trace), a.text("trace"));
   if (a.has("html")) write_html(job, e, answer, a.text("html"));

@@ -118,7 +118,9 @@ int spread(Arguments& a) {
   v.kernel_sigma = a.number("kernel-jitter", 0, 0, 1);
   v.collective_sigma = a.number("link-jitter", 0, 0, 1);
   v.seed = static_cast<std::uint64_t>(a.integer("seed", 1, 0, INT64_MAX));
-  const std::int64_t samples = a.integer("samples", 20, 1, kMostSamples);
+  // Without a random factor every seed gives the same step.
+  const bool random = v.step_sigma > 0 || v.kernel_sigma > 0 || v.collective_sigma > 0;
+  const std::int64_t samples = random ? a.integer("samples", 20, 1, kMostSamples) : 1;
   const std::int64_t threads =
       a.integer("threads", std::max(1U, std::thread::hardware_concurrency()), 1, 256);
   a.check();
@@ -149,13 +151,21 @@ int spread(Arguments& a) {
   std::string text =
       fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
                   describe_precision(job.config));
-  text += fmt::format(
-      "  equal ranks  {:>10}\n  p10          {:>10}\n  median       {:>10}\n  p90          "
-      "{:>10}\n",
-      format_time(d.without_variation), format_time(d.p10), format_time(d.median),
-      format_time(d.p90));
-  text += fmt::format("\n  Differences between ranks cost {:.1f} % on average ({} seeds).\n",
-                      100 * d.cost, samples);
+  const auto row = [&text](const char* name, Time t) {
+    text += fmt::format("  {:<13}{:>10}\n", name, format_time(t));
+  };
+  row("equal ranks", d.without_variation);
+  if (random) {
+    row("p10", d.p10);
+    row("median", d.median);
+    row("p90", d.p90);
+    text += fmt::format("\n  Differences between ranks cost {:.1f} % on average ({} seeds).\n",
+                        100 * d.cost, samples);
+  } else {
+    row("as given", d.median);
+    text += fmt::format("\n  Differences between ranks cost {:.1f} % (nothing is random).\n",
+                        100 * d.cost);
+  }
   return print(text), kOk;
 }
 
@@ -197,7 +207,7 @@ CommandSpec spread_command() {
          true},
         {"kernel-jitter", "SD", "Of each kernel", {}, true},
         {"link-jitter", "SD", "Of each collective", {}, true},
-        {"samples", "N", "Seeds (default 20)", {}, true},
+        {"samples", "N", "Seeds, where a jitter is given (default 20)", {}, true},
         {"seed", "N", "The first (default 1)", {}, true},
         {"threads", "N", "Worker threads; the answer does not depend on them", {}, true}}});
   c.groups.push_back({"Answer", {{"json", "", "One JSON document instead of text", {}, false}}});

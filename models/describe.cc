@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "core/format.h"
 #include "core/json.h"
 
 namespace foreshard {
@@ -125,13 +127,24 @@ Json facts_to_json(const ModelFacts& f) {
     for (const auto& [name, flops] : f.costs->by_class) classes[name] = flops.value;
     json["flops"] = {{"forward", f.costs->forward.value},
                      {"backward", f.costs->backward.value},
+                     {"forward_causal", f.costs->forward_causal.value},
+                     {"backward_causal", f.costs->backward_causal.value},
                      {"by_class", classes}};
     json["saved_for_backward_bytes"] = f.costs->saved_for_backward.value;
   }
   return json;
 }
 
-std::string facts_to_text(const ModelFacts& f) {
+std::string flops_text(Flops flops) {
+  const auto n = static_cast<double>(flops.value);
+  static constexpr std::pair<double, const char*> kScales[] = {
+      {1e15, "PFLOP"}, {1e12, "TFLOP"}, {1e9, "GFLOP"}, {1e6, "MFLOP"}};
+  for (const auto& [unit, name] : kScales)
+    if (n >= unit) return fmt::format("{:.2f} {}", n / unit, name);
+  return fmt::format("{} FLOP", flops.value);
+}
+
+std::string facts_to_text(const ModelFacts& f, const std::string& sample) {
   std::string out = fmt::format("{} ({})\n", f.name, f.architecture);
   const auto number = [](std::int64_t n) {
     std::string digits = std::to_string(n), grouped;
@@ -159,11 +172,15 @@ std::string facts_to_text(const ModelFacts& f) {
     i = last;
   }
   if (f.costs) {
+    const ModelCosts& c = *f.costs;
     out += fmt::format(
-        "FLOPs       {:>20}  forward\nFLOPs       {:>20}  backward\nsaved       {:>20}  bytes for "
+        "FLOPs       {:>20}  forward{}\nFLOPs       {:>20}  backward\nsaved       {:>20}  for "
         "backward\n",
-        number(f.costs->forward.value), number(f.costs->backward.value),
-        number(f.costs->saved_for_backward.value));
+        flops_text(c.forward_causal), sample.empty() ? "" : ", " + sample,
+        flops_text(c.backward_causal), format_memory(c.saved_for_backward));
+    if (c.forward != c.forward_causal)
+      out += fmt::format("{:>34}causal attention counts half; in full (as --json): {} and {}\n", "",
+                         flops_text(c.forward), flops_text(c.backward));
   }
   return out;
 }

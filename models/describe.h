@@ -36,6 +36,8 @@ struct UnitFact {
 /// No loss.
 struct ModelCosts {
   Flops forward, backward;
+  /// The same with half the products where a causal mask hides half of them: what kernels compute.
+  Flops forward_causal, backward_causal;
   std::map<std::string, Flops> by_class;  ///< forward + backward by class of op.
   Bytes saved_for_backward;               ///< Distinct storages, without parameters and buffers.
 };
@@ -60,7 +62,10 @@ std::vector<ModuleId> modules_in_order(const Model& model, ModuleId root = Modul
 ModelFacts model_facts(const Model& model);
 /// The document of `models describe --json`: contracts.md's keys.
 Json facts_to_json(const ModelFacts& facts);
-/// A screen for people.
-std::string facts_to_text(const ModelFacts& facts);
+/// "48.83 TFLOP".
+std::string flops_text(Flops flops);
+/// A screen for people. `sample`: what the costs are of ("1 sequence of 2,048 tokens"). FLOPs are
+/// those that kernels compute.
+std::string facts_to_text(const ModelFacts& facts, const std::string& sample = {});
 
 }  // namespace foreshard

@@ -36,7 +36,7 @@ struct AnswerMemory {
   std::int64_t retries = 0, retries_total = 0;  ///< In the last step; in all simulated ones.
   bool fits = true;
   std::optional<Bytes> runs_with;  ///< Memory of a device that is enough, where this one is not.
-  std::string peak_at;              ///< "backward of layers.31, step 1"
+  std::string peak_at;             ///< "backward of layers.31, step 1"
   /// Fits, but only as the allocator gives cached segments back and asks again.
   bool borderline() const { return fits && retries_total > 0; }
   std::string out_of_memory;        ///< Where and why a request failed; empty if it fits.
@@ -81,11 +81,11 @@ struct StepAnswer {
   std::int64_t gpus = 1;
   Time step_time;
   std::optional<std::pair<Time, Time>> step_range;  ///< p10 and p90, where known.
-  double tokens_per_s_per_gpu = 0;   ///< 0 for a model without tokens.
-  double samples_per_s_per_gpu = 0;  ///< Sequences or images.
+  double tokens_per_s_per_gpu = 0;                  ///< 0 for a model without tokens.
+  double samples_per_s_per_gpu = 0;                 ///< Sequences or images.
   double mfu = 0,
-         hfu = 0;     ///< Fractions of the dense peak; 0 if the device has none for this dtype.
-  std::string peak;   ///< Which one: "bf16", "TF32".
+         hfu = 0;    ///< Fractions of the dense peak; 0 if the device has none for this dtype.
+  std::string peak;  ///< Which one: "bf16", "TF32".
   Time compute, exposed_communication, exposed_host, optimizer, idle;
   Time interference;  ///< Part of compute and optimizer that concurrent communication costs.
   std::vector<AnswerCommunication> communication;

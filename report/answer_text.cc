@@ -39,7 +39,9 @@ class AnswerText {
     memory_lines();
     try_lines();
     for (const std::string& r : a_.remarks) wrapped("note   ", r);
-    if (!a_.outside.empty()) wrapped("outside what was calibrated: ", joined(a_.outside, "; "));
+    if (!a_.outside.empty())
+      wrapped("outside what was calibrated (the range may be too narrow): ",
+              joined(a_.outside, "; "));
     if (!a_.not_modelled.empty()) wrapped("not modelled: ", joined(a_.not_modelled, "; "));
   }
 
@@ -288,9 +290,8 @@ class AnswerText {
     for (const AnswerSuggestion& s : a_.suggestions) {
       label(first ? "try" : "");
       first = false;
-      std::string line =
-          fmt::format("{:<{}} step {:<9} {:>6} GiB", s.change, width, format_time(s.step_time),
-                      gib_change(s.memory_change));
+      std::string line = fmt::format("{:<{}} step {:<9} {:>6} GiB", s.change, width,
+                                     format_time(s.step_time), gib_change(s.memory_change));
       const std::string rate = throughput(s.tokens_per_s_per_gpu, s.samples_per_s_per_gpu);
       if (!rate.empty()) line += "  " + rate;
       const double gain = 100 * (s.speedup - 1);
@@ -330,6 +331,9 @@ class AnswerText {
   void owner_table() {
     if (a_.memory.owners.empty()) return;
     out_ += "\n  " + paint("live at the memory peak (" + a_.memory.peak_at + ")", "2") + "\n";
+    wrapped("  ",
+            "memory has no range: it follows the allocations of recorded runs; docs/validation.md "
+            "says how far published peaks are from it");
     for (std::size_t i = 0; i < std::min<std::size_t>(20, a_.memory.owners.size()); ++i) {
       const AnswerOwner& o = a_.memory.owners[i];
       out_ += fmt::format("  {:<28}{:<32}{:>12}\n", o.category, o.unit, format_memory(o.bytes));

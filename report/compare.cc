@@ -276,9 +276,14 @@ std::string text_of(const Comparison& c) {
                             with_thousands(c.measured_peak.value)));
   const std::string overruns =
       c.overruns == 0 ? "no overrun" : fmt::format("{} overruns", c.overruns);
-  out += row("step", fmt::format("predicted {}, measured {} (median of {}; {:+.1f} %, {})",
+  // A prediction for a GPU against a run on CPU ranks is no comparison of times.
+  const bool other_devices = c.step_ratio() > 10 || c.step_ratio() < 0.1;
+  const std::string ratio = other_devices ? "not the devices predicted for: order, bytes and peak "
+                                            "are what compares"
+                                          : fmt::format("{:+.1f} %", 100 * (c.step_ratio() - 1));
+  out += row("step", fmt::format("predicted {}, measured {} (median of {}; {}, {})",
                                  format_time(c.predicted_step), format_time(c.measured_step),
-                                 c.measured_steps, 100 * (c.step_ratio() - 1), overruns));
+                                 c.measured_steps, ratio, overruns));
   if (!c.timing_valid) out += row("", "too many overruns: the measured time says nothing");
   if (c.differences.empty()) return out;
   out += "  largest differences\n";

@@ -12,7 +12,7 @@
 namespace foreshard {
 namespace {
 
-constexpr std::size_t kMostRowsOfAKind = 7, kWidth = 100;
+constexpr std::size_t kMostRowsOfAKind = 7, kWidth = 100, kFirstColumn = 44, kColumn = 20;
 constexpr double kWorthSaying = 0.002;  ///< Of the step or the peak.
 
 std::string signed_time(Time t) {
@@ -119,6 +119,22 @@ std::string trimmed(std::string line) {
   return line + "\n";
 }
 
+/// The end tells titles apart ("FSDP2, micro-batch 1" and "..., micro-batch 2"): the middle goes.
+std::string shortened(const std::string& s, std::size_t width) {
+  if (s.size() <= width) return s;
+  const std::size_t tail = (width - 3) * 2 / 3, head = width - 3 - tail;
+  return s.substr(0, head) + "..." + s.substr(s.size() - tail);
+}
+
+/// One line of a table. Cells never touch: a first cell that is too long has a line of its own.
+std::string columns(const std::string& indent, const std::string& first, const std::string& a,
+                    const std::string& b, const std::string& cost) {
+  const std::string cells = fmt::format(" {:>{}} {:>{}} {:>13}", a, kColumn, b, kColumn, cost);
+  const std::size_t room = kFirstColumn - indent.size();
+  if (first.size() <= room) return trimmed(fmt::format("{}{:<{}}{}", indent, first, room, cells));
+  return indent + first + "\n" + trimmed(std::string(kFirstColumn, ' ') + cells);
+}
+
 std::string heading(const std::string& kind, const PlanDifference& d) {
   const char* const cost = kind == "buffer"                         ? "at the peak"
                            : kind == "collective" || kind == "copy" ? "exposed"
@@ -129,43 +145,40 @@ std::string heading(const std::string& kind, const PlanDifference& d) {
                             : kind == "buffer"   ? "buffers allocated"
                             : kind == "kernel"   ? "kernels"
                                                  : "plan";
-  const auto shortened = [](const std::string& s) {
-    return s.size() > 20 ? s.substr(0, 17) + "..." : s;
-  };
-  return "\n" + trimmed(fmt::format("  {:<42}{:>20}{:>20}{:>14}", title, shortened(d.a.title),
-                                    shortened(d.b.title), cost));
+  return "\n" +
+         columns("  ", title, shortened(d.a.title, kColumn), shortened(d.b.title, kColumn), cost);
+}
+
+/// Words broken into lines of kWidth that continue under `indent` blanks.
+std::string wrapped(const std::string& text, std::size_t indent) {
+  std::string out;
+  std::size_t column = indent;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    if (column > indent && column + 1 + end - at > kWidth) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += " ";
+      ++column;
+    }
+    out += text.substr(at, end - at);
+    column += end - at;
+    at = end + 1;
+  }
+  return out;
 }
 
 std::string row_line(const DifferenceRow& r) {
   std::string cost;
   if (r.time) cost = signed_time(*r.time);
   if (r.memory) cost = signed_memory(*r.memory);
-  return trimmed(fmt::format("    {:<40}{:>20}{:>20}{:>14}", r.what, amount(r.count_a, r.bytes_a),
-                             amount(r.count_b, r.bytes_b), cost));
+  return columns("    ", r.what, amount(r.count_a, r.bytes_a), amount(r.count_b, r.bytes_b), cost);
 }
 
-Json side(const DifferenceSide& s) {
-  Json out;
-  out["title"] = s.title;
-  out["subject"] = s.subject;
-  out["step_time_s"] = to_seconds(s.step);
-  out["breakdown"] = Json::object();
-  for (const auto& [name, time] : s.time_parts) out["breakdown"][name] = to_seconds(time);
-  out["device_peak_bytes"] = s.device_peak.value;
-  out["memory"] = Json::object();
-  for (const auto& [name, bytes] : s.memory_parts) out["memory"][name] = bytes.value;
-  out["fits"] = s.fits;
-  return out;
-}
-
-}  // namespace
-
-std::string text_of(const PlanDifference& d) {
-  std::string out =
-      fmt::format("{} -> {}: {}\n\n", d.a.title, d.b.title,
-                  d.a.subject == d.b.subject ? d.a.subject : d.a.subject + " -> " + d.b.subject);
-  out += step_line(d) + memory_line(d);
-  std::string kind;
+/// The rows by kind, those that cost most first.
+std::string table_of(const PlanDifference& d) {
+  std::string out, kind;
   std::size_t shown = 0, left = 0;
   const auto close = [&] {
     if (left > 0) out += fmt::format("    and {} more (--json has all)\n", left);
@@ -184,8 +197,38 @@ std::string text_of(const PlanDifference& d) {
       out += row_line(r);
   }
   close();
+  return out;
+}
+
+Json side(const DifferenceSide& s) {
+  Json out;
+  out["title"] = s.title;
+  out["subject"] = s.subject;
+  out["step_time_s"] = to_seconds(s.step);
+  out["breakdown"] = Json::object();
+  for (const auto& [name, time] : s.time_parts) out["breakdown"][name] = to_seconds(time);
+  out["interference_s"] = to_seconds(s.interference);
+  out["device_peak_bytes"] = s.device_peak.value;
+  out["memory"] = Json::object();
+  for (const auto& [name, bytes] : s.memory_parts) out["memory"][name] = bytes.value;
+  out["fits"] = s.fits;
+  return out;
+}
+
+}  // namespace
+
+std::string text_of(const PlanDifference& d, bool table) {
+  std::string out =
+      fmt::format("{} -> {}: {}\n\n", d.a.title, d.b.title,
+                  d.a.subject == d.b.subject ? d.a.subject : d.a.subject + " -> " + d.b.subject);
+  out += step_line(d) + memory_line(d);
+  const std::vector<std::string> words = words_of(d);
+  if (!words.empty()) out += "\n";
+  for (const std::string& w : words) out += "  - " + wrapped(w, 4) + "\n";
   if (d.rows.empty()) out += "\n  The two plans issue the same.\n";
+  if (table) out += table_of(d);
   if (!d.equal.empty()) out += "\n  equal: " + broken(d.equal, 9) + "\n";
+  if (!table && !d.rows.empty()) out += "  every count: --table, --json\n";
   for (const std::string& n : d.notes) out += "  note: " + n + "\n";
   if (!d.not_modelled.empty()) out += "  not modelled: " + broken(d.not_modelled, 16) + "\n";
   return out;
@@ -195,6 +238,7 @@ Json to_json(const PlanDifference& d) {
   Json out;
   out["a"] = side(d.a);
   out["b"] = side(d.b);
+  out["words"] = words_of(d);
   out["differences"] = Json::array();
   for (const DifferenceRow& r : d.rows) {
     Json row;

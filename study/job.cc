@@ -91,8 +91,7 @@ DType reduction_dtype(const ParallelConfig& c) {
     case FrameworkKind::kDdp:
       if (c.ddp.comm_hook == DdpCommHook::kBf16Compress) return DType::kBFloat16;
       if (c.ddp.comm_hook == DdpCommHook::kFp16Compress) return DType::kFloat16;
-      if (c.ddp.mixed_precision)
-        return c.ddp.mixed_precision->reduce.value_or(compute_dtype(c));
+      if (c.ddp.mixed_precision) return c.ddp.mixed_precision->reduce.value_or(compute_dtype(c));
       return c.model_dtype;
     case FrameworkKind::kZero1:
     case FrameworkKind::kZero2:

@@ -5,11 +5,12 @@ const answer = DATA.answer, memory = answer.memory;
 function verdict() {
   const tile = (value, what, kind = '') => `<div class="tile ${kind}"><b>${value}</b><span>${what}</span></div>`;
   const tiles = [
-    tile(memory.fits ? 'Fits' : 'Does not fit', `${gib(memory.device_peak_bytes)} of ${gib(memory.device_capacity_bytes)} GiB`,
-         memory.fits ? 'good' : 'bad'),
+    tile(memory.borderline ? 'Fits, borderline' : memory.fits ? 'Fits' : 'Does not fit', `${gib(memory.device_peak_bytes)} of ${gib(memory.device_capacity_bytes)} GiB`,
+         memory.fits && !memory.borderline ? 'good' : 'bad'),
     tile(duration(answer.step_time_s), answer.step_time_p10_s ?
          `a step (${duration(answer.step_time_p10_s)} to ${duration(answer.step_time_p90_s)})` : 'a step'),
-    answer.tokens_per_s_per_gpu ? tile(Math.round(answer.tokens_per_s_per_gpu).toLocaleString('en'), 'tokens per second and GPU') : '',
+    answer.tokens_per_s_per_gpu ? tile(Math.round(answer.tokens_per_s_per_gpu).toLocaleString('en'), 'tokens per second and GPU')
+      : tile(Number(answer.samples_per_s_per_gpu.toPrecision(4)).toLocaleString('en'), 'samples per second and GPU'),
     answer.mfu ? tile(percent(answer.mfu), `model FLOPs utilisation (hardware: ${percent(answer.hfu)})`) : ''];
   const breakdown = answer.breakdown;
   const parts = [

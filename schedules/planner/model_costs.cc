@@ -72,9 +72,9 @@ ModelCosts model_costs(const Model& model, std::int64_t micro_batch, std::int64_
     const Launch& l = p.launches[i.id];
     if (l.flops.value == 0) continue;
     if (l.phase == Phase::kForward)
-      out.forward += counted_flops(l);
+      out.forward += counted_flops(l), out.forward_causal += l.flops;
     else if (l.phase == Phase::kBackward || l.phase == Phase::kRecompute)
-      out.backward += counted_flops(l);
+      out.backward += counted_flops(l), out.backward_causal += l.flops;
     else
       continue;
     out.by_class[std::string(name_of(l.op))] += counted_flops(l);

@@ -71,6 +71,49 @@ def test_config_file(folder):
     check(c["step_time_s"] < a["step_time_s"], "the command line wins over the file")
 
 
+def test_configuration_asks_the_same_again(folder):
+    """What simulate --json calls the configuration is a --config file with the same answer."""
+    small = ["gpt2", "--on", "dgx-h100", "--seq", "256"]
+    for options in (["--gpus", "8"],
+                    ["--gpus", "16", "--replicate", "2", "--wrap", "every:3", "--reshard", "false", "--accumulate", "2"],
+                    ["--gpus", "4", "--framework", "fsdp1", "--fsdp1-strategy", "shard_grad_op", "--checkpoint", "every:2"],
+                    ["--gpus", "4", "--framework", "ddp", "--ddp-comm-hook", "bf16", "--accumulate", "2", "--sync-each-micro-batch", "no"],
+                    ["--gpus", "4", "--framework", "ddp", "--model-dtype", "bf16"],
+                    ["--gpus", "4", "--framework", "zero3", "--reduce-dtype", "fp32", "--offload", "optimizer"],
+                    ["--gpus", "4", "--framework", "zero1", "--zero-reduce-bucket-size", "1e7"],
+                    ["--gpus", "1", "--framework", "none", "--clip", "no", "--optimizer", "sgd"],
+                    ["--gpus", "8", "--lora-rank", "8", "--device-memory", "40", "--steps", "3"]):
+        first = run("simulate", *small, *options, "--json").stdout
+        file = folder / "again.json"
+        file.write_text(json.dumps(json.loads(first)["configuration"]))
+        again = run("simulate", "--config", str(file), "--json").stdout
+        check(first == again, f"{options}: the configuration asks something else: {file.read_text()}")
+
+
+def test_images_per_second():
+    """A model without tokens answers in samples; micro-batch / step of each GPU."""
+    words = ["simulate", "vit-b16", "--gpus", "8", "--on", "dgx-a100-80", "--micro-batch", "16", "--framework", "ddp"]
+    answer = json.loads(run(*words, "--json").stdout)
+    check(answer["tokens_per_s_per_gpu"] == 0, "no tokens")
+    near(answer["samples_per_s_per_gpu"], 16 / answer["step_time_s"], 1e-9, "samples per second")
+    text = run(*words).stdout
+    check("samples/s/GPU" in text and "global batch 128 samples" in text, "samples in the text")
+    check(not any("tokens of a GPU" in o or "tokens in a" in o for o in answer["outside_calibration"]), "no warning of unused --seq")
+
+
+def test_help_is_short():
+    text = run("simulate", "--help").stdout
+    check(len(text.splitlines()) < 110, f"simulate --help has {len(text.splitlines())} lines")
+    check("--zero-reduce-bucket-size" not in text and "--help-all" in text, "options of one framework on demand")
+    check("--zero-reduce-bucket-size" in run("simulate", "--help-all").stdout, "--help-all has everything")
+
+
+def test_a_deterministic_spread_runs_once():
+    words = ["spread", "gpt2", "--seq", "64", "--gpus", "4", "--on", "dgx-h100"]
+    check(len(json.loads(run(*words, "--slow-ranks", "1:1.2", "--json").stdout)["steps_s"]) == 1, "nothing is random")
+    check(len(json.loads(run(*words, "--jitter", "0.02", "--samples", "3", "--json").stdout)["steps_s"]) == 3, "three seeds")
+
+
 def test_plan_run_compare(folder):
     model = folder / "config.json"
     model.write_text(json.dumps(SMALL))
@@ -120,7 +163,7 @@ def test_precision_without_sharding():
                                          "--json", *words).stdout)["step_time_s"]
     check(step() < 0.7 * step("--param-dtype", "fp32"), "DDP in bf16 is no faster than in fp32")
     for words, said in ((["--param-dtype", "fp16"], "autocast"), (["--reduce-dtype", "bf16"], "ddp-comm-hook"),
-                        (["--ddp-comm-hook", "powersgd"], "PowerSGD")):
+                        (["--ddp-comm-hook", "bf16", "--ddp-mixed-precision", "yes"], "mixed precision")):
         done = run("plan", "gpt2", "--gpus", "8", "--seq", "512", "--framework", "ddp", *words, code=2)
         check(said in done.stderr, f"{words}: {done.stderr}")
 
@@ -142,7 +185,8 @@ def test_diff(folder):
     check(reduced["a"]["bytes"] == 4 * parameters, f"DDP reduces {reduced['a']['bytes']} bytes, not {4 * parameters}")
     check(rows[("collective", "reduce-scatter")]["a"]["count"] == 0, "DDP has no reduce-scatter")
     check(rows[("collective", "all-gather")]["b"]["count"] > 0, "FSDP2 gathers")
-    text = run("diff", "--framework ddp", "--framework fsdp2", *job).stdout
+    check(any("reduce-scatter" in w for w in found["words"]), f"the words name what is new: {found['words']}")
+    text = run("diff", "--framework ddp", "--framework fsdp2", *job, "--table").stdout
     check(text.startswith("DDP -> FSDP2: ") and len(text.splitlines()) <= 50, f"one screen: {len(text.splitlines())} lines")
     same = json.loads(run("diff", "--framework ddp", "--framework ddp", *job, "--json").stdout)
     check(same["differences"] == [] and same["a"]["step_time_s"] == same["b"]["step_time_s"], "a plan equals itself")
@@ -213,6 +257,9 @@ def test_calls_for_pytorch(folder):
         code = run("tune", model, *job, "--framework", "fsdp1", "--export", "torch").stdout
         check("FSDP(model, " in code and "fully_shard(" not in code, f"FSDP1: {code}")
         compile("if True:\n" + code, "exported", "exec")
+    code = run("tune", "gpt2", *job, "--all-groupings", "--export", "torch").stdout
+    compile("if True:\n" + code, "exported", "exec")
+    check(code.count("transformer.h") >= 1 and "fully_shard(model, " in code, f"groupings: {code}")
     for framework in ("ddp", "zero1", "zero2", "zero3", "sharded-optimizer"):
         done = run("tune", "gpt2", *job, "--framework", framework, "--export", "torch", code=2)
         check(framework in done.stderr and "fsdp2" in done.stderr and done.stdout == "", f"{framework}: {done.stderr}")
@@ -236,6 +283,19 @@ def test_described_units_are_planned_ones(folder):
                       f"{words}: each parameter once")
     wrong = run("models", "describe", model, "--wrap", "evry:2", code=2).stderr
     check("blocks+adapters" in wrong and "modules:a,b,c" in wrong, f"the forms are named: {wrong}")
+
+
+def test_describe_without_options():
+    """Units as simulate counts them, FLOPs without --seq: 2 x 7,504,658,432 weights x 2048 tokens forward, and half of
+    4 x 2048^2 x 4096 x 32 in causal attention."""
+    text = run("models", "describe", "llama3-8b").stdout
+    rows = [line for line in text.splitlines() if line.startswith("unit ")]
+    units = sum(int(r.split("(")[1].split()[0]) if " units)" in r else 1 for r in rows)
+    answer = json.loads(run("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--json").stdout)
+    units -= sum(r.split()[1] == "0" for r in rows)  # A root without parameters.
+    check(f", {units} units" in answer["framework"], f"{answer['framework']}: {rows}")
+    forward = 2 * 7_504_658_432 * 2048 + 2 * 2048**2 * 4096 * 32
+    check(f"{forward / 1e12:.2f} TFLOP" in text, f"{forward / 1e12:.2f} TFLOP forward: {text}")
 
 
 def test_same_bytes_at_any_thread_count():
@@ -275,10 +335,15 @@ def main():
     test_studies()
     test_same_bytes_at_any_thread_count()
     test_models_and_hardware()
+    test_images_per_second()
+    test_help_is_short()
+    test_a_deterministic_spread_runs_once()
+    test_describe_without_options()
     test_precision_without_sharding()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         test_config_file(folder)
+        test_configuration_asks_the_same_again(folder)
         test_plan_run_compare(folder)
         test_planted_bugs(folder)
         test_numerics_without_a_reference(folder)

@@ -182,10 +182,6 @@ void set_fsdp1(Dice& dice, Job& job) {
   c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
   c.fsdp1.forward_prefetch = dice.one_in(2);
   c.fsdp1.limit_all_gathers = !dice.one_in(3);
-  // Open: frozen parameters in units of FSDP1. Their zeroed gradients are written on a stream that
-  // accumulation does not wait for where nothing is gathered, and the norm of a unit used twice
-  // lacks a part (seed 1001 with them).
-  for (ParameterDef& p : job.model.parameters) p.trainable = true;
   job.note("strategy " + std::to_string(static_cast<int>(c.fsdp1.strategy)));
 }
 

@@ -1,0 +1,151 @@
+// Advice compares what a user pays for: samples per second. And it is no advice if it needs luck.
+
+#include "study/suggest.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "study/evaluate.h"
+#include "study/job_change.h"
+#include "study/needed_memory.h"
+#include "tests/catalogue_job.h"
+
+namespace foreshard {
+namespace {
+
+const Suggestion* find(const std::vector<Suggestion>& all, const std::string& change) {
+  const auto it =
+      std::find_if(all.begin(), all.end(), [&](const Suggestion& s) { return s.change == change; });
+  return it == all.end() ? nullptr : &*it;
+}
+
+Job vision_job(std::int64_t micro_batch) {
+  Job job = catalogue_job("vit-b16", "dgx-a100-80", 8, FrameworkKind::kDdp);
+  job.config.shard = 1;
+  job.config.replicate = 8;
+  job.config.micro_batch = micro_batch;
+  job.config.sequence = 197;
+  return job;
+}
+
+// Half the batch in more than half the time is slower, however short the step.
+TEST(Suggest, ComparesThroughputOfModelsWithoutTokens) {
+  const Job job = vision_job(16);
+  const Evaluation base = evaluate(job);
+  EXPECT_EQ(base.tokens_per_second_per_gpu(), 0);
+  const double per_second = 16 / to_seconds(base.result.step_time);
+  EXPECT_DOUBLE_EQ(base.samples_per_second_per_gpu(job), per_second);
+  for (const Suggestion& s : suggest(job, base, 100)) {
+    const double batch = s.change == "--micro-batch 8"    ? 8
+                         : s.change == "--micro-batch 32" ? 32
+                                                          : 16;
+    EXPECT_NEAR(s.speedup, batch / to_seconds(s.step) / per_second, 1e-9) << s.change;
+    EXPECT_NEAR(s.samples_per_s_per_gpu, batch / to_seconds(s.step), 1e-6) << s.change;
+  }
+  const Job half = vision_job(8);
+  if (evaluate(half).samples_per_second_per_gpu(half) < per_second) {
+    EXPECT_EQ(find(suggest(job, base, 100), "--micro-batch 8"), nullptr);
+  }
+}
+
+// DDP reduces 8 times what one reduction would do.
+TEST(Suggest, OneReductionForSeveralMicroBatches) {
+  Job job = catalogue_job("gpt2-xl", "8x-l40s", 8, FrameworkKind::kDdp);
+  job.config.shard = 1;
+  job.config.replicate = 8;
+  job.config.sequence = 512;
+  job.config.accumulate = 8;
+  const Suggestion* s = find(suggest(job, evaluate(job), 100), "--sync-each-micro-batch no");
+  ASSERT_NE(s, nullptr);
+  EXPECT_GT(s->speedup, 1.02);
+}
+
+// Profiles have rates of the third generation for H100 (arXiv 2407.08608) and none for A100.
+TEST(Suggest, AttentionKernelsThatTheGpuHas) {
+  const auto offered = [](const char* machine) {
+    Job job = catalogue_job("llama3.2-1b", machine, 8);
+    job.config.sequence = 8192;
+    return find(suggest(job, evaluate(job), 100), "--attention-kernel flash3") != nullptr;
+  };
+  EXPECT_TRUE(offered("dgx-h100"));
+  EXPECT_FALSE(offered("dgx-a100-80"));
+}
+
+TEST(Suggest, NoneNeedsRetries) {
+  Job job = catalogue_job("gpt2-xl", "8x-rtx4090", 8);
+  job.config.sequence = 1024;
+  for (const std::int64_t batch : {2, 3, 4}) {
+    job.config.micro_batch = batch;
+    for (const Suggestion& s : suggest(job, evaluate(job), 100)) {
+      if (s.change.rfind("--micro-batch ", 0) != 0 || s.change.find(" --") != std::string::npos)
+        continue;
+      Job changed = job;
+      changed.config.micro_batch = std::stoll(s.change.substr(14));
+      EXPECT_FALSE(is_borderline(evaluate(changed).result.memory)) << s.change;
+    }
+  }
+}
+
+// Mixtral-8x7B: 32 blocks of 8 experts with three matrices of 14336 x 4096 are 45.10 of its 46.70
+// billion parameters. Their 8 rows over 64 ranks are cut to one row each: 8 times as many elements.
+TEST(Suggest, SaysWhatUnevenRowsCost) {
+  const Job job = catalogue_job("mixtral-8x7b", "dgx-h100", 64);
+  PlanOptions options;
+  options.executable = false;
+  const Schedule schedule = plan(*job.model, job.config, options);
+  const double experts = 45.097e9, all = 46.703e9;
+  EXPECT_NEAR(padded_share(schedule), 1 - all / (all + 7 * experts), 0.002);
+  EXPECT_NE(remark_on(job, schedule).find("87 %"), std::string::npos) << remark_on(job, schedule);
+  const Job even = catalogue_job("llama3.2-1b", "dgx-h100", 64);
+  EXPECT_EQ(remark_on(even, plan(*even.model, even.config, options)), "");
+}
+
+// 1.6 billion parameters in fp32 with gradients and two AdamW states are 16 bytes each: 24.9 GB at
+// least, more than one RTX 4090 has.
+TEST(NeededMemory, IsEnoughAndNotMuchMore) {
+  Job job = catalogue_job("gpt2-xl", "8x-rtx4090", 1, FrameworkKind::kUnsharded);
+  job.config.sequence = 256;
+  SimulationOptions options;
+  options.detail = Detail::kTimesOnly;
+  const Evaluation e = evaluate(job, options);
+  ASSERT_FALSE(e.result.memory.fits);
+  const std::optional<Bytes> needed = needed_memory(job, e);
+  ASSERT_TRUE(needed);
+  EXPECT_GT(needed->value, 24'900'000'000);
+  options.device_memory = *needed;
+  EXPECT_TRUE(evaluate(job, options).result.memory.fits);
+  options.device_memory = Bytes(needed->value / 100 * 97);
+  EXPECT_FALSE(evaluate(job, options).result.memory.fits);
+}
+
+TEST(NeededMemory, OfAJobThatFitsIsNothing) {
+  const Job job = catalogue_job("gpt2", "dgx-h100", 8);
+  EXPECT_FALSE(needed_memory(job, evaluate(job)));
+}
+
+// Llama 3 8B: 7,504,658,432 weights in products (blocks and head), 6 FLOPs each a token; causal
+// attention of 32 layers, 4096 wide: 3 x 2 x s x 4096 x 32 a token.
+TEST(ModelFlops, AreThreeTimesForward) {
+  Job job = catalogue_job("llama3-8b", "dgx-h100", 8);
+  job.config.sequence = 8192;
+  const Evaluation e = evaluate(job);
+  const double per_token = static_cast<double>(e.schedule.model_flops_per_step.value) / (8 * 8192);
+  EXPECT_NEAR(per_token, 6 * 7'504'658'432.0 + 3 * 2 * 8192.0 * 4096 * 32, 1e-3 * per_token);
+  // Backward computes the scores again: one product of two in forward.
+  EXPECT_GT(e.hardware_flops_utilisation(job), e.model_flops_utilisation(job));
+  EXPECT_NEAR(e.result.executed_flops_per_step / (8 * 8192) - per_token, 8192.0 * 4096 * 32,
+              1e-3 * per_token);
+}
+
+TEST(Peak, IsNamed) {
+  Job job = catalogue_job("gpt2", "dgx-a100-80", 8);
+  EXPECT_EQ(peak_name(job), "bf16");
+  job.config.float8 = Float8Kind::kTensorwise;
+  EXPECT_EQ(peak_name(job), "bf16");
+  job.config.precision.param = DType::kFloat32;
+  EXPECT_EQ(peak_name(job), "TF32");
+}
+
+}  // namespace
+}  // namespace foreshard
