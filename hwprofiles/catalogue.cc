@@ -355,7 +355,8 @@ std::string size_taken(const std::string& typed) {
   const auto text = lower_case(typed);
   if (looks_like_file(text)) return "";
   std::vector<std::string> names{text};
-  for (const Spelling& s : spellings_of(text)) names.push_back(s.name);
+  for (const Spelling& s : spellings_of(text))
+    if (!s.memory_gb) names.push_back(s.name);  // Else the size was said.
   for (const std::string& name : names) {
     for (const std::string& base : {name, parse_short_name(name).base}) {
       for (const char* folder : {"nodes", "gpus"})

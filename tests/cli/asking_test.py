@@ -23,7 +23,10 @@ def check(good, message):
 
 
 def answer(*words):
-    return json.loads(run(*words, "--json").stdout or "{}")
+    found = json.loads(run(*words, "--json").stdout or "{}")
+    if isinstance(found, dict):
+        found.pop("configuration", None)  # As typed.
+    return found
 
 
 def refused(words, *wanted):
@@ -68,10 +71,13 @@ def test_names():
     for typed, meant in (("8xA100", "8x-a100"), ("A100 80GB", "a100-80"), ("h100 sxm", "h100-80"), ("8 x NVIDIA A100-SXM4-80GB", "8x-a100-80"),
                          ("NVIDIA H100 80GB HBM3", "h100-80"), ("A100 40GB PCIe", "a100-pcie-40"), ("NVIDIA GeForce RTX 4090", "rtx4090"),
                          ("DGX H100", "dgx-h100"), ("L40S 48GB", "l40s"), ("Tesla V100-SXM2-32GB", "v100-32")):
-        check(answer(*job, typed)["step_time_s"] == answer(*job, meant)["step_time_s"], f"{typed} is not {meant}")
+        machines = [answer("hw", "describe", words) for words in (typed, meant)]
+        for machine in machines:
+            machine.pop("name", None)  # As typed.
+        check(machines[0] == machines[1] != {}, f"{typed} is not {meant}")
     refused([*job, "A100 60GB"], "there is no hardware")
     check("a100-40" in run(*job, "a100").stderr, "a100 has two sizes")
-    for clear in ("a100-80", "dgx-h100", "8xH100"):
+    for clear in ("a100-80", "A100 40GB PCIe", "8xH100"):
         check(run(*job, clear).stderr == "", f"{clear} needs no note")
 
 
@@ -158,14 +164,14 @@ def test_size():
 
 
 def main():
-    test_numbers()
-    test_names()
-    test_largest()
-    test_frameworks()
-    test_size()
     with tempfile.TemporaryDirectory() as name:
-        test_foreign_names(pathlib.Path(name))
-        test_defaults(pathlib.Path(name))
+        folder = pathlib.Path(name)
+        for test in (test_numbers, test_names, lambda: test_foreign_names(folder), lambda: test_defaults(folder), test_largest,
+                     test_frameworks, test_size):
+            try:
+                test()
+            except (KeyError, TypeError, IndexError) as e:
+                FAILURES.append(f"an answer lacks {e!r}")
     print("\n".join(FAILURES) or "all well")
     sys.exit(1 if FAILURES else 0)
 

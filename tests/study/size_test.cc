@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "study/evaluate.h"
 #include "tests/catalogue_job.h"
 
