@@ -90,7 +90,7 @@ TEST(ZeroMemory, OnFewGpusStageThreeReservesMoreThanStageTwo) {
 /// Megatron-DeepSpeed's of 32k tokens over 4 ranks, with 8 micro-batches a step; Pythia-6.9B stands
 /// in. Stage 3 needs more because the whole model was on the device when it was cut.
 TEST(ZeroMemory, WithCheckpointsConstructionDecides) {
-  Job two = job_of("pythia-6.9b", "dgx-a100-80", 8, FrameworkKind::kZero2);
+  Job two = catalogue_job("pythia-6.9b", "dgx-a100-80", 8, FrameworkKind::kZero2);
   two.config.sequence = 8192;
   two.config.accumulate = 8;
   two.config.optimizer = OptimizerKind::kAdamWFused;
