@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "core/keep_memory.h"
 #include "models/load_model.h"
 #include "schedules/planner/planner.h"
 #include "study/evaluate.h"
@@ -14,6 +15,9 @@
 
 namespace foreshard {
 namespace {
+
+/// As the program does at its start.
+[[maybe_unused]] const bool memory_kept = (keep_freed_memory(), true);
 
 Job job_of(const char* model, std::int64_t gpus) {
   Job job;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
+#include "cli/quantity.h"
 
 namespace foreshard::cli {
 
@@ -26,9 +27,10 @@ std::int64_t Arguments::integer(const std::string& name, std::int64_t fallback, 
   const Value* v = find(name);
   if (v == nullptr) return fallback;
   std::int64_t n = 0;
-  const auto [end, error] = std::from_chars(v->text.data(), v->text.data() + v->text.size(), n);
+  const std::string digits = without_separators(v->text).value_or("");
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
   const std::string allowed = fmt::format("allowed: whole numbers from {} to {}", min, max);
-  if (error != std::errc() || end != v->text.data() + v->text.size()) {
+  if (error != std::errc() || end != digits.data() + digits.size()) {
     report(name, fmt::format("\"{}\" is not a whole number", v->text), allowed);
     return fallback;
   }
@@ -51,6 +53,37 @@ double Arguments::number(const std::string& name, double fallback, double min, d
     return fallback;
   }
   return x;
+}
+
+std::int64_t Arguments::count(const std::string& name, std::int64_t fallback, std::int64_t min,
+                              std::int64_t max, double thousand) {
+  const Value* v = find(name);
+  if (v == nullptr) return fallback;
+  const std::optional<double> x = parse_count(v->text, thousand);
+  if (x && *x >= static_cast<double>(min) && *x <= static_cast<double>(max) && *x == std::floor(*x))
+    return static_cast<std::int64_t>(*x);
+  const std::string near = nearest_count(v->text);
+  report(
+      name,
+      x ? fmt::format("{} is out of range or no whole number", v->text)
+        : fmt::format("\"{}\" is not a whole number{}", v->text,
+                      near.empty() ? "" : ", nearest is \"" + near + "\""),
+      fmt::format("allowed: whole numbers from {} to {}; k = {:.0f}, e.g. 8k", min, max, thousand));
+  return fallback;
+}
+
+double Arguments::bytes(const std::string& name, double fallback, double unit, double min,
+                        double max) {
+  const Value* v = find(name);
+  if (v == nullptr) return fallback;
+  const std::optional<double> x = parse_bytes(v->text, unit);
+  if (x && *x >= min && *x <= max) return *x;
+  const std::string near = nearest_bytes(v->text);
+  report(name,
+         fmt::format("\"{}\" is not a number of bytes in range{}", v->text,
+                     x || near.empty() ? "" : ", nearest is " + near),
+         fmt::format("allowed: {:.4g} to {:.4g} bytes, as 1GB (10^9) or 1GiB (2^30)", min, max));
+  return fallback;
 }
 
 bool Arguments::yes_no(const std::string& name, bool fallback) {

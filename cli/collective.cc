@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <cctype>
+#include <optional>
+
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "core/format.h"
@@ -17,7 +20,7 @@ constexpr std::int64_t kSmallest = 1 << 10, kLargest = std::int64_t{1} << 34;
 std::vector<Bytes> sizes_of(Arguments& a) {
   std::vector<Bytes> out;
   if (a.has("bytes")) {
-    out.push_back(Bytes(static_cast<std::int64_t>(a.number("bytes", 0, 1, 1e15))));
+    out.push_back(Bytes(static_cast<std::int64_t>(a.bytes("bytes", 0, 1, 1, 1e15))));
   } else {
     for (std::int64_t n = kSmallest; n <= kLargest; n *= 4) out.push_back(Bytes(n));
   }
@@ -38,8 +41,24 @@ Json json_of(Bytes bytes, const CollectiveCost& c) {
           {"network_bytes", c.network_bytes}};
 }
 
+/// Also "allreduce", "all-reduce", "AllReduce".
+std::optional<CollectiveKind> kind_of(const std::string& typed) {
+  if (const auto kind = parse_nccl_test_name(typed)) return kind;
+  std::string plain;
+  for (const char c : typed)
+    if (c != '-' && c != '_')
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "alltoall", "broadcast",
+                           "reduce", "sendrecv"}) {
+    std::string other = name;
+    std::erase(other, '_');
+    if (plain == other) return parse_nccl_test_name(name);
+  }
+  return std::nullopt;
+}
+
 int ask(Arguments& a) {
-  const auto kind = parse_nccl_test_name(a.positional(0));
+  const auto kind = kind_of(a.positional(0));
   if (!kind)
     a.report(InputError(
         Issue{a.positional(0), "", "no such collective",
@@ -90,23 +109,25 @@ CommandSpec collective_command() {
       "How long does one collective take? Algorithm, protocol, bus bandwidth, what limits it.";
   c.examples = {
       {"foreshard collective all_gather --gpus 8 --on dgx-h100", "one node, 1 KiB to 16 GiB"},
-      {"foreshard collective all_reduce --gpus 256 --on dgx-h100 --bytes 2e9",
+      {"foreshard collective all_reduce --gpus 256 --on dgx-h100 --bytes 2GB",
        "32 nodes, one size"},
       {"foreshard collective all_reduce --gpus 4 --nodes 4 --on dgx-a100-80",
        "one rank on each of four nodes"}};
   c.positionals = {{"KIND",
                     "all_gather, reduce_scatter, all_reduce, broadcast, reduce, alltoall, sendrecv",
                     true}};
-  c.groups = {{"Question",
-               {{"gpus", "N", "Ranks of the group", {}, false},
-                {"nodes", "N", "Nodes they lie on (default: as few as possible)", {}, false},
-                {"on", "HARDWARE", "Machine (foreshard hw) or a profile file", {}, false},
-                {"bytes",
-                 "N",
-                 "Whole buffer: gathered, before reduction, or reduced (default: a sweep)",
-                 {},
-                 false}}},
-              {"Answer", {{"json", "", "One JSON document instead of text", {}, false}}}};
+  c.groups = {
+      {"Question",
+       {{"gpus", "N", "Ranks of the group", {}, false},
+        {"nodes", "N", "Nodes they lie on (default: as few as possible)", {}, false},
+        {"on", "HARDWARE", "Machine (foreshard hw) or a profile file", {}, false},
+        {"bytes",
+         "N",
+         "Whole buffer: gathered, before reduction, or reduced, e.g. 1GB, 64MiB (default: a "
+         "sweep)",
+         {},
+         false}}},
+      {"Answer", {{"json", "", "One JSON document instead of text", {}, false}}}};
   c.run = ask;
   return c;
 }

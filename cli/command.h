@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -64,6 +65,11 @@ class Arguments {
   std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t min,
                        std::int64_t max);
   double number(const std::string& name, double fallback, double min, double max);
+  /// A whole number that may end in K, M, B or T; K is `thousand` (see cli/quantity.h).
+  std::int64_t count(const std::string& name, std::int64_t fallback, std::int64_t min,
+                     std::int64_t max, double thousand);
+  /// Bytes with a unit ("80GB", "512MiB"); a bare number is of `unit` bytes.
+  double bytes(const std::string& name, double fallback, double unit, double min, double max);
   bool yes_no(const std::string& name, bool fallback);
   std::vector<std::string> list(const std::string& name) const;  ///< Split at commas.
 
@@ -71,12 +77,17 @@ class Arguments {
   /// Adds the problems of another reader.
   void report(const InputError& error);
   bool clean() const { return issues_.empty(); }
+  /// Something that was chosen for the user and that they should know; printed with the answer, on
+  /// standard error.
+  void note(std::string text) { notes_.push_back(std::move(text)); }
+  const std::vector<std::string>& notes() const { return notes_; }
   void check() const;  ///< InputError with all problems, if there is one.
 
  private:
   std::map<std::string, Value> values_;
   std::vector<std::string> positionals_;
   std::vector<Issue> issues_;
+  std::vector<std::string> notes_;
 };
 
 struct CommandSpec {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "cli/foreign_names.h"
 #include "cli/parse.h"
 #include "core/json.h"
 
@@ -70,13 +71,18 @@ class ConfigReader {
       return issues_.push_back(
           {where, key, "stands here a second time", "first at " + seen->second});
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-      const std::string near = nearest_name(key, known_);
-      return issues_.push_back(
-          {where, key, "no such option", near.empty() ? "" : "nearest is \"" + near + "\""});
+      return issues_.push_back({where, key, "no such option", hint_for(key)});
     }
     const std::string text = as_choice(value_text(value, where, issues_), choices_[key]);
     if (key != "model") return arguments_.set(key, {text, where});
     if (arguments_.positionals().empty()) arguments_.add_positional(text);
+  }
+
+  std::string hint_for(const std::string& key) const {
+    const std::string hint = foreign_option_hint(key, known_);
+    if (!hint.empty()) return hint + "; in a file without the dashes";
+    const std::string near = nearest_name(key, known_);
+    return near.empty() ? "" : "nearest is \"" + near + "\"";
   }
 
   /// YAML's own booleans where the option says yes or no.

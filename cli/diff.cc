@@ -99,17 +99,20 @@ Side read_side(const std::string& text, const Arguments& common) {
   return read_job_side(text, form, common);
 }
 
-/// Equal titles are told apart by the options that differ.
+/// Equal titles are told apart by the options that differ: the first side names them, the second
+/// has only the values if there is one option.
 void tell_apart(Side& a, Side& b) {
   if (a.plan.title != b.plan.title || a.framework.empty() || b.framework.empty()) return;
-  for (const OptionGroup& g : job_options()) {
-    for (const OptionSpec& o : g.options) {
-      const std::string x = a.given.text(o.name, "default"), y = b.given.text(o.name, "default");
-      if (x == y || o.name == "config") continue;
-      a.plan.title += fmt::format(", {} {}", o.name, x);
-      b.plan.title += fmt::format(", {} {}", o.name, y);
-    }
+  std::vector<std::string> differing;
+  for (const OptionGroup& g : job_options())
+    for (const OptionSpec& o : g.options)
+      if (o.name != "config" && a.given.text(o.name, "default") != b.given.text(o.name, "default"))
+        differing.push_back(o.name);
+  for (const std::string& o : differing) {
+    a.plan.title += fmt::format(", {} {}", o, a.given.text(o, "default"));
+    b.plan.title += fmt::format(", {} {}", o, b.given.text(o, "default"));
   }
+  if (differing.size() == 1) b.plan.title = b.given.text(differing[0], "default");
 }
 
 int run_diff(Arguments& a) {
@@ -130,7 +133,7 @@ int run_diff(Arguments& a) {
   if (a.flag("json"))
     print_json(to_json(d));
   else
-    print(text_of(d));
+    print(text_of(d, a.flag("table")));
   return kOk;
 }
 
@@ -160,7 +163,9 @@ CommandSpec diff_command() {
   c.groups[0].options.insert(
       c.groups[0].options.begin(),
       OptionSpec{"model", "MODEL", "Model of both, where a side names none", {}, false});
-  c.groups.push_back({"Answer", {{"json", "", "One JSON document instead of text", {}, false}}});
+  c.groups.push_back({"Answer",
+                      {{"table", "", "Also every row with its counts and bytes", {}, false},
+                       {"json", "", "One JSON document instead of text", {}, false}}});
   c.run = run_diff;
   return c;
 }

@@ -25,6 +25,7 @@ DifferenceSide side_of(const ComparedPlan& plan) {
                   {"waiting for the host", b.exposed_host},
                   {"optimizer", b.optimizer},
                   {"idle", b.idle}};
+  s.interference = b.interference;
   const MemoryResult& m = r.memory;
   s.device_peak = m.device_peak;
   s.fits = m.fits;
@@ -95,6 +96,14 @@ class Rows {
     return sum;
   }
 
+  /// The dtypes that carry a hundredth of the bytes or more: scalars beside them say nothing.
+  static std::string dtypes_of(const StepFacts::Collectives& c) {
+    std::vector<std::string> names;
+    for (const auto& [dtype, bytes] : c.dtypes)
+      if (bytes.value * 100 >= c.bytes.value) names.emplace_back(name_of(dtype));
+    return fmt::format("{}", fmt::join(names, "+"));
+  }
+
   void collectives() {
     std::set<StepFacts::Key> keys;
     for (const auto& [key, value] : facts_a_.collectives) keys.insert(key);
@@ -105,14 +114,9 @@ class Rows {
     };
     for (const StepFacts::Key& key : keys) {
       const StepFacts::Collectives a = find(facts_a_, key), b = find(facts_b_, key);
-      const auto names = [](const std::set<DType>& dtypes) {
-        std::vector<std::string> out;
-        for (const DType d : dtypes) out.emplace_back(name_of(d));
-        return fmt::format("{}", fmt::join(out, "+"));
-      };
-      std::string dtypes = names(a.dtypes.empty() ? b.dtypes : a.dtypes);
-      if (!a.dtypes.empty() && !b.dtypes.empty() && a.dtypes != b.dtypes)
-        dtypes += " -> " + names(b.dtypes);
+      const std::string before = dtypes_of(a), after = dtypes_of(b);
+      std::string dtypes = before.empty() ? after : before;
+      if (!before.empty() && !after.empty() && before != after) dtypes += " -> " + after;
       const std::string what =
           fmt::format("{} over {}, {}", name_of(key.kind), key.group_size, dtypes);
       row("collective", what, a.count, b.count, a.bytes, b.bytes,

@@ -6,9 +6,11 @@
 #include "cli/framework_options.h"
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
+#include "hwprofiles/spelling.h"
 #include "models/load_model.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
+#include "schedules/planner/root_split.h"
 #include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::cli {
@@ -79,13 +81,18 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
       a.yes_no("checkpoint-outside-units", row_of(c.framework).checkpoint_outside);
   if (c.checkpoint_reentrant && c.checkpoint == CheckpointKind::kSelectiveOp)
     a.report("checkpoint-reentrant", "a selective checkpoint is never reentrant", "allowed: no");
+  if (c.checkpoint == CheckpointKind::kNone) {
+    for (const char* name : {"checkpoint-reentrant", "checkpoint-outside-units"})
+      if (a.has(name)) a.report(name, "nothing is checkpointed", "add --checkpoint full");
+  }
 }
 
+/// Frozen weights under adapters are kept in 16 bits (--lora-base), and the adapters with them.
 void read_precision(Arguments& a, ParallelConfig& c) {
+  if (a.has("lora-rank")) c.model_dtype = DType::kBFloat16;
   if (const auto t = read_dtype(a, "model-dtype")) c.model_dtype = *t;
   if (const auto t = read_dtype(a, "param-dtype")) c.precision.param = t;
   if (const auto t = read_dtype(a, "reduce-dtype")) c.precision.reduce = t;
-  c.autocast = a.yes_no("autocast", false);
 }
 
 /// Whole parameters in their own dtype, reduced in it; another dtype of compute is autocast's.
@@ -95,12 +102,15 @@ void read_whole_precision(Arguments& a, ParallelConfig& c) {
     c.ddp.mixed_precision = MixedPrecision{};
     c.ddp.mixed_precision->param = c.precision.param;
     if (a.has("reduce-dtype")) c.ddp.mixed_precision->reduce = c.precision.reduce;
-    if (c.autocast) a.report("autocast", "is not for mixed precision of DDP's own", "one of them");
+    if (a.has("autocast"))
+      a.report("autocast", "is not for mixed precision of DDP's own", "one of them");
     c.precision.param = c.precision.reduce = c.model_dtype;
     return;
   }
   if (!a.has("param-dtype") && c.model_dtype != DType::kFloat32) c.precision.param = c.model_dtype;
-  c.autocast = c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
+  const bool wanted = a.yes_no("autocast", true);
+  if (!wanted && !a.has("param-dtype")) c.precision.param = c.model_dtype;
+  c.autocast = wanted && c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
   if (!c.autocast && c.precision.param != c.model_dtype) {
     a.report("param-dtype",
              fmt::format("{} over parameters in {} is not planned without sharding",
@@ -116,7 +126,7 @@ void read_whole_precision(Arguments& a, ParallelConfig& c) {
 
 void read_training(Arguments& a, ParallelConfig& c) {
   c.micro_batch = a.integer("micro-batch", c.micro_batch, 1, 1 << 20);
-  c.sequence = a.integer("seq", c.sequence, 1, kMostTokens);
+  c.sequence = a.count("seq", c.sequence, 1, kMostTokens, kThousandTokens);
   c.accumulate = a.integer("accumulate", 1, 1, 1 << 16);
   c.sync_each_micro_batch = a.yes_no("sync-each-micro-batch", true);
   read_precision(a, c);
@@ -127,6 +137,9 @@ void read_training(Arguments& a, ParallelConfig& c) {
   c.compile = a.yes_no("compile", false);
   c.float8 = choose(a, "float8", Float8Kind::kNone, kFloat8Names);
   c.float8_all_gather = a.yes_no("float8-all-gather", false);
+  if (c.float8_all_gather && c.float8 == Float8Kind::kNone)
+    a.report("float8-all-gather", "gathers 8-bit weights, but no product takes them",
+             "add --float8 tensorwise");
   c.attention = choose(a, "attention", AttentionKind::kFlash, kAttentionNames);
   c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, kLossNames);
   c.offload = choose(a, "offload", OffloadKind::kNone, kOffloadNames);
@@ -144,6 +157,9 @@ void read_mesh(Arguments& a, Job& job) {
                "allowed: --gpus 1, or ddp");
     c.shard = 1;
     c.replicate = gpus;
+    if (a.integer("replicate", gpus, 1, kMostGpus) != gpus)
+      a.report("replicate", fmt::format("every GPU of {} holds a copy", framework.name),
+               fmt::format("leave it out, or --replicate {}", gpus));
     return;
   }
   const bool has_shard = a.has("shard"), has_replicate = a.has("replicate");
@@ -157,6 +173,20 @@ void read_mesh(Arguments& a, Job& job) {
     a.report(has_shard ? "shard" : "replicate",
              fmt::format("shard {} x replicate {} is not the {} GPUs", c.shard, c.replicate, gpus),
              "their product must be --gpus");
+}
+
+/// Defaults that do not work with this model give way to the nearest that do; the user is told.
+void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
+  if (!a.has("seq") && model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
+    a.note(fmt::format("--seq {} is taken, the model's positions (default {})",
+                       model.longest_sequence, c.sequence));
+    c.sequence = model.longest_sequence;
+  }
+  if (a.has("root-split") || !row_of(c.framework).forms_units()) return;
+  if (const auto tie = tie_across_root_split(model, c.wrap)) {
+    a.note(fmt::format("--root-split no is taken: two units would share a parameter ({})", *tie));
+    c.wrap.root_split = false;
+  }
 }
 
 }  // namespace
@@ -207,7 +237,11 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (needs.hardware && !a.has("on"))
     a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware && a.has("on"))
-    guarded(a, [&] { job.hardware = load_hardware(a.text("on")); });
+    guarded(a, [&] {
+      job.hardware = load_hardware(a.text("on"));
+      if (const std::string taken = size_taken(a.text("on")); !taken.empty())
+        a.note("--on " + taken);
+    });
   if (a.positional(0).empty()) {
     a.report(InputError(
         Issue{"MODEL", "", "is empty",
@@ -216,8 +250,14 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   }
   guarded(a, [&] {
     Model model = load_model(with_adapters(a.positional(0), a));
-    if (a.has("model-dtype")) model.set_dtype(c.model_dtype);
+    if (a.has("model-dtype") || a.has("lora-rank")) model.set_dtype(c.model_dtype);
+    fit_defaults(a, model, c);
     read_framework_options_with_model(a, model, c);
+    if (const auto blocks = static_cast<std::int64_t>(model.roles.blocks.size());
+        c.checkpoint == CheckpointKind::kEveryK && c.checkpoint_every > blocks && blocks > 0)
+      a.report("checkpoint",
+               fmt::format("every:{} checkpoints the first block only", c.checkpoint_every),
+               fmt::format("the model has {} blocks", blocks));
     job.model = std::make_shared<const Model>(std::move(model));
   });
   return job;

@@ -50,7 +50,9 @@ OptionGroup training_group() {
   return {
       "Training",
       {option("micro-batch", "B", "Sequences of one rank and micro-batch (default 1)"),
-       option("seq", "S", "Tokens of one sequence (default 2048)"),
+       option("seq", "S",
+              "Tokens of one sequence, e.g. 8k = 8192 (default 2048, or the model's positions if "
+              "fewer)"),
        option("accumulate", "A", "Micro-batches of one optimizer step (default 1)"),
        option("sync-each-micro-batch", "yes|no",
               "Reduce gradients in each micro-batch (default yes)", {"yes", "no"}),
@@ -117,10 +119,15 @@ OptionGroup adapter_options() {
                   {"16bit", "4bit", "4bit-double"})}};
 }
 
-std::string with_adapters(std::string model, const Arguments& arguments) {
+std::string with_adapters(std::string model, Arguments& arguments) {
+  const bool ranked = arguments.has("lora-rank") || model.find("lora_rank=") != std::string::npos;
   for (const char* name :
        {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-base"}) {
     if (!arguments.has(name)) continue;
+    if (!ranked) {
+      arguments.report(name, "there are no adapters without a rank", "add --lora-rank R");
+      continue;
+    }
     std::string key = name;
     key[4] = '_';
     model += (model.find('?') == std::string::npos ? "?" : "&") + key + "=" + arguments.text(name);

@@ -11,15 +11,16 @@ namespace foreshard::cli {
 /// Option groups "Job", "Sharding", "Training", and one for the knobs of each framework.
 std::vector<OptionGroup> job_options();
 /// LoRA and QLoRA on the model; and the model's request with what was given of them
-/// ("NAME?lora_rank=16&...").
+/// ("NAME?lora_rank=16&..."); options without a rank are reported.
 OptionGroup adapter_options();
-std::string with_adapters(std::string model, const Arguments& arguments);
+std::string with_adapters(std::string model, Arguments& arguments);
 /// --wrap and --root-split, as every command that forms units takes them.
 std::vector<OptionSpec> wrap_options();
 /// The positional argument MODEL.
 PositionalSpec model_argument();
 
 inline constexpr std::int64_t kMostGpus = 1 << 20;
+inline constexpr double kThousandTokens = 1024;  ///< The k of "--seq 8k".
 /// A floating-point dtype; nullopt if the option is absent or (reported) none.
 std::optional<DType> read_dtype(Arguments& arguments, const std::string& option);
 /// Reads --wrap and --root-split; what is wrong is reported.

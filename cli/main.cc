@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "cli/parse.h"
 #include "core/error.h"
+#include "core/keep_memory.h"
 
 namespace foreshard::cli {
 namespace {
@@ -28,7 +30,9 @@ int run(std::vector<std::string> words) {
     if (w == "--help" || w == "-h" || w == "--help-all")
       return std::fputs(help_of(command, w == "--help-all").c_str(), stdout), kOk;
   Arguments arguments = parse_arguments(command, words);
-  return command.run(arguments);
+  const int code = command.run(arguments);
+  for (const std::string& note : arguments.notes()) warn(note);
+  return code;
 }
 
 void print_issues(const InputError& e) {
@@ -62,4 +66,7 @@ int guarded(std::vector<std::string> words) {
 }  // namespace
 }  // namespace foreshard::cli
 
-int main(int argc, char** argv) { return foreshard::cli::guarded({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  foreshard::keep_freed_memory();
+  return foreshard::cli::guarded({argv + 1, argv + argc});
+}

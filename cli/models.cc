@@ -109,7 +109,7 @@ int describe_model(Arguments& a) {
   std::vector<std::string> warnings;
   std::optional<Model> model;
   const ParallelConfig config = unit_config(a);
-  const std::int64_t seq = a.integer("seq", 0, 1, 1 << 26),
+  const std::int64_t seq = a.count("seq", 0, 1, 1 << 26, kThousandTokens),
                      batch = a.integer("micro-batch", 1, 1, 1 << 20);
   try {
     model = load_model(with_adapters(a.positional(0), a), &warnings);

@@ -28,6 +28,7 @@ bool syncs(const FrameworkRow& f) { return f.sync_choice; }
 bool has_module_hooks(const FrameworkRow& f) { return f.module_hooks; }
 bool takes_reshard(const FrameworkRow& f) { return f.reshard == ReshardChoice::kReshard; }
 bool prefetches_units(const FrameworkRow& f) { return f.units == UnitForm::kModuleGroup; }
+bool autocasts(const FrameworkRow& f) { return f.precision == PrecisionRule::kParameters; }
 bool makes_no_masters(const FrameworkRow& f) { return f.precision != PrecisionRule::kMasters; }
 
 std::string joined(const Kinds& kinds) {
@@ -53,6 +54,7 @@ std::vector<OptionScope> shared_options() {
       {"sync-each-micro-batch", those(syncs),
        "ZeRO-1 reduces at the last micro-batch, ZeRO-2 and 3 at each"},
       {"reduce-dtype", those(communicates), "one GPU reduces nothing"},
+      {"autocast", those(autocasts), "it computes in --param-dtype by itself"},
       {"model-dtype", those(makes_no_masters),
        "ZeRO keeps 16-bit parameters (--param-dtype) and fp32 master copies"},
       {"checkpoint-outside-units", those(has_module_hooks), "it has no hooks around modules"},

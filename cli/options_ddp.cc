@@ -70,6 +70,9 @@ FrameworkOptions ddp_options() {
                       "DDP's own: parameters cast to --param-dtype, reduced in --reduce-dtype "
                       "(default no)",
                       [](Arguments&, O&) {}, {"yes", "no"}),
+          make.yes_no("ddp-lazy-buckets",
+                      "lazy_bucket_allocation: buckets only live in backward (default no)",
+                      &O::lazy_bucket_allocation),
           make.yes_no("ddp-skip-unused",
                       "Buckets without a used parameter are not reduced (default no)",
                       &O::skip_all_reduce_unused)}};

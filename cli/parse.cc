@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 
+#include "cli/foreign_names.h"
+
 namespace foreshard::cli {
 namespace {
 
@@ -23,23 +25,46 @@ bool is_quoted(const std::string& word) {
   return word.rfind("--", 0) == 0 && word.find(' ') < word.find('=');
 }
 
+std::string name_in(const std::string& word) {
+  const std::size_t equals = word.find('=');
+  return word.substr(2, equals == std::string::npos ? std::string::npos : equals - 2);
+}
+
+Issue no_such_option(const CommandSpec& command, const std::string& name,
+                     const std::vector<std::string>& known) {
+  std::string hint = foreign_option_hint(name, known);
+  if (hint.empty()) {
+    const std::string near = nearest_name(name, known);
+    hint =
+        near.empty() ? "see foreshard " + command.name + " --help" : "did you mean --" + near + "?";
+  }
+  return {"--" + name, "", "no such option of \"" + command.name + "\"", hint};
+}
+
 /// Options that do not exist and options without their value: CLI11 would stop at the first.
 void check_words(const CommandSpec& command, const std::vector<std::string>& words) {
+  const std::vector<OptionSpec> options = all_options(command);
   std::vector<std::string> known{"help", "help-all"};
-  for (const OptionSpec& o : all_options(command)) known.push_back(o.name);
+  for (const OptionSpec& o : options) known.push_back(o.name);
   std::vector<Issue> issues;
-  for (const std::string& w : words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& w = words[i];
     if (w == "--") break;
     if (w.rfind("--", 0) != 0 || is_quoted(w)) continue;
-    const std::string name =
-        w.substr(2, w.find('=') == std::string::npos ? std::string::npos : w.find('=') - 2);
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    std::string folded = name;
-    std::replace(folded.begin(), folded.end(), '_', '-');
-    const std::string near = nearest_name(folded, known);
-    issues.push_back({"--" + name, "", "no such option of \"" + command.name + "\"",
-                      near.empty() ? "see foreshard " + command.name + " --help"
-                                   : "did you mean --" + near + "?"});
+    const std::string name = name_in(w);
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      issues.push_back(no_such_option(command, name, known));
+      continue;
+    }
+    const auto spec = std::find_if(options.begin(), options.end(),
+                                   [&](const OptionSpec& o) { return o.name == name; });
+    if (spec == options.end() || spec->value.empty() || w.find('=') != std::string::npos) continue;
+    const bool last = i + 1 == words.size();
+    if (last || (words[i + 1].rfind("--", 0) == 0 && !is_quoted(words[i + 1])))
+      issues.push_back({"--" + name, "", "needs a value",
+                        spec->choices.empty()
+                            ? "--" + name + " " + spec->value
+                            : fmt::format("allowed: {}", fmt::join(spec->choices, ", "))});
   }
   if (!issues.empty()) throw InputError(std::move(issues));
 }
@@ -49,11 +74,13 @@ void check_choices(const CommandSpec& command, Arguments& arguments) {
     const Arguments::Value* v = arguments.find(o.name);
     if (v == nullptr || o.choices.empty()) continue;
     if (std::find(o.choices.begin(), o.choices.end(), v->text) != o.choices.end()) continue;
-    const std::string near = nearest_name(v->text, o.choices);
+    const std::string foreign = foreign_value_hint(o.name, v->text);
+    const std::string near = foreign.empty() ? nearest_name(v->text, o.choices) : "";
     arguments.report(
         o.name,
         fmt::format("found \"{}\"{}", v->text, near.empty() ? "" : ", nearest is \"" + near + "\""),
-        "allowed: " + fmt::format("{}", fmt::join(o.choices, ", ")));
+        fmt::format("{}{}allowed: {}", foreign, foreign.empty() ? "" : "; ",
+                    fmt::join(o.choices, ", ")));
   }
 }
 

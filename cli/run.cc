@@ -134,8 +134,9 @@ int run_plan(Arguments& a) {
   RunOptions options;
   options.steps = static_cast<int>(a.integer("steps", 0, 1, 100'000));
   options.watchdog = std::chrono::milliseconds(a.integer("watchdog", 30, 1, 86'400) * 1000);
-  options.device_memory =
-      Bytes(static_cast<std::int64_t>(a.number("device-memory", 4, 0.001, 1e5) * (1 << 30)));
+  constexpr double kGiB = 1 << 30;
+  options.device_memory = Bytes(
+      static_cast<std::int64_t>(a.bytes("device-memory", 4 * kGiB, kGiB, 1 << 20, 1e5 * kGiB)));
   try {
     options.allocator = parse_alloc_conf(a.text("alloc-conf"));
   } catch (const InputError& e) {

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/configuration.h"
 #include "cli/job_options.h"
+#include "cli/largest.h"
 #include "cli/output.h"
 #include "cli/wrap_points.h"
 #include "core/json.h"
@@ -16,6 +17,8 @@
 
 namespace foreshard::cli {
 namespace {
+
+constexpr double kGiB = 1 << 30;
 
 /// Keeps the last step of one rank of each program: what people look at.
 Trace last_step(const Schedule& schedule, const Trace& trace) {
@@ -45,13 +48,13 @@ void write_html(const Job& job, const Evaluation& e, const StepAnswer& answer,
 
 int simulate(Arguments& a) {
   const Job job = read_job(a);
-  const double device_gib = a.number("device-memory", 0, 0.001, 1e6);
+  const double device_bytes = a.bytes("device-memory", 0, kGiB, 1 << 20, 1e6 * kGiB);
   const std::int64_t steps = a.integer("steps", 0, 1, 100);
   a.check();
   SimulationOptions options;
   options.steps = static_cast<std::int32_t>(steps);
-  if (device_gib > 0)
-    options.device_memory = Bytes(static_cast<std::int64_t>(device_gib * (1 << 30)));
+  if (device_bytes > 0) options.device_memory = Bytes(static_cast<std::int64_t>(device_bytes));
+  if (a.has("largest")) return answer_largest(job, a, options);
   if (a.has("trace") || a.has("html")) options.detail = Detail::kTrace;
   const Evaluation e = evaluate(job, options);
   std::vector<Suggestion> suggestions;
@@ -105,6 +108,11 @@ CommandSpec simulate_command() {
          "Why the peak is what it is: the instant, the live set, what would lower it",
          {},
          false},
+        {"largest",
+         "OPTION",
+         "The largest micro-batch or sequence that fits, in place of the answer",
+         {"micro-batch", "seq"},
+         false},
         {"suggest",
          "yes|no",
          "Also try changes of one option (default yes; no with --json)",
@@ -118,7 +126,11 @@ CommandSpec simulate_command() {
          "Optimizer steps to simulate (default: two, the last is the answer)",
          {},
          true},
-        {"device-memory", "GIB", "Memory of each GPU in place of the profile's", {}, true}}});
+        {"device-memory",
+         "GIB",
+         "Memory of each GPU in place of the profile's; also 80GB, 512MiB",
+         {},
+         true}}});
   c.run = simulate;
   return c;
 }

@@ -2,35 +2,31 @@
 
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/job_options.h"
 #include "cli/output.h"
+#include "cli/quantity.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "hwprofiles/spelling.h"
 #include "study/size.h"
 
 namespace foreshard::cli {
 namespace {
 
-/// "1.5T", "300B", "2000000": a count with an optional K, M, B or T.
-double count_of(Arguments& a, const std::string& option) {
-  const std::string text = a.text(option);
-  double x = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  const std::string rest(end, text.data() + text.size());
-  const double scale = rest.empty()  ? 1
-                       : rest == "K" ? 1e3
-                       : rest == "M" ? 1e6
-                       : rest == "B" ? 1e9
-                       : rest == "T" ? 1e12
-                                     : 0;
-  if (error != std::errc() || scale == 0 || !(x > 0) || !std::isfinite(x) || x * scale > 1e18) {
-    a.report(option, fmt::format("found \"{}\"", text),
-             "allowed: a positive number with K, M, B or T, e.g. 1T");
-    return 0;
-  }
-  return x * scale;
+/// Tokens: "1.5T", "300B", "1,000,000,000".
+double tokens_of(Arguments& a) {
+  const std::string text = a.text("tokens");
+  const std::optional<double> x = parse_count(text, 1000);
+  if (x && *x > 0 && *x <= 1e18) return *x;
+  const std::string near = nearest_count(text);
+  a.report(
+      "tokens",
+      fmt::format("found \"{}\"{}", text, x || near.empty() ? "" : ", nearest is \"" + near + "\""),
+      "allowed: a positive number with K, M, B or T, e.g. 1T");
+  return 0;
 }
 
 std::optional<double> days_of(Arguments& a) {
@@ -88,7 +84,11 @@ Json row_json(const SizeRow& r) {
   Json out;
   out["hardware"] = r.hardware;
   out["gpus"] = r.gpus;
+  out["billed_gpus"] = r.billed_gpus;
   out["micro_batch"] = r.micro_batch;
+  out["accumulate"] = r.accumulate;
+  out["global_batch"] = r.global_batch;
+  out["checkpoint"] = r.checkpoint;
   out["fits"] = r.fits;
   out["step_time_s"] = to_seconds(r.step);
   out["tokens_per_s_per_gpu"] = r.tokens_per_s_per_gpu;
@@ -123,37 +123,58 @@ Json json_of(const SizeQuestion& q, const SizeResult& r) {
 }
 
 std::string name_of_row(const SizeRow& r) {
-  return fmt::format("{} x {} (micro-batch {})", r.gpus, r.hardware, r.micro_batch);
+  return fmt::format("{} x {} (micro-batch {}{}, checkpointing {})", r.gpus, r.hardware,
+                     r.micro_batch, r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "",
+                     r.checkpoint);
+}
+
+std::string header_of(const SizeQuestion& q) {
+  const bool tokens = q.job.has_tokens();
+  ParallelConfig c = q.job.config;
+  if (!q.checkpoints.empty()) c.checkpoint = q.checkpoints[0];
+  std::string out = fmt::format("{} · {}", q.job.model->name, describe_precision(c));
+  if (tokens) out += fmt::format(" · {} tokens of sequence", c.sequence);
+  if (q.global_batch) out += fmt::format(" · {} sequences a step", *q.global_batch);
+  out += fmt::format("\n\n  {:<18} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6}", "hardware",
+                     "GPUs", "batch", "ckpt", tokens ? "tok/step" : "img/step", "step",
+                     tokens ? "tok/s/GPU" : "samples/s", "MFU", "GiB");
+  if (q.tokens > 0) out += fmt::format(" {:>8} {:>10} {:>12}", "days", "GPU-hours", "price");
+  return out + "  limited by\n";
+}
+
+std::string remarks_on(const SizeQuestion& q, const SizeRow& row) {
+  std::string out;
+  if (row.billed_gpus > row.gpus) out += fmt::format("  ({} GPUs billed)", row.billed_gpus);
+  if (row.retries > 0) out += fmt::format("  (borderline: {} allocator retries)", row.retries);
+  if (q.deadline_days && !row.meets_deadline) out += "  (too slow)";
+  return out;
+}
+
+std::string line_of(const SizeQuestion& q, const SizeRow& row) {
+  const bool tokens = q.job.has_tokens();
+  const std::string batch = row.accumulate > 1
+                                ? fmt::format("{}x{}", row.micro_batch, row.accumulate)
+                                : std::to_string(row.micro_batch);
+  std::string out = fmt::format("  {:<18} {:>5} ", row.hardware, row.gpus);
+  if (row.refused) return out + row.note + "\n";
+  out += fmt::format("{:>7} {:>9} ", batch, row.checkpoint);
+  if (!row.fits) return out + "does not fit: " + row.note + "\n";
+  const double samples = static_cast<double>(row.global_batch);
+  out += fmt::format(
+      "{:>9} {:>9} {:>9.0f} {:>4.0f} % {:>6.1f}",
+      format_count(tokens ? samples * static_cast<double>(q.job.config.sequence) : samples),
+      format_time(row.step), tokens ? row.tokens_per_s_per_gpu : row.samples_per_s_per_gpu,
+      100 * row.mfu, static_cast<double>(row.memory.value) / (1 << 30));
+  if (q.tokens > 0)
+    out += fmt::format(" {:>8.1f} {:>10} {:>12}", row.days,
+                       with_thousands(std::llround(row.gpu_hours)),
+                       row.price ? "$" + with_thousands(std::llround(*row.price)) : "-");
+  return out + "  " + row.limited_by + remarks_on(q, row) + "\n";
 }
 
 std::string text_of(const SizeQuestion& q, const SizeResult& r) {
-  const bool tokens = q.job.has_tokens();
-  std::string out =
-      fmt::format("{} · {}{}\n\n", q.job.model->name, describe_precision(q.job.config),
-                  tokens ? fmt::format(" · {} tokens of sequence", q.job.config.sequence) : "");
-  out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10} {:>6} {:>8}", "hardware", "GPUs", "batch",
-                     "step", tokens ? "tok/s/GPU" : "samples/s", "MFU", "GiB");
-  if (q.tokens > 0) out += fmt::format(" {:>8} {:>10} {:>12}", "days", "GPU-hours", "price");
-  out += "  limited by\n";
-  for (const SizeRow& row : r.rows) {
-    if (!row.fits) {
-      out += fmt::format("  {:<18} {:>5} {:>6} does not fit: {}\n", row.hardware, row.gpus,
-                         row.micro_batch, row.note);
-      continue;
-    }
-    out += fmt::format("  {:<18} {:>5} {:>6} {:>9} {:>10.0f} {:>4.0f} % {:>8.1f}", row.hardware,
-                       row.gpus, row.micro_batch, format_time(row.step),
-                       tokens ? row.tokens_per_s_per_gpu : row.samples_per_s_per_gpu, 100 * row.mfu,
-                       static_cast<double>(row.memory.value) / (1 << 30));
-    if (q.tokens > 0)
-      out += fmt::format(" {:>8.1f} {:>10} {:>12}", row.days,
-                         with_thousands(std::llround(row.gpu_hours)),
-                         row.price ? "$" + with_thousands(std::llround(*row.price)) : "-");
-    out += fmt::format(
-        "  {}{}{}\n", row.limited_by,
-        row.retries > 0 ? fmt::format("  (borderline: {} allocator retries)", row.retries) : "",
-        q.deadline_days && !row.meets_deadline ? "  (too slow)" : "");
-  }
+  std::string out = header_of(q);
+  for (const SizeRow& row : r.rows) out += line_of(q, row);
   out += "\n";
   if (q.deadline_days)
     out += r.smallest ? fmt::format("  smallest that meets {:.1f} days: {}\n", *q.deadline_days,
@@ -165,6 +186,10 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
   if (r.fastest) out += fmt::format("  fastest: {}\n", name_of_row(r.rows[*r.fastest]));
   if (!r.fastest)
     out += "  nothing fits without allocator retries: more GPUs, --checkpoint full or --offload\n";
+  if (!q.global_batch)
+    out +=
+        "  the batch of a step differs between rows: --global-batch N keeps it fixed, by "
+        "accumulation\n";
   return out +
          "  not modelled: loss of time to failures, restarts, evaluation and checkpoint saving\n";
 }
@@ -175,7 +200,13 @@ int run_size(Arguments& a) {
   q.gpus = integers_of(a, "gpus", 1 << 20);
   q.micro_batches = integers_of(a, "micro-batches", 1 << 20);
   if (a.has("micro-batch") && q.micro_batches.empty()) q.micro_batches = {q.job.config.micro_batch};
-  if (a.has("tokens")) q.tokens = count_of(a, "tokens");
+  if (!a.has("checkpoint")) q.checkpoints = {CheckpointKind::kNone, CheckpointKind::kFull};
+  if (a.has("global-batch")) {
+    q.global_batch = a.integer("global-batch", 1, 1, 1 << 26);
+    if (a.has("accumulate"))
+      a.report("accumulate", "follows from --global-batch on each number of GPUs", "one of them");
+  }
+  if (a.has("tokens")) q.tokens = tokens_of(a);
   q.deadline_days = days_of(a);
   if (q.deadline_days && q.tokens <= 0)
     a.report("tokens", "is missing", "a deadline needs a token budget, e.g. --tokens 1T");
@@ -187,6 +218,7 @@ int run_size(Arguments& a) {
   for (const std::string& name : a.list("on")) {
     try {
       q.hardware.push_back(load_hardware(name));
+      if (const std::string taken = size_taken(name); !taken.empty()) a.note("--on " + taken);
     } catch (const InputError& e) {
       a.report(e);
     }
@@ -200,13 +232,29 @@ int run_size(Arguments& a) {
   return q.deadline_days && !r.smallest ? kTargetMissed : kOk;
 }
 
+/// Options of a job that vary here.
+void respell(OptionSpec& o) {
+  if (o.name == "gpus") {
+    o.help =
+        "Numbers of GPUs, separated by commas (default: one node, doubled up to 512; with a "
+        "deadline also whole nodes between the doublings)";
+    o.value = "N,N,...";
+  } else if (o.name == "on") {
+    o.help = "Machines, separated by commas";
+    o.value = "HARDWARE,...";
+  } else if (o.name == "checkpoint") {
+    o.help = "none | full | every:K | selective (default: none or full, which is faster)";
+  }
+}
+
 }  // namespace
 
 CommandSpec size_command() {
   CommandSpec c;
   c.name = "size";
   c.summary =
-      "What should we buy? Sweeps machines, GPU counts and micro-batches for a token budget.";
+      "What should we buy? Sweeps machines, GPU counts, micro-batches and checkpointing for a "
+      "token budget.";
   c.examples = {{"foreshard size llama3-70b --tokens 1T --deadline 45d --on dgx-h100,dgx-h200 "
                  "--price h100=2.10/h,h200=2.60/h --checkpoint full",
                  "days, GPU-hours and price of each machine, and which meets the deadline (exit "
@@ -215,12 +263,8 @@ CommandSpec size_command() {
                  "what fits and how fast"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
-  for (OptionSpec& o : c.groups[0].options) {
-    if (o.name == "gpus")
-      o.help = "Numbers of GPUs, separated by commas (default: one node, doubled up to 512)",
-      o.value = "N,N,...";
-    if (o.name == "on") o.help = "Machines, separated by commas", o.value = "HARDWARE,...";
-  }
+  for (OptionGroup& g : c.groups)
+    for (OptionSpec& o : g.options) respell(o);
   c.groups.push_back({"Budget",
                       {{"tokens", "N", "Tokens to train on, e.g. 1T, 300B", {}, true},
                        {"deadline", "DAYS", "e.g. 45d", {}, true},
@@ -232,6 +276,12 @@ CommandSpec size_command() {
                        {"micro-batches",
                         "B,B,...",
                         "Micro-batches to try (default 1,2,4,8,16 until one does not fit)",
+                        {},
+                        true},
+                       {"global-batch",
+                        "N",
+                        "Sequences of one optimizer step on any number of GPUs: sets --accumulate "
+                        "in each row",
                         {},
                         true}}});
   c.groups.push_back({"Answer", {{"json", "", "One JSON document instead of text", {}, false}}});

@@ -97,10 +97,10 @@ std::string reshard_text(const Reshard& r) {
 
 std::string fsdp2_code(const Job& job) {
   const ParallelConfig& c = job.config;
-  std::string out =
-      "  import torch\n  from torch.distributed.fsdp import CPUOffloadPolicy, "
-      "MixedPrecisionPolicy, "
-      "fully_shard\n";
+  const bool offload = c.offload == OffloadKind::kParameters;
+  std::string out = fmt::format(
+      "  import torch\n  from torch.distributed.fsdp import {}MixedPrecisionPolicy, fully_shard\n",
+      offload ? "CPUOffloadPolicy, " : "");
   std::string common = "mp_policy=mp";
   out += fmt::format("  mp = {}\n", precision_of(job, "MixedPrecisionPolicy"));
   if (c.replicate > 1) {
@@ -110,7 +110,7 @@ std::string fsdp2_code(const Job& job) {
         c.replicate, c.shard);
     common = "mesh=mesh, " + common;
   }
-  if (c.offload == OffloadKind::kParameters) common += ", offload_policy=CPUOffloadPolicy()";
+  if (offload) common += ", offload_policy=CPUOffloadPolicy()";
 
   const std::vector<WrapCall> calls = fsdp2::wrap_calls(*job.model, c);
   std::vector<std::vector<std::string>> groups;
@@ -175,13 +175,14 @@ std::string unit_set(const Job& job) {
 
 std::string fsdp1_code(const Job& job) {
   const ParallelConfig& c = job.config;
+  const bool offload = c.offload == OffloadKind::kParameters;
   std::string out = fmt::format(
       "  import functools, torch\n"
-      "  from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, "
+      "  from torch.distributed.fsdp import {}FullyShardedDataParallel as FSDP, "
       "MixedPrecision, ShardingStrategy\n"
       "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
       "  units = {}\n",
-      unit_set(job));
+      offload ? "CPUOffload, " : "", unit_set(job));
   std::string mesh;
   if (c.replicate > 1) {
     mesh = ", device_mesh=mesh";
@@ -195,7 +196,7 @@ std::string fsdp1_code(const Job& job) {
                    "lambda_fn=lambda m: m in units))\n",
                    strategy_constant(c.fsdp1.strategy), mesh,
                    c.fsdp1.use_orig_params ? ", use_orig_params=True" : "",
-                   c.offload == OffloadKind::kParameters ? ", cpu_offload=CPUOffload(True)" : "",
+                   offload ? ", cpu_offload=CPUOffload(True)" : "",
                    precision_of(job, "MixedPrecision"));
 }
 

@@ -4,6 +4,7 @@
 #include "cli/job_options.h"
 #include "cli/output.h"
 #include "cli/torch_code.h"
+#include "cli/tune_frameworks.h"
 #include "cli/tune_groupings.h"
 #include "cli/wrap_points.h"
 #include "core/format.h"
@@ -47,6 +48,7 @@ Json json_of(const Job& job, const TuneResult& r) {
   out["device_capacity_bytes"] = r.capacity.value;
   out["choices"] = Json::array();
   for (const WrapChoice& c : r.choices) out["choices"].push_back(choice_json(c));
+  out["reason"] = r.reason;
   out["chosen"] = r.chosen < r.choices.size() ? Json(r.choices[r.chosen].options) : Json(nullptr);
   return out;
 }
@@ -75,14 +77,12 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
                      "--micro-batch.\n",
                      gib(r.capacity));
   const WrapChoice& c = r.choices[r.chosen];
-  const auto fastest =
-      std::find_if(r.choices.begin(), r.choices.end(), [](const WrapChoice& x) { return x.fits; });
-  out += fmt::format("\n  Choose {}: {:.1f} % from the fastest, {} GiB below it.\n", c.options,
-                     100 * (c.step / fastest->step - 1), gib(fastest->memory - c.memory));
+  out += fmt::format("\n  Choose {}: {}.\n", c.options, r.reason);
   return out + "  Calls for PyTorch: --export torch\n";
 }
 
 int tune(Arguments& a) {
+  if (a.has("frameworks")) return tune_frameworks(a);
   const Job job = read_job(a);
   a.check();
   if (a.flag("all-groupings")) return tune_groupings(job, a);
@@ -125,7 +125,9 @@ CommandSpec tune_command() {
                 {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch",
                  "the calls of the chosen one"},
                 {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings",
-                 "units of any sizes, proven optimal in a model of overlap"}};
+                 "units of any sizes, proven optimal in a model of overlap"},
+                {"foreshard tune llama3-8b --gpus 8 --on dgx-h100 --frameworks all",
+                 "FSDP2, FSDP1, ZeRO and DDP in one table"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back({"Answer",
@@ -134,6 +136,11 @@ CommandSpec tune_command() {
                        {"all-groupings",
                         "",
                         "Every contiguous grouping of the blocks, searched exactly",
+                        {},
+                        false},
+                       {"frameworks",
+                        "all|NAME,...",
+                        "In place of wrappings: one table of this job under each framework",
                         {},
                         false},
                        {"export", "FORM", "The chosen wrapping as code", {"torch"}, false}}});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/output.h"
+#include "cli/torch_code.h"
 #include "core/format.h"
 #include "core/json.h"
 #include "study/evaluate.h"
@@ -43,15 +44,6 @@ std::string simulated_text(const Evaluation& e) {
                      e.result.memory.fits ? "" : ", does not fit");
 }
 
-/// fully_shard calls for PyTorch.
-std::string torch_code(const Grouping& g, bool reshard) {
-  std::string out = fmt::format("  sizes = {}\n", Json(g.sizes).dump());
-  return out + fmt::format(
-                   "  at = 0\n  for n in sizes:\n    fully_shard(blocks[at:at + n], mp_policy=mp, "
-                   "reshard_after_forward={})\n    at += n\n",
-                   reshard ? "True" : "False");
-}
-
 /// Rows worth a look: from the smallest up, those that are at least 0.2 % faster than the one
 /// before.
 std::vector<Grouping> thinned(const std::vector<Grouping>& front) {
@@ -79,7 +71,7 @@ int tune_groupings(const Job& job, Arguments& a) {
   if (front.empty())
     throw RunError("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
   const Grouping best = thinned(front).front();
-  if (a.has("export")) return print(torch_code(best, costs.reshard)), kOk;
+  if (a.has("export")) return print(torch_code(with_grouping(job, best.sizes))), kOk;
   const Evaluation best_run = evaluate(with_grouping(job, best.sizes));
   if (a.flag("json")) {
     Json out;

@@ -169,8 +169,10 @@ std::vector<UnitFact> fsdp1_units(const Model& model) {
   return unit_facts(model, c);
 }
 
-/// Units with embedding and head of their own, these last, as the recordings list them.
-std::vector<UnitFact> split_units(const Model& model) {
+/// Units with the input embedding (model.get_input_embeddings(): position embeddings stay in the
+/// root) and the head of their own, these last, as the recordings list them.
+std::vector<UnitFact> split_units(Model model) {
+  if (model.roles.embeddings.size() > 1) model.roles.embeddings.resize(1);
   std::vector<UnitFact> units = unit_facts(model, {});
   for (UnitFact& u : units) u.name = sorted_name(u.name);
   std::vector<ModuleId> ends = model.roles.embeddings;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 
 #include "core/json.h"
@@ -9,6 +10,7 @@
 #include "hwprofiles/embedded_catalogue.h"
 #include "hwprofiles/profile.h"
 #include "hwprofiles/profile_reader.h"
+#include "hwprofiles/spelling.h"
 #include "hwprofiles/yaml_json.h"
 
 namespace foreshard {
@@ -261,6 +263,49 @@ std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::strin
                "`foreshard hw` lists all, FILE.json or FILE.yaml reads your own");
 }
 
+/// The machine that a catalogue name or a short name (parse_short_name) stands for.
+std::optional<HardwareProfile> named_machine(Catalogue& catalogue, const std::string& typed) {
+  ShortName whole;
+  whole.base = typed;
+  std::optional<HardwareProfile> machine = machine_of(catalogue, typed, whole);
+  if (!machine) {
+    const auto name = parse_short_name(typed);
+    machine = machine_of(catalogue, typed, name);
+    if (machine) replace_network(catalogue, typed, name, *machine);
+  }
+  if (machine) machine->name = typed;
+  return machine;
+}
+
+/// The machine of a name as people and drivers write it; a memory that was said and is not part of
+/// the catalogue's name must be the GPU's (sold sizes are rounded: 7 %).
+std::optional<HardwareProfile> spelled_machine(Catalogue& catalogue, const std::string& typed) {
+  for (const Spelling& s : spellings_of(typed)) {
+    std::optional<HardwareProfile> machine = named_machine(catalogue, s.name);
+    if (!machine) continue;
+    const double gb = machine->gpu.memory.value_or(0) / 1e9;
+    if (s.memory_gb && std::abs(*s.memory_gb - gb) > 0.07 * gb) continue;
+    return machine;
+  }
+  return std::nullopt;
+}
+
+/// "a100 is taken as a100-80; there is also a100-40" where `name` is `base` with a size.
+std::string smaller_sizes(std::string_view folder, const std::string& base,
+                          const std::string& name) {
+  const auto size_in = [&](const std::string& n) {
+    return n.rfind(base + "-", 0) == 0 ? parse_number(n.substr(base.size() + 1)) : std::nullopt;
+  };
+  const auto taken = size_in(name);
+  if (!taken) return "";
+  std::string others;
+  for (const std::string& n : names_in(folder))
+    if (const auto size = size_in(n); size && *size < *taken)
+      others += (others.empty() ? "" : ", ") + n;
+  return others.empty() ? ""
+                        : fmt::format("{} is taken as {}; there is also {}", base, name, others);
+}
+
 bool looks_like_file(const std::string& text) {
   return text.ends_with(".json") || text.ends_with(".yaml") || text.ends_with(".yml") ||
          text.find('/') != std::string::npos;
@@ -297,20 +342,29 @@ HardwareProfile load_hardware(const std::string& name_or_file) {
     return parse_hardware(read_text_file(name_or_file), name_or_file);
   Catalogue catalogue;
   const auto typed = lower_case(name_or_file);
-  ShortName whole;
-  whole.base = typed;
-  std::optional<HardwareProfile> machine = machine_of(catalogue, typed, whole);
-  if (!machine) {
-    const auto name = parse_short_name(typed);
-    machine = machine_of(catalogue, typed, name);
-    if (!machine) unknown_name(typed, name.base);
-    replace_network(catalogue, typed, name, *machine);
-  }
-  machine->name = typed;
+  std::optional<HardwareProfile> machine = named_machine(catalogue, typed);
+  if (!machine) machine = spelled_machine(catalogue, typed);
+  if (!machine) unknown_name(typed, parse_short_name(typed).base);
   IssueList issues("catalogue");
   check_machine(*machine, issues);
   issues.throw_if_any();
   return *machine;
+}
+
+std::string size_taken(const std::string& typed) {
+  const auto text = lower_case(typed);
+  if (looks_like_file(text)) return "";
+  std::vector<std::string> names{text};
+  for (const Spelling& s : spellings_of(text))
+    if (!s.memory_gb) names.push_back(s.name);  // Else the size was said.
+  for (const std::string& name : names) {
+    for (const std::string& base : {name, parse_short_name(name).base}) {
+      for (const char* folder : {"nodes", "gpus"})
+        if (const auto* file = find_file(folder, base))
+          return smaller_sizes(folder, base, std::string(file->name));
+    }
+  }
+  return "";
 }
 
 std::vector<std::string> hardware_names() { return names_in("nodes"); }

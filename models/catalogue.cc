@@ -64,6 +64,43 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
+/// The model with this name or alias, given as plain() writes it.
+const CatalogueModel* find_spelling(const std::string& wanted) {
+  for (const CatalogueModel& m : model_catalogue()) {
+    if (plain(m.name) == wanted) return &m;
+    for (const std::string& alias : m.aliases)
+      if (plain(alias) == wanted) return &m;
+  }
+  return nullptr;
+}
+
+/// The name without the words that say how the weights were trained on or converted, and not what
+/// the architecture is: "Llama-2-7b-chat-hf" is "Llama-2-7b", "Mistral-7B-Instruct-v0.2" is
+/// "Mistral-7B-v0.2". The organisation stays: others publish under the same names what they like.
+/// Meta's names of the hub with and without "Meta-" are one.
+std::string base_name(const std::string& wanted) {
+  std::string out;
+  std::size_t at = 0;
+  for (bool first = true; at <= wanted.size(); first = false) {
+    const std::size_t end = std::min(wanted.find('-', at), wanted.size());
+    const std::string word = wanted.substr(at, end - at);
+    const bool says_nothing = !first && (word == "instruct" || word == "chat" || word == "hf" ||
+                                         word == "base" || word == "it");
+    if (!says_nothing) out += (first ? "" : "-") + word;
+    at = end + 1;
+  }
+  const std::string meta = "meta-llama/meta-llama-";
+  if (out.rfind(meta, 0) == 0) out = "meta-llama/llama-" + out.substr(meta.size());
+  if (out.rfind("meta-llama-", 0) == 0) out = out.substr(5);
+  return out;
+}
+
+std::string with_meta(const std::string& base) {
+  const std::string organisation = "meta-llama/";
+  if (base.rfind(organisation, 0) != 0) return base;
+  return organisation + "meta-" + base.substr(organisation.size());
+}
+
 }  // namespace
 
 const std::vector<CatalogueModel>& model_catalogue() {
@@ -73,12 +110,11 @@ const std::vector<CatalogueModel>& model_catalogue() {
 
 const CatalogueModel* find_catalogue_model(std::string_view name) {
   const std::string wanted = plain(name);
-  for (const CatalogueModel& m : model_catalogue()) {
-    if (plain(m.name) == wanted) return &m;
-    for (const std::string& alias : m.aliases) {
-      if (plain(alias) == wanted) return &m;
-    }
-  }
+  if (const CatalogueModel* m = find_spelling(wanted)) return m;
+  const std::string base = base_name(wanted);
+  if (base == wanted) return nullptr;
+  for (const std::string& spelling : {base, base + "-hf", with_meta(base)})
+    if (const CatalogueModel* m = find_spelling(spelling)) return m;
   return nullptr;
 }
 
@@ -89,7 +125,7 @@ std::vector<std::string> nearest_catalogue_names(std::string_view name, int coun
     std::size_t best = edit_distance(wanted, plain(m.name));
     for (const std::string& alias : m.aliases)
       best = std::min(best, edit_distance(wanted, plain(alias)));
-    ranked.emplace_back(best, m.name);
+    if (best <= std::max<std::size_t>(2, wanted.size() / 3)) ranked.emplace_back(best, m.name);
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -19,9 +19,12 @@ struct CatalogueModel {
 
 /// All models, sorted by name.
 const std::vector<CatalogueModel>& model_catalogue();
-/// By name or alias, without regard to case, '_' or blanks; nullptr if there is none.
+/// By name or alias, without regard to case, '_' or blanks; nullptr if there is none. Names of the
+/// hub with -Instruct, -it, -chat, -base or -hf mean the model that was trained on: its architecture
+/// is the same.
 const CatalogueModel* find_catalogue_model(std::string_view name);
-/// The names most like `name`, best first, at most `count` (for messages).
+/// The names most like `name`, best first, at most `count`; none that is no slip of it (for
+/// messages).
 std::vector<std::string> nearest_catalogue_names(std::string_view name, int count);
 
 /// One catalogue file compiled into the library (models/embed_catalogue.cmake writes the

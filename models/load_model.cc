@@ -73,9 +73,12 @@ std::string name_of_file(const fs::path& path) {
   if (looks_like_path(name))
     throw InputError(
         {name, "", "there is no such file", "a catalogue name, a config.json or a graph file"});
-  throw InputError({name, "", "is neither a known model nor a file",
-                    fmt::format("nearest names: {}; `foreshard models` lists all",
-                                fmt::join(nearest_catalogue_names(name, 3), ", "))});
+  const std::vector<std::string> near = nearest_catalogue_names(name, 3);
+  const std::string hint = near.empty() ? "no known name is near"
+                                        : fmt::format("nearest names: {}", fmt::join(near, ", "));
+  throw InputError(
+      {name, "", "is neither a known model nor a file",
+       hint + "; `foreshard models` lists all; a config.json of the hub is read, too"});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "report/memory_explanation.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -98,28 +99,33 @@ class ExplanationText {
                         amount(m.communicators));
   }
 
-  /// Phases as rows, first and last step as columns.
+  /// Phases as rows, steps as columns; the initialisation stands in the first of them.
   void phases() {
     if (x_.phases.empty()) return;
-    std::int32_t last = 0;
-    for (const AnswerPhase& p : x_.phases) last = std::max(last, p.step);
-    out_ += "  " +
-            paint(fmt::format("{:<14}{:>12}{:>12}   allocated / reserved, GiB", "phase", "step 1",
-                              last > 0 ? fmt::format("step {}", last + 1) : ""),
-                  "2") +
-            "\n";
+    std::set<std::int32_t> steps;
+    for (const AnswerPhase& p : x_.phases) steps.insert(std::max(p.step, 0));
+    std::string head = fmt::format("{:<14}", "phase");
+    for (const std::int32_t step : steps)
+      head += fmt::format("{:>18}",
+                          fmt::format("{}step {}", step == x_.step ? "peak: " : "", step + 1));
+    out_ += "  " + paint(head + "   allocated / reserved, GiB", "2") + "\n";
     std::vector<std::string> names;
     for (const AnswerPhase& p : x_.phases) {
       if (std::find(names.begin(), names.end(), p.phase) == names.end()) names.push_back(p.phase);
     }
     for (const std::string& name : names) {
-      std::string first, later;
-      for (const AnswerPhase& p : x_.phases) {
-        if (p.phase != name) continue;
-        (p.step <= 0 ? first : later) =
-            fmt::format("{:.2f}/{:.2f}", gib(p.allocated), gib(p.reserved));
+      std::string row = fmt::format("  {:<14}", name);
+      for (const std::int32_t step : steps) {
+        const auto at = std::find_if(x_.phases.begin(), x_.phases.end(), [&](const AnswerPhase& p) {
+          return p.phase == name && std::max(p.step, 0) == step;
+        });
+        row += fmt::format(
+            "{:>18}", at == x_.phases.end()
+                          ? ""
+                          : fmt::format("{:.2f} / {:.2f}", gib(at->allocated), gib(at->reserved)));
       }
-      out_ += fmt::format("  {:<14}{:>12}{:>12}\n", name, first, later);
+      row.erase(row.find_last_not_of(' ') + 1);
+      out_ += row + "\n";
     }
     out_ += "\n";
   }

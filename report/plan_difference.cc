@@ -149,6 +149,26 @@ std::string heading(const std::string& kind, const PlanDifference& d) {
          columns("  ", title, shortened(d.a.title, kColumn), shortened(d.b.title, kColumn), cost);
 }
 
+/// Words broken into lines of kWidth that continue under `indent` blanks.
+std::string wrapped(const std::string& text, std::size_t indent) {
+  std::string out;
+  std::size_t column = indent;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    if (column > indent && column + 1 + end - at > kWidth) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += " ";
+      ++column;
+    }
+    out += text.substr(at, end - at);
+    column += end - at;
+    at = end + 1;
+  }
+  return out;
+}
+
 std::string row_line(const DifferenceRow& r) {
   std::string cost;
   if (r.time) cost = signed_time(*r.time);
@@ -156,28 +176,9 @@ std::string row_line(const DifferenceRow& r) {
   return columns("    ", r.what, amount(r.count_a, r.bytes_a), amount(r.count_b, r.bytes_b), cost);
 }
 
-Json side(const DifferenceSide& s) {
-  Json out;
-  out["title"] = s.title;
-  out["subject"] = s.subject;
-  out["step_time_s"] = to_seconds(s.step);
-  out["breakdown"] = Json::object();
-  for (const auto& [name, time] : s.time_parts) out["breakdown"][name] = to_seconds(time);
-  out["device_peak_bytes"] = s.device_peak.value;
-  out["memory"] = Json::object();
-  for (const auto& [name, bytes] : s.memory_parts) out["memory"][name] = bytes.value;
-  out["fits"] = s.fits;
-  return out;
-}
-
-}  // namespace
-
-std::string text_of(const PlanDifference& d) {
-  std::string out =
-      fmt::format("{} -> {}: {}\n\n", d.a.title, d.b.title,
-                  d.a.subject == d.b.subject ? d.a.subject : d.a.subject + " -> " + d.b.subject);
-  out += step_line(d) + memory_line(d);
-  std::string kind;
+/// The rows by kind, those that cost most first.
+std::string table_of(const PlanDifference& d) {
+  std::string out, kind;
   std::size_t shown = 0, left = 0;
   const auto close = [&] {
     if (left > 0) out += fmt::format("    and {} more (--json has all)\n", left);
@@ -196,8 +197,38 @@ std::string text_of(const PlanDifference& d) {
       out += row_line(r);
   }
   close();
+  return out;
+}
+
+Json side(const DifferenceSide& s) {
+  Json out;
+  out["title"] = s.title;
+  out["subject"] = s.subject;
+  out["step_time_s"] = to_seconds(s.step);
+  out["breakdown"] = Json::object();
+  for (const auto& [name, time] : s.time_parts) out["breakdown"][name] = to_seconds(time);
+  out["interference_s"] = to_seconds(s.interference);
+  out["device_peak_bytes"] = s.device_peak.value;
+  out["memory"] = Json::object();
+  for (const auto& [name, bytes] : s.memory_parts) out["memory"][name] = bytes.value;
+  out["fits"] = s.fits;
+  return out;
+}
+
+}  // namespace
+
+std::string text_of(const PlanDifference& d, bool table) {
+  std::string out =
+      fmt::format("{} -> {}: {}\n\n", d.a.title, d.b.title,
+                  d.a.subject == d.b.subject ? d.a.subject : d.a.subject + " -> " + d.b.subject);
+  out += step_line(d) + memory_line(d);
+  const std::vector<std::string> words = words_of(d);
+  if (!words.empty()) out += "\n";
+  for (const std::string& w : words) out += "  - " + wrapped(w, 4) + "\n";
   if (d.rows.empty()) out += "\n  The two plans issue the same.\n";
+  if (table) out += table_of(d);
   if (!d.equal.empty()) out += "\n  equal: " + broken(d.equal, 9) + "\n";
+  if (!table && !d.rows.empty()) out += "  every count: --table, --json\n";
   for (const std::string& n : d.notes) out += "  note: " + n + "\n";
   if (!d.not_modelled.empty()) out += "  not modelled: " + broken(d.not_modelled, 16) + "\n";
   return out;
@@ -207,6 +238,7 @@ Json to_json(const PlanDifference& d) {
   Json out;
   out["a"] = side(d.a);
   out["b"] = side(d.b);
+  out["words"] = words_of(d);
   out["differences"] = Json::array();
   for (const DifferenceRow& r : d.rows) {
     Json row;

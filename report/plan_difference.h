@@ -20,7 +20,8 @@ struct DifferenceSide {
   std::string subject;  ///< Model and machines.
   Time step;
   std::vector<std::pair<std::string, Time>>
-      time_parts;  ///< They add up to `step`; same names on both sides.
+      time_parts;     ///< They add up to `step`; same names on both sides.
+  Time interference;  ///< Part of the step by which transfers slow kernels down.
   Bytes device_peak;
   std::vector<std::pair<std::string, Bytes>>
       memory_parts;  ///< They add up to `device_peak`; absent names are zero.
@@ -45,10 +46,13 @@ struct PlanDifference {
   std::vector<std::string> not_modelled;
 };
 
-/// One screen for people.
-std::string text_of(const PlanDifference& difference);
-/// {"a", "b": {"title", "subject", "step_time_s", "breakdown", "device_peak_bytes", "memory",
-/// "fits"}, "differences":
+/// What changes and why, a sentence each; what it costs in time and memory is in them or in the
+/// parts of the sides.
+std::vector<std::string> words_of(const PlanDifference& difference);
+/// One screen for people: step, memory, words; with `table` also the rows.
+std::string text_of(const PlanDifference& difference, bool table = false);
+/// {"a", "b": {"title", "subject", "step_time_s", "breakdown", "interference_s",
+/// "device_peak_bytes", "memory", "fits"}, "words", "differences":
 /// [{"kind", "what", "a", "b": {"count", "bytes"}, "time_s", "memory_bytes"}], "equal", "notes",
 /// "not_modelled"}
 Json to_json(const PlanDifference& difference);

@@ -1,6 +1,7 @@
 #include "sim/analysis.h"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 
 #include "sim/causes.h"
@@ -156,8 +157,35 @@ class TimeExplanation {
     });
   }
 
-  std::string resource_of(const CausePiece& piece) const {
-    switch (piece.kind) {
+  /// What holds a piece of the critical path; pieces of equal number have one name.
+  struct Resource {
+    CausePiece::Kind kind = CausePiece::Kind::kUnknown;
+    InstructionKind instruction = InstructionKind::kMark;
+    int what = 0;  ///< KernelClass, CopyDirection or CollectiveKind.
+    int link = 0;
+    auto operator<=>(const Resource&) const = default;
+  };
+
+  Resource resource_of(const CausePiece& piece) const {
+    Resource r;
+    r.kind = piece.kind;
+    if (piece.kind != CausePiece::Kind::kOperation) return r;
+    const Instruction& in = instruction(piece.rank_class, piece.instruction);
+    const ProgramTiming& timing = run_.timing(piece.rank_class);
+    r.instruction = in.kind;
+    if (in.kind == InstructionKind::kLaunch) {
+      r.what = static_cast<int>(timing.kernel_class[in.id]);
+    } else if (in.kind == InstructionKind::kCopy) {
+      r.what = static_cast<int>(timing.program->copies[in.id].direction);
+    } else {
+      r.what = static_cast<int>(timing.program->collectives[in.id].kind);
+      r.link = static_cast<int>((*run_.collectives[piece.rank_class])[in.id].bottleneck);
+    }
+    return r;
+  }
+
+  static std::string name_of_resource(const Resource& r) {
+    switch (r.kind) {
       case CausePiece::Kind::kHost:
         return "host";
       case CausePiece::Kind::kAllocator:
@@ -167,29 +195,26 @@ class TimeExplanation {
       case CausePiece::Kind::kOperation:
         break;
     }
-    const Instruction& in = instruction(piece.rank_class, piece.instruction);
-    const ProgramTiming& timing = run_.timing(piece.rank_class);
-    if (in.kind == InstructionKind::kLaunch)
-      return std::string(name_of(timing.kernel_class[in.id]));
-    if (in.kind == InstructionKind::kCopy) {
-      const CopyDirection d = timing.program->copies[in.id].direction;
+    if (r.instruction == InstructionKind::kLaunch)
+      return std::string(name_of(static_cast<KernelClass>(r.what)));
+    if (r.instruction == InstructionKind::kCopy) {
+      const auto d = static_cast<CopyDirection>(r.what);
       return d == CopyDirection::kHostToDevice   ? "copy to device"
              : d == CopyDirection::kDeviceToHost ? "copy to host"
                                                  : "copy on device";
     }
-    const CollectiveTable& table = *run_.collectives[piece.rank_class];
-    return std::string(name_of(timing.program->collectives[in.id].kind)) + " (" +
-           std::string(name_of(table[in.id].bottleneck)) + ")";
+    return std::string(name_of(static_cast<CollectiveKind>(r.what))) + " (" +
+           std::string(name_of(static_cast<Link>(r.link))) + ")";
   }
 
   void follow_critical_path() {
     const RankRecord::StepEnd& end = rank_.steps[static_cast<std::size_t>(window_.step)];
-    std::map<std::string, std::uint32_t> index;
+    std::map<Resource, std::uint32_t> index;
     std::vector<CriticalPathSegment> segments;
     walk_back(run_.output, window_.start, window_.end, end.cause, [&](const CausePiece& piece) {
       const auto [it, added] = index.try_emplace(
           resource_of(piece), static_cast<std::uint32_t>(result_.critical_path.size()));
-      if (added) result_.critical_path.push_back({it->first, Time(0)});
+      if (added) result_.critical_path.push_back({name_of_resource(it->first), Time(0)});
       result_.critical_path[it->second].time += Time(piece.end - piece.start);
       segments.push_back({it->second, run_.layout.classes[piece.rank_class].rank, piece.instruction,
                           Time(piece.start), Time(piece.end)});

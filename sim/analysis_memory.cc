@@ -105,16 +105,19 @@ std::string block_of(const std::string& module) {
   return module;
 }
 
-/// Live device bytes by category and by what `name_of_owner` says of a buffer, largest first.
-template <typename Name>
+/// Live device bytes by category and owner, largest first. `key_of` numbers the owner of a buffer,
+/// `name_of_key` names it.
+template <typename KeyOf, typename NameOf>
 std::vector<Owner> owners_of(const RankProgram& program, const MemoryLedger& ledger,
-                             const std::vector<bool>& live, Name name) {
-  std::map<std::pair<int, std::string>, std::int64_t> bytes;
+                             const std::vector<bool>& live, KeyOf key_of, NameOf name_of_key) {
+  std::map<std::pair<int, std::uint64_t>, std::int64_t> by_key;
   for (std::uint32_t b = 0; b < live.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (!live[b] || buffer.space != MemorySpace::kDevice) continue;
-    bytes[{static_cast<int>(buffer.category), name(buffer)}] += ledger.block_bytes(b).value;
+    by_key[{static_cast<int>(buffer.category), key_of(buffer)}] += ledger.block_bytes(b).value;
   }
+  std::map<std::pair<int, std::string>, std::int64_t> bytes;
+  for (const auto& [key, n] : by_key) bytes[{key.first, name_of_key(key.second)}] += n;
   std::vector<Owner> owners;
   for (const auto& [key, n] : bytes)
     owners.push_back({static_cast<BufferCategory>(key.first), key.second, Bytes(n)});
@@ -126,16 +129,22 @@ std::vector<Owner> owners_of(const RankProgram& program, const MemoryLedger& led
 void find_owners(const RankProgram& program, const MemoryLedger& ledger, Moment moment,
                  MemoryResult& m) {
   const std::vector<bool> live = live_at(program, moment);
-  const auto unit = [&](const Buffer& b) {
-    return b.unit.value < program.units.size() ? program.units[b.unit.value].name : std::string();
+  const auto unit_name = [&](std::uint64_t unit) {
+    return unit < program.units.size() ? program.units[unit].name : std::string();
   };
-  m.owners = owners_of(program, ledger, live, unit);
-  m.owners_by_module = owners_of(program, ledger, live, [&](const Buffer& b) {
-    const std::string owner = unit(b);
-    return !owner.empty() || b.scope.value >= program.scopes.size()
-               ? owner
-               : block_of(program.scopes[b.scope.value]);
-  });
+  m.owners = owners_of(
+      program, ledger, live, [](const Buffer& b) { return std::uint64_t{b.unit.value}; },
+      unit_name);
+  // Unit and module that made the buffer, in one number.
+  m.owners_by_module = owners_of(
+      program, ledger, live,
+      [](const Buffer& b) { return std::uint64_t{b.unit.value} << 32 | b.scope.value; },
+      [&](std::uint64_t key) {
+        const std::string owner = unit_name(key >> 32);
+        const auto scope = static_cast<std::uint32_t>(key);
+        return !owner.empty() || scope >= program.scopes.size() ? owner
+                                                                : block_of(program.scopes[scope]);
+      });
 }
 
 std::optional<OutOfMemoryReport> failure_of(const RankProgram& program, const MemoryLedger& ledger,

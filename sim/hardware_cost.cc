@@ -27,7 +27,9 @@ class HardwareCostModel final : public CostModel {
         kernels_(cluster_.profile.gpu, parameters),
         host_(parameters.host, cpu_factor()) {
     const double sigma = gpu().efficiency_or("speed_spread", parameters.step.slowest_gpu_sigma);
-    slowest_ = std::max(0.0, 1 + sigma * (expected_maximum(cluster.gpus) - expected_maximum(8)));
+    static const double of_eight = expected_maximum(8);
+    if (sigma != 0)
+      slowest_ = std::max(0.0, 1 + sigma * (expected_maximum(cluster.gpus) - of_eight));
     find_capacities();
     find_network_state();
   }

@@ -1,6 +1,7 @@
 #include "sim/prepare.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <map>
@@ -38,12 +39,13 @@ class ProgramCheck {
     }
     check_tables();
     check_segments();
-    for (std::size_t i = 0; i < program_.instructions.size() && count_ < kMaxIssues; ++i)
-      check_instruction(i);
+    check_instructions();
     issues_.throw_if_any();
   }
 
  private:
+  static constexpr auto kKinds = static_cast<std::size_t>(InstructionKind::kMark) + 1;
+
   void add(std::string_view table, std::size_t i, std::string message) {
     ++count_;
     issues_.add(place(index_, table, i), std::move(message));
@@ -107,15 +109,19 @@ class ProgramCheck {
     }
   }
 
-  void check_instruction(std::size_t i) {
-    const Instruction& in = program_.instructions[i];
-    const auto limit = table_size(in.kind);
-    if (in.id >= limit) {
-      add("instructions", i,
-          "id " + std::to_string(in.id) + " is outside its table of " + std::to_string(limit));
-    }
-    if (uses_stream(in.kind) && in.stream >= program_.streams.size()) {
-      add("instructions", i, "uses a stream that does not exist");
+  void check_instructions() {
+    std::array<std::uint64_t, kKinds> limit{};
+    for (std::size_t k = 0; k < kKinds; ++k) limit[k] = table_size(static_cast<InstructionKind>(k));
+    const std::size_t streams = program_.streams.size();
+    for (std::size_t i = 0; i < program_.instructions.size() && count_ < kMaxIssues; ++i) {
+      const Instruction& in = program_.instructions[i];
+      const std::uint64_t most = limit[static_cast<std::size_t>(in.kind)];
+      if (in.id >= most) {
+        add("instructions", i,
+            "id " + std::to_string(in.id) + " is outside its table of " + std::to_string(most));
+      }
+      if (in.stream >= streams && uses_stream(in.kind))
+        add("instructions", i, "uses a stream that does not exist");
     }
   }
 

@@ -1,5 +1,7 @@
 #include "study/evaluate.h"
 
+#include <algorithm>
+
 #include "sim/hardware_cost.h"
 #include "sim/simulator.h"
 
@@ -56,6 +58,14 @@ SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& ha
   return simulate(schedule, *make_cost_model(cluster), options);
 }
 
+SimulationOptions settled_options(const Job& job, const SimulationOptions& options) {
+  SimulationOptions out = options;
+  out.allocator = job.allocator;
+  if (out.steps == 0 && out.memory != MemoryDetail::kNone)
+    out.steps = std::max(kSettledSteps, static_cast<std::int32_t>(steady_steps(job.config)));
+  return out;
+}
+
 Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   PlanOptions plan_options;
   plan_options.executable = false;
@@ -63,9 +73,8 @@ Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   Evaluation out;
   out.schedule = plan(*job.model, job.config, plan_options);
   const Cluster cluster = make_cluster(job.hardware, static_cast<int>(out.schedule.world));
-  SimulationOptions with = options;
-  with.allocator = job.allocator;
-  out.result = simulate(out.schedule, cluster, with, job.cost_parameters());
+  out.result =
+      simulate(out.schedule, cluster, settled_options(job, options), job.cost_parameters());
   return out;
 }
 

@@ -13,6 +13,10 @@
 
 namespace foreshard {
 
+/// Steps until the allocator has all segments that it will ever have: the first ones still take
+/// what later ones find in the cache. Measured runs are averages of later ones.
+inline constexpr std::int32_t kSettledSteps = 4;
+
 struct Evaluation {
   Schedule schedule;
   SimulationResult result;
@@ -39,8 +43,11 @@ std::string peak_name(const Job& job);
 bool is_borderline(const MemoryResult& memory);
 
 /// InputError if the job is impossible: for the model, or for the machines. The allocator is the
-/// job's, whatever `options` say.
+/// job's, whatever `options` say; without a number of steps as many are simulated as memory needs
+/// to settle.
 Evaluation evaluate(const Job& job, const SimulationOptions& options = {});
+/// What evaluate() simulates with.
+SimulationOptions settled_options(const Job& job, const SimulationOptions& options);
 /// With a schedule that is already there.
 SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware,
                              const SimulationOptions& options = {});

@@ -85,24 +85,7 @@ DType compute_dtype(const ParallelConfig& c) {
   return c.precision.param.value_or(c.model_dtype);
 }
 
-DType reduction_dtype(const ParallelConfig& c) {
-  const DType param = c.precision.param.value_or(c.model_dtype);
-  switch (c.framework) {
-    case FrameworkKind::kDdp:
-      if (c.ddp.comm_hook == DdpCommHook::kBf16Compress) return DType::kBFloat16;
-      if (c.ddp.comm_hook == DdpCommHook::kFp16Compress) return DType::kFloat16;
-      if (c.ddp.mixed_precision) return c.ddp.mixed_precision->reduce.value_or(compute_dtype(c));
-      return c.model_dtype;
-    case FrameworkKind::kZero1:
-    case FrameworkKind::kZero2:
-    case FrameworkKind::kZero3:
-      return c.zero.communication_dtype.value_or(param);
-    case FrameworkKind::kShardedOptimizer:
-      return c.sharded_optimizer.accumulate_in_float32 ? DType::kFloat32 : param;
-    default:
-      return c.precision.reduce.value_or(param);
-  }
-}
+DType reduction_dtype(const ParallelConfig& c) { return row_of(c.framework).reduction_dtype(c); }
 
 std::string describe_precision(const ParallelConfig& c) {
   const DType param = compute_dtype(c), reduce = reduction_dtype(c);

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "memory/virtual_segment_source.h"
 #include "schedules/planner/framework_table.h"
+#include "sim/hardware_cost.h"
 #include "study/job_change.h"
-#include "study/memory_replay.h"
 
 namespace foreshard {
 namespace {
@@ -96,28 +95,95 @@ class ChangeList {
   std::vector<Change> list_;
 };
 
-std::vector<PhaseRow> phases_of(const Schedule& schedule, const AllocatorOptions& allocator,
-                                std::int64_t rank) {
-  ReplayOptions replay;
-  replay.allocator = allocator;
-  replay.device_memory = VirtualSegmentSource::kUnlimited;
-  const MemoryReplay r = replay_memory(schedule.program_for(rank), replay);
-  std::vector<PhaseRow> rows{{-1, "init", Bytes(r.init_allocated), Bytes(r.init_reserved)}};
-  for (std::size_t s = 0; s < r.steps.size(); ++s) {
-    if (s != 0 && s + 1 != r.steps.size()) continue;
-    const std::size_t first = rows.size();
-    for (const PhasePeaks& p : r.steps[s].phases) {
-      const auto known = std::find_if(rows.begin() + static_cast<std::ptrdiff_t>(first), rows.end(),
-                                      [&](const PhaseRow& row) { return row.phase == p.phase; });
-      if (known == rows.end()) {
-        rows.push_back({static_cast<std::int32_t>(s), p.phase, Bytes(p.peak_allocated),
-                        Bytes(p.peak_reserved)});
-      } else {
-        known->allocated = std::max(known->allocated, Bytes(p.peak_allocated));
-        known->reserved = std::max(known->reserved, Bytes(p.peak_reserved));
-      }
+/// Highest memory of each phase, from the memory curve of one rank.
+class PhaseTable {
+ public:
+  PhaseTable(const RankProgram& program, const Trace& trace, std::int64_t rank)
+      : program_(program) {
+    for (const MemorySample& m : trace.memory)
+      if (m.rank == rank) samples_.push_back(&m);
+    std::stable_sort(
+        samples_.begin(), samples_.end(),
+        [](const MemorySample* a, const MemorySample* b) { return a->step < b->step; });
+  }
+
+  /// Of the initialisation and all simulated steps.
+  std::vector<PhaseRow> rows() {
+    open(-1, "init");
+    std::int32_t last = -1;
+    for (const MemorySample* m : samples_) last = std::max(last, m->step);
+    run_until(-1, UINT32_MAX);
+    for (std::int32_t step = 0; step <= last && !program_.steps.empty(); ++step) add_step(step);
+    return std::move(rows_);
+  }
+
+ private:
+  /// What stands before the first phase of a step counts with it.
+  void add_step(std::int32_t step) {
+    const std::size_t written =
+        std::min<std::size_t>(static_cast<std::size_t>(step), program_.steps.size() - 1);
+    const auto [begin, end] = std::pair(program_.steps[written].begin, program_.steps[written].end);
+    bool any = false;
+    for (std::uint32_t i = begin; i < end; ++i) {
+      if (program_.instructions[i].kind != InstructionKind::kMark) continue;
+      const Mark& mark = program_.marks[program_.instructions[i].id];
+      if (mark.kind != MarkKind::kPhase || !mark.begin) continue;
+      if (std::exchange(any, true)) run_until(step, i);
+      open(step,
+           std::string(name_of(mark.phase == Phase::kRecompute ? Phase::kBackward : mark.phase)));
+    }
+    run_until(step, UINT32_MAX);
+  }
+
+  void run_until(std::int32_t step, std::uint32_t instruction) {
+    for (; next_ < samples_.size(); ++next_) {
+      const MemorySample& m = *samples_[next_];
+      if (m.step > step || (m.step == step && m.instruction >= instruction)) return;
+      now_ = {m.allocated, m.reserved};
+      note();
     }
   }
+
+  void open(std::int32_t step, const std::string& phase) {
+    const auto known = std::find_if(rows_.begin(), rows_.end(), [&](const PhaseRow& row) {
+      return row.step == step && row.phase == phase;
+    });
+    row_ = static_cast<std::size_t>(known - rows_.begin());
+    if (known == rows_.end()) rows_.push_back({step, phase, Bytes(0), Bytes(0)});
+    note();
+  }
+
+  void note() {
+    rows_[row_].allocated = std::max(rows_[row_].allocated, now_.first);
+    rows_[row_].reserved = std::max(rows_[row_].reserved, now_.second);
+  }
+
+  const RankProgram& program_;
+  std::vector<const MemorySample*> samples_;
+  std::size_t next_ = 0, row_ = 0;
+  std::pair<Bytes, Bytes> now_{Bytes(0), Bytes(0)};  ///< Allocated, reserved.
+  std::vector<PhaseRow> rows_;
+};
+
+/// Initialisation, first and last step, and the step of the peak; of the run that gave the answer,
+/// on the same device.
+std::vector<PhaseRow> phases_of(const Job& job, const Evaluation& base,
+                                const SimulationOptions& options) {
+  std::optional<SimulationResult> traced;
+  if (!base.result.trace) {
+    SimulationOptions with = settled_options(job, options);
+    with.detail = Detail::kTrace;
+    traced =
+        simulate(base.schedule, make_cluster(job.hardware, static_cast<int>(base.schedule.world)),
+                 with, job.cost_parameters());
+  }
+  const Trace& trace = traced ? *traced->trace : *base.result.trace;
+  const MemoryResult& m = base.result.memory;
+  std::vector<PhaseRow> rows = PhaseTable(base.schedule.program_for(m.rank), trace, m.rank).rows();
+  const std::int32_t last = rows.empty() ? -1 : rows.back().step;
+  std::erase_if(rows, [&](const PhaseRow& row) {
+    return row.step > 0 && row.step != last && row.step != m.peak_at.step;
+  });
   return rows;
 }
 
@@ -135,7 +201,7 @@ std::string describe_place(const Place& p) {
 
 MemoryStudy study_memory(const Job& job, const Evaluation& base, const SimulationOptions& options) {
   MemoryStudy study;
-  study.phases = phases_of(base.schedule, job.allocator, base.result.memory.rank);
+  study.phases = phases_of(job, base, options);
   for (const Change& c : ChangeList(job).take()) {
     Job changed = job;
     SimulationOptions with = options;

@@ -32,7 +32,7 @@ struct MemoryChange {
 };
 
 struct MemoryStudy {
-  std::vector<PhaseRow> phases;  ///< Initialisation, the first step, the last one.
+  std::vector<PhaseRow> phases;  ///< Initialisation, first and last step, step of the peak.
   std::vector<MemoryChange>
       changes;  ///< Those that lower the device peak first, the largest gain first.
 };

@@ -5,15 +5,13 @@
 
 #include "schedules/planner/planner.h"
 #include "sim/hardware_cost.h"
+#include "study/evaluate.h"
 
 namespace foreshard {
 namespace {
 
 /// Relative change of each ceiling's share of the time when its part is measured.
 constexpr double kProbe = 0.05;
-/// Steps until the allocator has all segments that it will ever have; measured runs are averages of
-/// later ones.
-constexpr std::int32_t kSettledSteps = 4;
 
 }  // namespace
 

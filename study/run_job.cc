@@ -156,6 +156,19 @@ double float_norm_bytes(const MeasuredRun& run, const ParallelConfig& c) {
   return elements * (forward + backward + (c.checkpoint == CheckpointKind::kFull ? forward : 0));
 }
 
+/// Month of the row's commit, "2025-09"; empty if its notes name none.
+std::string commit_month(const MeasuredRun& run) {
+  const std::size_t at = run.notes.find("(20");
+  return at == std::string::npos ? "" : run.notes.substr(at + 1, 7);
+}
+
+/// torchtitan compiles the loss with the model since March 2025 (its `compile.components`; month
+/// from memory, unverified): no fp32 copy of the logits is written.
+bool compiles_loss(const MeasuredRun& run) {
+  return run.compile == "yes" && run.strategy.starts_with("FSDP2") &&
+         (commit_month(run) >= "2025-03" || contains(run.notes, "torch 2.9"));
+}
+
 /// True if scaled_dot_product_attention takes cuDNN's kernel by itself: on Hopper and Blackwell
 /// from torch 2.13 on (2.9 still put flash attention first;
 /// aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Rows name the date of their commit.
@@ -163,8 +176,7 @@ bool prefers_cudnn(const MeasuredRun& run, const GpuProfile& gpu) {
   if (!contains(run.attention_impl, "SDPA")) return false;
   if (gpu.generation != GpuGeneration::kHopper && gpu.generation != GpuGeneration::kBlackwell)
     return false;
-  const std::size_t at = run.notes.find("(20");
-  return at != std::string::npos && run.notes.substr(at + 1, 4) >= "2026";
+  return commit_month(run) >= "2026";
 }
 
 /// Bus bandwidths that the run measured itself over all of its ranks before it trained.
@@ -205,12 +217,15 @@ void set_software(const MeasuredRun& run, RunJob& out) {
              c.framework == FrameworkKind::kShardedOptimizer) {
     c.optimizer = contains(run.notes, "fused=False") ? OptimizerKind::kAdamWForeach
                                                      : OptimizerKind::kAdamWFused;
+    if (compiles_loss(run)) c.loss = LossKind::kFused;
   } else {
     c.optimizer = OptimizerKind::kAdamWForeach;
     c.precision.reduce = DType::kBFloat16;
     c.wrap.root_split = false;
   }
-  if (contains(run.precision, "-true")) c.model_dtype = DType::kBFloat16;
+  // Fine-tuning recipes keep all weights in 16 bits (torchtune's dtype: bf16).
+  if (contains(run.precision, "-true") || contains(run.model, "finetune"))
+    c.model_dtype = DType::kBFloat16;
   c.compile = run.compile == "yes";
   if (c.framework == FrameworkKind::kShardedOptimizer) c.sync_each_micro_batch = false;
   set_float8(run, c);
@@ -279,12 +294,12 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     config.offload = OffloadKind::kParameters;
     out.calibrates = false;
   }
-  if (contains(run.strategy + run.model, "LoRA")) {
-    out.calibrates = false;
-    if (run.ac_mode.empty()) {
-      config.checkpoint = CheckpointKind::kFull;
-      out.assumptions.push_back("full checkpointing, the default of LoRA recipes (not stated)");
-    }
+  const bool adapters = contains(run.strategy + run.model, "LoRA");
+  if (adapters) out.calibrates = false;
+  if (run.ac_mode.empty() && (adapters || contains(run.model, "finetune"))) {
+    config.checkpoint = CheckpointKind::kFull;
+    out.assumptions.push_back(
+        "full checkpointing, the default of fine-tuning recipes (not stated)");
   }
   if (config.model_dtype != DType::kFloat32) {
     Model model = *out.job.model;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/error.h"
@@ -23,24 +24,44 @@ std::vector<std::int64_t> gpu_counts(const SizeQuestion& q, const HardwareProfil
   return out;
 }
 
-/// The job on `gpus` GPUs: the shard group grows, copies stay.
-Job resized(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus,
-            std::int64_t micro_batch) {
+/// Micro-batches of a step that are simulated; more of them are added as the last was.
+constexpr std::int64_t kSimulatedMicroBatches = 4;
+
+/// One way to use a machine.
+struct Attempt {
+  const HardwareProfile& hardware;
+  std::int64_t gpus, micro_batch;
+  CheckpointKind checkpoint;
+};
+
+/// Why so many GPUs do not give the global batch; "" if they do.
+std::string undivided(const SizeQuestion& q, std::int64_t gpus, std::int64_t micro_batch) {
+  if (!q.global_batch || *q.global_batch % (gpus * micro_batch) == 0) return "";
+  return fmt::format("--global-batch {} is not a multiple of {} GPUs x micro-batch {}",
+                     *q.global_batch, gpus, micro_batch);
+}
+
+/// The job of an attempt: the shard group grows with the GPUs, copies stay.
+Job resized(const SizeQuestion& q, const Attempt& a) {
   Job job = q.job;
-  job.hardware = h;
-  job.gpus = gpus;
-  job.config.micro_batch = micro_batch;
+  job.hardware = a.hardware;
+  job.gpus = a.gpus;
+  job.config.micro_batch = a.micro_batch;
+  job.config.checkpoint = a.checkpoint;
+  if (const std::string why = undivided(q, a.gpus, a.micro_batch); !why.empty())
+    throw InputError(Issue{"", "", why, ""});
+  if (q.global_batch) job.config.accumulate = *q.global_batch / (a.gpus * a.micro_batch);
   if (row_of(job.config.framework).whole_copies()) {
-    job.config.replicate = gpus;
+    job.config.replicate = a.gpus;
     return job;
   }
   if (job.config.replicate > 1 && job.config.shard > 1) {  // HSDP: the shard group was asked for.
-    if (gpus % job.config.shard != 0)
+    if (a.gpus % job.config.shard != 0)
       throw InputError(Issue{
-          "--shard", "", fmt::format("{} does not divide {} GPUs", job.config.shard, gpus), ""});
-    job.config.replicate = gpus / job.config.shard;
+          "--shard", "", fmt::format("{} does not divide {} GPUs", job.config.shard, a.gpus), ""});
+    job.config.replicate = a.gpus / job.config.shard;
   } else {
-    job.config.shard = gpus;
+    job.config.shard = a.gpus;
     job.config.replicate = 1;
   }
   return job;
@@ -62,11 +83,40 @@ std::optional<double> price_of(const SizeQuestion& q, const HardwareProfile& h) 
   return std::nullopt;
 }
 
-SizeRow row_of(const Job& job, const Evaluation& e) {
+std::int64_t whole_nodes(const HardwareProfile& h, std::int64_t gpus) {
+  const std::int64_t per_node = std::max(1, h.gpus_per_node());
+  return (gpus + per_node - 1) / per_node * per_node;
+}
+
+std::string checkpoint_text(const ParallelConfig& c, CheckpointKind kind) {
+  switch (kind) {
+    case CheckpointKind::kNone:
+      return "none";
+    case CheckpointKind::kFull:
+      return "full";
+    case CheckpointKind::kEveryK:
+      return fmt::format("every:{}", c.checkpoint_every);
+    case CheckpointKind::kSelectiveOp:
+      return "selective";
+    case CheckpointKind::kModules:
+      return "modules";
+  }
+  return "";
+}
+
+SizeRow empty_row(const SizeQuestion& q, const Attempt& a) {
   SizeRow row;
-  row.hardware = job.hardware.name;
-  row.gpus = job.gpus;
-  row.micro_batch = job.config.micro_batch;
+  row.hardware = a.hardware.name;
+  row.gpus = a.gpus;
+  row.billed_gpus = whole_nodes(a.hardware, a.gpus);
+  row.micro_batch = a.micro_batch;
+  row.checkpoint = checkpoint_text(q.job.config, a.checkpoint);
+  return row;
+}
+
+void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
+  row.accumulate = job.config.accumulate;
+  row.global_batch = job.gpus * job.config.micro_batch * job.config.accumulate;
   row.fits = e.result.memory.fits;
   row.retries = is_borderline(e.result.memory) ? e.result.memory.retries_total : 0;
   row.step = e.result.step_time;
@@ -79,6 +129,38 @@ SizeRow row_of(const Job& job, const Evaluation& e) {
   if (!row.fits)
     row.note = fmt::format("has {}, peak without a limit {}", format_memory(row.capacity),
                            format_memory(row.memory));
+}
+
+/// Micro-batches after the second are alike: a step of many takes what a step of a few takes, and
+/// for each further one what the last of these added. Memory does not grow after the second.
+void add_micro_batches(SizeRow& row, const Job& job, std::int64_t accumulate) {
+  Job shorter = job;
+  shorter.config.accumulate = kSimulatedMicroBatches - 1;
+  const Time each = row.step - evaluate(shorter).result.step_time;
+  const auto more = accumulate - job.config.accumulate;
+  const Time step = row.step + Time(each.value * more);
+  const double faster = static_cast<double>(accumulate) /
+                        static_cast<double>(job.config.accumulate) * (row.step / step);
+  row.tokens_per_s_per_gpu *= faster;
+  row.samples_per_s_per_gpu *= faster;
+  row.mfu *= faster;
+  row.step = step;
+  row.accumulate = accumulate;
+  row.global_batch = job.gpus * job.config.micro_batch * accumulate;
+}
+
+SizeRow attempt(const SizeQuestion& q, const Attempt& a) {
+  SizeRow row = empty_row(q, a);
+  try {
+    Job job = resized(q, a);
+    const std::int64_t accumulate = job.config.accumulate;
+    if (q.global_batch) job.config.accumulate = std::min(accumulate, kSimulatedMicroBatches);
+    add_result(row, job, evaluate(job));
+    if (row.fits && accumulate > job.config.accumulate) add_micro_batches(row, job, accumulate);
+  } catch (const InputError& e) {
+    row.refused = true;
+    row.note = e.issues()[0].text();
+  }
   return row;
 }
 
@@ -90,24 +172,23 @@ bool is_better(const SizeRow& a, const SizeRow& b) {
   return a.samples_per_s_per_gpu > b.samples_per_s_per_gpu;
 }
 
-/// The best of all micro-batches; grows them until one does not fit.
+/// The best of all micro-batches and kinds of checkpointing; micro-batches grow until one does not
+/// fit.
 SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus) {
   const std::vector<std::int64_t> batches =
       q.micro_batches.empty() ? std::vector<std::int64_t>{1, 2, 4, 8, 16} : q.micro_batches;
+  const std::vector<CheckpointKind> checkpoints =
+      q.checkpoints.empty() ? std::vector{q.job.config.checkpoint} : q.checkpoints;
   std::optional<SizeRow> best;
-  for (const std::int64_t b : batches) {
-    SizeRow row;
-    try {
-      const Job job = resized(q, h, gpus, b);
-      row = row_of(job, evaluate(job));
-    } catch (const InputError& e) {
-      row.hardware = h.name;
-      row.gpus = gpus;
-      row.micro_batch = b;
-      row.note = e.issues()[0].text();
+  for (const CheckpointKind checkpoint : checkpoints) {
+    for (const std::int64_t b : batches) {
+      const SizeRow row = attempt(q, {h, gpus, b, checkpoint});
+      // What does not fit is shown at its smallest need, what is refused only if all is.
+      if (!best || (best->refused && !row.refused) || is_better(row, *best) ||
+          (!best->fits && !row.refused && row.memory < best->memory))
+        best = row;
+      if (!row.fits && !row.refused) break;
     }
-    if (!best || is_better(row, *best)) best = row;
-    if (!row.fits) break;
   }
   return *best;
 }
@@ -116,26 +197,82 @@ void add_budget(SizeRow& row, const SizeQuestion& q, const HardwareProfile& h) {
   if (!row.fits || q.tokens <= 0 || row.tokens_per_s_per_gpu <= 0) return;
   const double seconds = q.tokens / (row.tokens_per_s_per_gpu * static_cast<double>(row.gpus));
   row.days = seconds / 86400;
-  row.gpu_hours = seconds / 3600 * static_cast<double>(row.gpus);
+  row.gpu_hours = seconds / 3600 * static_cast<double>(row.billed_gpus);
   if (const auto price = price_of(q, h)) row.price = *price * row.gpu_hours;
   row.meets_deadline = !q.deadline_days || row.days <= *q.deadline_days;
+}
+
+SizeRow budgeted_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus) {
+  SizeRow row = best_row(q, h, gpus);
+  add_budget(row, q, h);
+  return row;
+}
+
+/// Numbers of whole nodes strictly between two counts that can be asked for.
+std::vector<std::int64_t> counts_between(const SizeQuestion& q, const HardwareProfile& h,
+                                         std::int64_t low, std::int64_t high) {
+  std::vector<std::int64_t> out;
+  const std::int64_t per_node = std::max(1, h.gpus_per_node());
+  for (std::int64_t n = low + per_node; n < high; n += per_node)
+    if (undivided(q, n, 1).empty()) out.push_back(n);
+  return out;
+}
+
+/// Rows of one machine between its last doubling that misses the deadline and the first that meets
+/// it, down to the smallest that does.
+std::vector<SizeRow> refined(const SizeQuestion& q, const HardwareProfile& h,
+                             const std::vector<SizeRow>& doublings) {
+  std::vector<SizeRow> out;
+  const auto meets = [](const SizeRow& r) { return r.fits && r.meets_deadline; };
+  const auto first = std::find_if(doublings.begin(), doublings.end(), meets);
+  if (first == doublings.end() || first == doublings.begin()) return out;
+  const std::vector<std::int64_t> counts =
+      counts_between(q, h, std::prev(first)->gpus, first->gpus);
+  for (std::size_t low = 0, high = counts.size(); low < high;) {
+    const std::size_t middle = (low + high) / 2;
+    out.push_back(budgeted_row(q, h, counts[middle]));
+    if (meets(out.back()))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return out;
+}
+
+/// Rows of the counts that are asked for; then, with a deadline, those between.
+std::vector<SizeRow> all_rows(const SizeQuestion& q,
+                              const std::function<void(int, int)>& progress) {
+  std::vector<std::pair<std::size_t, std::int64_t>> wanted;
+  for (std::size_t h = 0; h < q.hardware.size(); ++h)
+    for (const std::int64_t gpus : gpu_counts(q, q.hardware[h])) wanted.emplace_back(h, gpus);
+  std::vector<SizeRow> asked(wanted.size());
+  Progress report(progress, wanted.size());
+  parallel_for(wanted.size(), [&](std::size_t i) {
+    asked[i] = budgeted_row(q, q.hardware[wanted[i].first], wanted[i].second);
+    report.one_more();
+  });
+  std::vector<std::vector<SizeRow>> of_machine(q.hardware.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    of_machine[wanted[i].first].push_back(std::move(asked[i]));
+  if (q.gpus.empty() && q.tokens > 0 && q.deadline_days) {
+    parallel_for(q.hardware.size(), [&](std::size_t h) {
+      std::vector<SizeRow>& rows = of_machine[h];
+      const std::vector<SizeRow> between = refined(q, q.hardware[h], rows);
+      rows.insert(rows.end(), between.begin(), between.end());
+      std::stable_sort(rows.begin(), rows.end(),
+                       [](const SizeRow& a, const SizeRow& b) { return a.gpus < b.gpus; });
+    });
+  }
+  std::vector<SizeRow> out;
+  for (std::vector<SizeRow>& rows : of_machine) out.insert(out.end(), rows.begin(), rows.end());
+  return out;
 }
 
 }  // namespace
 
 SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& progress) {
   SizeResult out;
-  std::vector<std::pair<const HardwareProfile*, std::int64_t>> wanted;
-  for (const HardwareProfile& h : q.hardware)
-    for (const std::int64_t gpus : gpu_counts(q, h)) wanted.emplace_back(&h, gpus);
-  out.rows.resize(wanted.size());
-  Progress report(progress, wanted.size());
-  parallel_for(wanted.size(), [&](std::size_t i) {
-    const auto [hardware, gpus] = wanted[i];
-    out.rows[i] = best_row(q, *hardware, gpus);
-    add_budget(out.rows[i], q, *hardware);
-    report.one_more();
-  });
+  out.rows = all_rows(q, progress);
   const auto better = [&](std::optional<std::size_t>& best, std::size_t i, auto less) {
     if (!best || less(out.rows[i], out.rows[*best])) best = i;
   };

@@ -1,6 +1,7 @@
 #pragma once
 
-// What should we buy? Hardware x GPU counts x micro-batches for one model and token budget.
+// What should we buy? Hardware x GPU counts x micro-batches x checkpointing for one model and token
+// budget.
 
 #include <functional>
 #include <map>
@@ -16,17 +17,27 @@ namespace foreshard {
 struct SizeQuestion {
   Job job;  ///< Model and training; hardware and GPUs are varied.
   std::vector<HardwareProfile> hardware;
-  std::vector<std::int64_t> gpus;           ///< Empty: one node, doubled up to 512 GPUs.
+  /// Empty: one node, doubled up to 512 GPUs; with a deadline also the fewest whole nodes between
+  /// the last doubling that misses it and the first that meets it.
+  std::vector<std::int64_t> gpus;
   std::vector<std::int64_t> micro_batches;  ///< Empty: 1, 2, 4, 8, 16.
-  double tokens = 0;                        ///< Budget; 0: no days and prices.
+  std::vector<CheckpointKind> checkpoints;  ///< Empty: the job's.
+  /// Sequences of one optimizer step, on any number of GPUs: the job's accumulation follows. Sizes
+  /// that do not divide it are refused in their row.
+  std::optional<std::int64_t> global_batch;
+  double tokens = 0;  ///< Budget; 0: no days and prices.
   std::optional<double> deadline_days;
   std::map<std::string, double> prices;  ///< USD per GPU-hour by hardware or GPU name.
 };
 
-/// The best micro-batch of one machine and size.
+/// The best micro-batch and checkpointing of one machine and size.
 struct SizeRow {
   std::string hardware;
-  std::int64_t gpus = 1, micro_batch = 1;
+  std::int64_t gpus = 1, micro_batch = 1, accumulate = 1;
+  std::int64_t billed_gpus = 1;   ///< Of whole nodes.
+  std::int64_t global_batch = 1;  ///< Sequences of one optimizer step.
+  std::string checkpoint;         ///< As the option says it: "none", "full".
+  bool refused = false;           ///< Not asked of the machine: see `note`.
   bool fits = false;
   Time step;
   double tokens_per_s_per_gpu = 0;  ///< 0 for a model without tokens.

@@ -11,7 +11,7 @@ void add(Tally& t, Bytes bytes) {
 void add_collective(const Schedule& schedule, const Collective& c, StepFacts& facts) {
   StepFacts::Collectives& row = facts.collectives[{c.kind, schedule.groups[c.group.value].size}];
   add(row, c.bytes);
-  row.dtypes.insert(c.dtype);
+  row.dtypes[c.dtype] += c.bytes;
 }
 
 void add_copy(const Copy& c, StepFacts& facts) {

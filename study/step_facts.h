@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "schedules/schedule.h"
@@ -26,7 +25,7 @@ struct StepFacts {
     auto operator<=>(const Key&) const = default;
   };
   struct Collectives : Tally {  ///< Bytes: sum of Collective::bytes.
-    std::set<DType> dtypes;
+    std::map<DType, Bytes> dtypes;
   };
   std::map<Key, Collectives> collectives;
   Tally host_to_device, device_to_host;  ///< Copies.

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
+#include "study/headroom.h"
 #include "study/job_change.h"
 
 namespace foreshard {
@@ -95,8 +96,8 @@ std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
   return out;
 }
 
-/// What the change gives; nothing if the framework refuses it, or if it would fit with allocator
-/// retries only.
+/// What the change gives; nothing if the framework refuses it, if it would fit with allocator
+/// retries only, or if it would use up the headroom that the job has (tune would not choose it).
 std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
                                      const JobChange& change) {
   SimulationOptions options;
@@ -106,6 +107,11 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
   try {
     const Evaluation e = evaluate(changed, options);
     if (is_borderline(e.result.memory)) return std::nullopt;
+    const auto roomy = [](const MemoryResult& m) {
+      return leaves_headroom(m.device_peak, m.capacity);
+    };
+    if (e.result.memory.fits && roomy(base.result.memory) && !roomy(e.result.memory))
+      return std::nullopt;
     return Suggestion{change.options,
                       e.result.step_time,
                       e.result.memory.device_peak - base.result.memory.device_peak,

@@ -13,14 +13,16 @@
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 #include "study/evaluate.h"
+#include "study/headroom.h"
 #include "study/job_change.h"
 #include "study/parallel.h"
 
 namespace foreshard {
 namespace {
 
-/// Within this of the fastest, less memory counts for more.
-constexpr double kCloseEnough = 1.03;
+/// Within this of the fastest, less memory counts for more. Less than what suggestions of simulate
+/// are worth (2 %): those must not undo the choice.
+constexpr double kCloseEnough = 1.01;
 
 /// The smallest K for each distinct number of units, and 0 for the whole model. A unit of one
 /// module is a block.
@@ -99,24 +101,47 @@ void mark_pareto(std::vector<WrapChoice>& choices) {
   }
 }
 
-/// Smallest memory among those that are close to the fastest. Choices that need allocator retries
-/// count only where all that fit do.
-std::size_t choose(const std::vector<WrapChoice>& choices) {
-  const bool any_well = std::any_of(choices.begin(), choices.end(),
-                                    [](const WrapChoice& c) { return c.fits_well(); });
-  std::size_t best = choices.size();
-  Time fastest;
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    const WrapChoice& c = choices[i];
-    if (!c.fits || (any_well && !c.fits_well())) continue;
-    if (best == choices.size()) {
-      best = i;
-      fastest = c.step;
-    } else if (c.step / fastest <= kCloseEnough && c.memory < choices[best].memory) {
-      best = i;
-    }
+/// What may be chosen, in falling order of preference: with headroom, without allocator retries,
+/// whatever fits.
+std::vector<std::size_t> eligible(const TuneResult& r, bool& with_headroom) {
+  std::vector<std::size_t> roomy, well, fitting;
+  for (std::size_t i = 0; i < r.choices.size(); ++i) {
+    const WrapChoice& c = r.choices[i];
+    if (c.fits) fitting.push_back(i);
+    if (c.fits_well()) well.push_back(i);
+    if (c.fits_well() && leaves_headroom(c.memory, r.capacity)) roomy.push_back(i);
   }
-  return best;
+  with_headroom = !roomy.empty();
+  return !roomy.empty() ? roomy : !well.empty() ? well : fitting;
+}
+
+/// With headroom: the fastest, or what needs least memory within kCloseEnough of it. Without: what
+/// needs least memory.
+void choose(TuneResult& r) {
+  bool roomy = false;
+  const std::vector<std::size_t> order = eligible(r, roomy);
+  r.chosen = r.choices.size();
+  if (order.empty()) return;
+  const WrapChoice& fastest = r.choices[order[0]];
+  r.chosen = order[0];
+  for (const std::size_t i : order) {
+    const WrapChoice& c = r.choices[i];
+    if ((!roomy || c.step / fastest.step <= kCloseEnough) && c.memory < r.choices[r.chosen].memory)
+      r.chosen = i;
+  }
+  WrapChoice& chosen = r.choices[r.chosen];
+  chosen.chosen = true;
+  const std::string percent = fmt::format("{:.0f} %", 100 * kHeadroom);
+  if (!roomy)
+    r.reason = fmt::format("needs least memory; nothing leaves {} of the device free", percent);
+  else if (r.chosen == order[0])
+    r.reason = fmt::format("the fastest that leaves {} of the device free", percent);
+  else
+    r.reason = fmt::format(
+        "needs least memory within {:.0f} % of the fastest that leaves {} of the device free: "
+        "{:.1f} % slower, {:.1f} GiB less",
+        100 * (kCloseEnough - 1), percent, 100 * (chosen.step / fastest.step - 1),
+        static_cast<double>((fastest.memory - chosen.memory).value) / (1 << 30));
 }
 
 /// Seconds per byte of the largest collectives: what the links do when latency does not matter.
@@ -179,6 +204,10 @@ void explain(TuneResult& r) {
     }
     if (c.chosen)
       c.verdict = "<- choose this";
+    else if (!leaves_headroom(c.memory, r.capacity))
+      c.verdict = fmt::format(
+          "memory: {:.0f} % of the device",
+          100.0 * static_cast<double>(c.memory.value) / static_cast<double>(r.capacity.value));
     else if (&c == &*fastest)
       c.verdict = "fastest; " + memory_gap(c, r.choices[r.chosen]);
     else if (c.pareto)
@@ -229,8 +258,7 @@ TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
                      return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);
                    });
   mark_pareto(out.choices);
-  out.chosen = choose(out.choices);
-  if (out.chosen < out.choices.size()) out.choices[out.chosen].chosen = true;
+  choose(out);
   explain(out);
   return out;
 }

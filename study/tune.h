@@ -41,6 +41,7 @@ struct WrapChoice {
 struct TuneResult {
   std::vector<WrapChoice> choices;  ///< By step time.
   std::size_t chosen = 0;           ///< Index; choices.size() if nothing fits.
+  std::string reason;               ///< Why it is chosen, in words.
   Bytes capacity;
   std::int64_t blocks = 0;
 };

@@ -41,7 +41,11 @@ def runs_text(build, table):
         return [f"Runs could not be scored: {scores['error']}"]
     s = scores["summary"]
     lines = [f"{s['scored']} of {s['rows']} rows scored, each laboratory with ceilings fitted to the others. Time: mean error {percent(s['time_mape'])}, worst {percent(s['time_worst'])}. "
-             f"Memory: mean error {percent(s['memory_mape'])}, worst {percent(s['memory_worst'])}.", "", "| row | measured | predicted | error |", "|---|---|---|---|"]
+             f"Memory: mean error {percent(s['memory_mape'])}, worst {percent(s['memory_worst'])}.", "",
+             "| rows | number | mean error | 95th percentile | worst |", "|---|---|---|---|---|"]
+    lines += [f"| {g['group']} | {g['rows']} | {percent(g['time_mape'])} | {percent(g['time_p95'])} | {percent(g['time_worst'])} |"
+              for g in scores["groups"] if g["group"].startswith("A100")]
+    lines += ["", "| row | measured | predicted | error |", "|---|---|---|---|"]
     rows = [r for r in scores["rows"] if r["time_error"] is not None]
     for r in sorted(rows, key=lambda r: -abs(r["time_error"]))[:10]:
         lines.append(f"| {r['row_id']} | {r['measured_step_s']:.3f} s | {r['predicted_step_s']:.3f} s | {100 * r['time_error']:+.1f} % |")

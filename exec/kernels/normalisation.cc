@@ -101,7 +101,7 @@ void layer_norm_backward(const KernelCall& c) {
 
 void layer_norm_backward_gamma(const KernelCall& c) {
   const TensorView& x = input(c, 1);
-  const auto n = static_cast<std::size_t>(output(c, 0).numel());
+  const auto n = static_cast<std::size_t>(output(c, c.has_output(0) ? 0 : 1).numel());
   const std::vector<float> means = to_floats(input(c, 2)), rstds = to_floats(input(c, 3));
   const std::vector<float> values = to_floats(x), grad = to_floats(input(c, 0));
   std::vector<double> gweight(n, 0), gbias(n, 0);
@@ -112,7 +112,8 @@ void layer_norm_backward_gamma(const KernelCall& c) {
       gbias[i] += g;
     }
   }
-  from_floats(output(c, 0), std::vector<float>(gweight.begin(), gweight.end()).data());
+  if (c.has_output(0))
+    from_floats(c.outputs[0], std::vector<float>(gweight.begin(), gweight.end()).data());
   if (c.has_output(1))
     from_floats(c.outputs[1], std::vector<float>(gbias.begin(), gbias.end()).data());
 }

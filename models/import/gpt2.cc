@@ -112,7 +112,9 @@ Model build(const Gpt2& g, bool tied) {
   p.call(ln_f, {"hidden_states"}, "hidden_states");
   p.returns({"hidden_states"});
   b.model().longest_sequence = g.positions;
-  return finish_causal(b, {model, wte, ln_f, blocks}, head, g.vocabulary, tied);
+  Model whole = finish_causal(b, {model, wte, ln_f, blocks}, head, g.vocabulary, tied);
+  whole.roles.embeddings = {wte, wpe};
+  return whole;
 }
 
 }  // namespace

@@ -16,27 +16,23 @@ struct LastStep {
   std::vector<std::uint32_t> left;      ///< Claimed in it and live at its end.
 };
 
+/// A buffer is claimed once, so that the order of ids is that of claiming.
 LastStep walk(const RankProgram& p) {
   const Segment step = p.steps.back();
-  std::vector<bool> claimed_in_step(p.buffers.size()), live(p.buffers.size());
-  std::vector<std::uint32_t> order, returned(p.buffers.size(), 0);
-  for (std::uint32_t i = 0; i < step.end; ++i) {
+  LastStep result;
+  std::vector<bool> claimed(p.buffers.size());
+  for (std::uint32_t i = step.begin; i < step.end; ++i) {
     const Instruction& in = p.instructions[i];
-    const bool inside = i >= step.begin;
     if (in.kind == InstructionKind::kAlloc) {
-      order.push_back(in.id);
-      live[in.id] = true;
-      claimed_in_step[in.id] = inside;
+      claimed[in.id] = true;
+      result.left.push_back(in.id);
     } else if (in.kind == InstructionKind::kFree) {
-      live[in.id] = false;
-      returned[in.id] = inside && !claimed_in_step[in.id] ? 1 : 0;
+      if (!claimed[in.id]) result.returned.push_back(in.id);
+      claimed[in.id] = false;
     }
   }
-  LastStep result;
-  for (const std::uint32_t b : order) {
-    if (claimed_in_step[b] && live[b]) result.left.push_back(b);
-    if (!claimed_in_step[b] && returned[b] != 0) result.returned.push_back(b);
-  }
+  std::erase_if(result.left, [&](std::uint32_t b) { return !claimed[b]; });
+  std::sort(result.returned.begin(), result.returned.end());
   return result;
 }
 
@@ -45,10 +41,9 @@ LastStep walk(const RankProgram& p) {
 void find_carries(RankProgram& program) {
   if (program.steps.size() < 2) return;
   LastStep step = walk(program);
-  const auto paired = [&](std::uint32_t b) {
-    return std::any_of(program.carries.begin(), program.carries.end(),
-                       [&](const Carry& c) { return c.before.value == b || c.now.value == b; });
-  };
+  std::vector<bool> known(program.buffers.size());
+  for (const Carry& c : program.carries) known[c.before.value] = known[c.now.value] = true;
+  const auto paired = [&](std::uint32_t b) { return static_cast<bool>(known[b]); };
   std::erase_if(step.returned, paired);
   std::erase_if(step.left, paired);
   std::vector<bool> taken(step.returned.size());

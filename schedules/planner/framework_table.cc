@@ -23,6 +23,28 @@ std::int64_t steps(const ParallelConfig&) {
   return N;
 }
 
+DType compute_dtype(const ParallelConfig& c) { return c.precision.param.value_or(c.model_dtype); }
+
+DType own_or_asked_reduction(const ParallelConfig& c) {
+  return c.precision.reduce.value_or(compute_dtype(c));
+}
+
+DType ddp_reduction(const ParallelConfig& c) {
+  if (c.ddp.comm_hook == DdpCommHook::kBf16Compress) return DType::kBFloat16;
+  if (c.ddp.comm_hook == DdpCommHook::kFp16Compress) return DType::kFloat16;
+  if (!c.ddp.mixed_precision) return c.model_dtype;
+  const DType compute = c.ddp.mixed_precision->param.value_or(c.model_dtype);
+  return c.ddp.mixed_precision->reduce.value_or(compute);
+}
+
+DType zero_reduction(const ParallelConfig& c) {
+  return c.zero.communication_dtype.value_or(compute_dtype(c));
+}
+
+DType sharded_optimizer_reduction(const ParallelConfig& c) {
+  return c.sharded_optimizer.accumulate_in_float32 ? DType::kFloat32 : compute_dtype(c);
+}
+
 std::unique_ptr<Framework> unsharded(const ParallelConfig&) { return make_unsharded(); }
 std::unique_ptr<Framework> fsdp1_framework(const ParallelConfig& c) { return fsdp1::make_fsdp1(c); }
 std::unique_ptr<Framework> zero_framework(const ParallelConfig& c) { return zero::make_zero(c); }
@@ -44,6 +66,7 @@ constexpr FrameworkRow zero_row(FrameworkKind kind, std::string_view name, std::
                    // Stage 3 records its trace, then compares it over the ranks; the engine's timer
                    // waits for the device from the third step on.
                    .steady_steps = steps<3>,
+                   .reduction_dtype = zero_reduction,
                    .make = zero_framework};
   if (stage3)
     row.offloads = kEither;
@@ -61,6 +84,7 @@ constexpr FrameworkRow kRows[] = {
      .offload_hint = "none: nothing is offloaded without sharding",
      .sync_choice = false,
      .steady_steps = steps<2>,
+     .reduction_dtype = own_or_asked_reduction,
      .make = unsharded},
     {.kind = FrameworkKind::kDdp,
      .name = "ddp",
@@ -69,6 +93,7 @@ constexpr FrameworkRow kRows[] = {
      .precision = PrecisionRule::kParameters,
      .offload_hint = "none: nothing is offloaded without sharding",
      .steady_steps = ddp::steady_steps,
+     .reduction_dtype = ddp_reduction,
      .make = make_ddp},
     {.kind = FrameworkKind::kFsdp2,
      .name = "fsdp2",
@@ -81,6 +106,7 @@ constexpr FrameworkRow kRows[] = {
      .module_hooks = true,
      .dtensor = true,
      .steady_steps = steps<2>,
+     .reduction_dtype = own_or_asked_reduction,
      .make = make_fsdp2},
     {.kind = FrameworkKind::kFsdp1,
      .name = "fsdp1",
@@ -91,6 +117,7 @@ constexpr FrameworkRow kRows[] = {
      .offload_hint = kFsdpOffload,
      .module_hooks = true,
      .steady_steps = steps<2>,
+     .reduction_dtype = own_or_asked_reduction,
      .make = fsdp1_framework},
     zero_row(FrameworkKind::kZero1, "zero1", "ZeRO-1"),
     zero_row(FrameworkKind::kZero2, "zero2", "ZeRO-2"),
@@ -100,12 +127,13 @@ constexpr FrameworkRow kRows[] = {
      .title = "data parallel, sharded optimizer",
      .offload_hint = "none: it keeps everything on the device",
      .steady_steps = steps<2>,
+     .reduction_dtype = sharded_optimizer_reduction,
      .make = make_sharded_optimizer},
 };
 static_assert(has_row_for_each(kRows, &FrameworkRow::kind));
 static_assert(std::all_of(std::begin(kRows), std::end(kRows), [](const FrameworkRow& row) {
   return !row.name.empty() && !row.title.empty() && row.steady_steps != nullptr &&
-         row.make != nullptr;
+         row.reduction_dtype != nullptr && row.make != nullptr;
 }));
 
 }  // namespace

@@ -66,6 +66,8 @@ struct FrameworkRow {
   bool calibrated = true;  ///< Among the measured runs that step times are calibrated against.
   /// Steps until the last one written repeats: optimizer states are made in the first.
   std::int64_t (*steady_steps)(const ParallelConfig&) = nullptr;
+  /// What gradients are reduced in.
+  DType (*reduction_dtype)(const ParallelConfig&) = nullptr;
   std::unique_ptr<Framework> (*make)(const ParallelConfig&) = nullptr;
 
   bool forms_units() const { return units != UnitForm::kNone; }

@@ -111,8 +111,12 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   s.model = model.name;
   s.world = ranks_of(config);
   s.not_modelled = model.not_modelled;
-  if (config.float8_all_gather)
-    s.not_modelled.push_back("smaller all-gathers of float8 weights: they are counted in 16 bits");
+  if (config.float8_all_gather &&
+      (config.framework != FrameworkKind::kFsdp2 || config.float8 != Float8Kind::kTensorwise)) {
+    s.not_modelled.push_back(
+        "8-bit all-gathers other than FSDP2's of weights with one scale a tensor: the weights are "
+        "gathered in 16 bits");
+  }
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;

@@ -110,7 +110,7 @@ struct HostParameters {
 /// Kernels that the CPU runs on host memory (offloaded optimizers). They are bound by memory; the
 /// GPUs' processes share it.
 struct HostKernelParameters {
-  /// Of the bandwidth as sold. ZeRO-Offload (USENIX ATC 2021, table 4, from memory, unverified):
+  /// Of the bandwidth as sold. Ren and others, USENIX ATC 2021 (table 4, from memory, unverified):
   /// CPU-Adam updates 1, 4 and 10 B parameters in 0.22, 1.03 and 2.57 s on two Xeon 8168 (256 GB/s
   /// as sold); at 28 bytes a parameter that is 0.50, 0.43 and 0.43.
   double memory_share = 0.45;

@@ -163,7 +163,7 @@ def test_precision_without_sharding():
                                          "--json", *words).stdout)["step_time_s"]
     check(step() < 0.7 * step("--param-dtype", "fp32"), "DDP in bf16 is no faster than in fp32")
     for words, said in ((["--param-dtype", "fp16"], "autocast"), (["--reduce-dtype", "bf16"], "ddp-comm-hook"),
-                        (["--ddp-comm-hook", "powersgd"], "PowerSGD")):
+                        (["--ddp-comm-hook", "bf16", "--ddp-mixed-precision", "yes"], "mixed precision")):
         done = run("plan", "gpt2", "--gpus", "8", "--seq", "512", "--framework", "ddp", *words, code=2)
         check(said in done.stderr, f"{words}: {done.stderr}")
 
@@ -185,7 +185,8 @@ def test_diff(folder):
     check(reduced["a"]["bytes"] == 4 * parameters, f"DDP reduces {reduced['a']['bytes']} bytes, not {4 * parameters}")
     check(rows[("collective", "reduce-scatter")]["a"]["count"] == 0, "DDP has no reduce-scatter")
     check(rows[("collective", "all-gather")]["b"]["count"] > 0, "FSDP2 gathers")
-    text = run("diff", "--framework ddp", "--framework fsdp2", *job).stdout
+    check(any("reduce-scatter" in w for w in found["words"]), f"the words name what is new: {found['words']}")
+    text = run("diff", "--framework ddp", "--framework fsdp2", *job, "--table").stdout
     check(text.startswith("DDP -> FSDP2: ") and len(text.splitlines()) <= 50, f"one screen: {len(text.splitlines())} lines")
     same = json.loads(run("diff", "--framework ddp", "--framework ddp", *job, "--json").stdout)
     check(same["differences"] == [] and same["a"]["step_time_s"] == same["b"]["step_time_s"], "a plan equals itself")
@@ -256,6 +257,9 @@ def test_calls_for_pytorch(folder):
         code = run("tune", model, *job, "--framework", "fsdp1", "--export", "torch").stdout
         check("FSDP(model, " in code and "fully_shard(" not in code, f"FSDP1: {code}")
         compile("if True:\n" + code, "exported", "exec")
+    code = run("tune", "gpt2", *job, "--all-groupings", "--export", "torch").stdout
+    compile("if True:\n" + code, "exported", "exec")
+    check(code.count("transformer.h") >= 1 and "fully_shard(model, " in code, f"groupings: {code}")
     for framework in ("ddp", "zero1", "zero2", "zero3", "sharded-optimizer"):
         done = run("tune", "gpt2", *job, "--framework", framework, "--export", "torch", code=2)
         check(framework in done.stderr and "fsdp2" in done.stderr and done.stdout == "", f"{framework}: {done.stderr}")

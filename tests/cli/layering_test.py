@@ -1,4 +1,5 @@
-"""Checks the direction of includes between the folders: who may know whom (docs/architecture.md)."""
+"""Checks the direction of includes between the folders: who may know whom (docs/architecture.md), and that those who run
+schedules name no framework."""
 import pathlib
 import re
 import sys
@@ -26,6 +27,9 @@ HEAVY = {
     "core/json.h": re.compile(r".*\.cc$|^conformance/.*\.h$|^models/import/hf_config\.h$"),
     "boost/": re.compile(r".*\.cc$"),
 }
+# Whoever runs a schedule knows instructions, not who planned them.
+WITHOUT_FRAMEWORKS = ("sim", "exec")
+FRAMEWORK = re.compile(r"(?i:fsdp|\bddp|deepspeed|\bzero-?[123]\b|sharded[_ -]?optimizer)|ZeRO")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.M)
 
 
@@ -48,6 +52,8 @@ def main():
             if part_of(name) != part:
                 continue
             files += 1
+            if part in WITHOUT_FRAMEWORKS:
+                wrong += [f"{name}: names {found}: {part}/ must not know a framework" for found in FRAMEWORK.findall(file.read_text())]
             for own, system in INCLUDE.findall(file.read_text()):
                 target = part_of(own) if own else ""
                 if target and target != part and target not in ALLOWED[part]:

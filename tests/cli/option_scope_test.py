@@ -1,4 +1,5 @@
 """Options of one framework given to another: exit 2 and a message that names the option, the framework and the owner."""
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,12 @@ FAILURES = []
 def run(*words):
     done = subprocess.run([PROGRAM, *JOB, *words], capture_output=True, env={**os.environ, "NO_COLOR": "1"})
     return done.returncode, done.stderr.decode(errors="replace")
+
+
+def answer(*words):
+    done = subprocess.run([PROGRAM, *JOB, *words], capture_output=True)
+    found = json.loads(done.stdout)
+    return found["step_time_s"], found["communication"], found["memory"]["device_peak_bytes"]
 
 
 def refused(framework, option, value, owner):
@@ -39,12 +46,28 @@ def main():
         code, message = run("--framework", framework, "--offload", what)
         if code != 2 or "offload" not in message:
             FAILURES.append(f"{framework} --offload {what}: exit {code}: {message[:300]}")
+    refused("fsdp2", "autocast", "yes", "ddp")
+    # An option without the one that gives it a meaning.
+    for words in (("--float8-all-gather", "yes"), ("--checkpoint-reentrant", "yes"), ("--framework", "ddp", "--replicate", "2"),
+                  ("--checkpoint", "every:13")):
+        code, message = run(*words)
+        if code != 2 or words[-2] not in message:
+            FAILURES.append(f"{words}: exit {code}: {message[:300]}")
     # What belongs is taken.
     for words in (("--framework", "ddp", "--ddp-static-graph", "yes"), ("--framework", "zero3", "--zero-sub-group-size", "1e8"),
                   ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer")):
         code, message = run(*words)
         if code != 0:
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")
+    # "auto" for a hidden size h of 768 (transformers, trainer_config_finalize): h * h, int(0.9 * h * h), 10 * h.
+    zero3 = ("--framework", "zero3", "--json")
+    auto, given = ([w for o, v in values for w in ("--zero-" + o, v)] for values in (
+        [(o, "auto") for o in ("reduce-bucket-size", "prefetch-bucket-size", "param-persistence-threshold")],
+        [("reduce-bucket-size", "589824"), ("prefetch-bucket-size", "530841"), ("param-persistence-threshold", "7680")]))
+    if answer(*zero3, *auto) != answer(*zero3, *given):
+        FAILURES.append("\"auto\" is not what a trainer fills in")
+    if answer(*zero3, *auto) == answer(*zero3):
+        FAILURES.append("\"auto\" is the default")
     for f in FAILURES:
         print(f)
     sys.exit(1 if FAILURES else 0)

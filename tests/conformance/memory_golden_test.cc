@@ -1,5 +1,5 @@
-// Memory of small Hugging Face decoders, phase by phase and to the byte, against recordings of the
-// real libraries.
+// Memory of small models, phase by phase and to the byte, retries and out of memory included,
+// against recordings of the real libraries.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST_P(MemoryRecording, EveryPhaseToTheByte) {
   EXPECT_TRUE(results[0].ok) << results[0].first_difference;
 }
 
-INSTANTIATE_TEST_SUITE_P(HuggingFace, MemoryRecording, ::testing::ValuesIn(recordings()),
+INSTANTIATE_TEST_SUITE_P(SmallModels, MemoryRecording, ::testing::ValuesIn(recordings()),
                          [](const auto& recording) { return recording.param.stem().string(); });
 
 }  // namespace

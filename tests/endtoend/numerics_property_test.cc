@@ -10,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "exec/run.h"
 #include "models/plain/plain_models.h"
-#include "schedules/planner/planner.h"
-#include "schedules/validate.h"
+#include "tests/toy_training.h"
 
 namespace foreshard {
 namespace {
@@ -182,10 +180,6 @@ void set_fsdp1(Dice& dice, Job& job) {
   c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
   c.fsdp1.forward_prefetch = dice.one_in(2);
   c.fsdp1.limit_all_gathers = !dice.one_in(3);
-  // Open: frozen parameters in units of FSDP1. Their zeroed gradients are written on a stream that
-  // accumulation does not wait for where nothing is gathered, and the norm of a unit used twice
-  // lacks a part (seed 1001 with them).
-  for (ParameterDef& p : job.model.parameters) p.trainable = true;
   job.note("strategy " + std::to_string(static_cast<int>(c.fsdp1.strategy)));
 }
 
@@ -199,6 +193,7 @@ void set_ddp(Dice& dice, Job& job) {
   o.last_bucket_small = dice.one_in(5);
   o.gradient_as_bucket_view = dice.one_in(2);
   o.batched_grad_copy = dice.one_in(4);
+  o.lazy_bucket_allocation = o.batched_grad_copy != o.last_bucket_small;
   o.static_graph = dice.one_in(3) && (c.accumulate == 1 || c.sync_each_micro_batch);
   o.find_unused_parameters = !o.static_graph && (job.skips || dice.one_in(3));
   o.skip_all_reduce_unused = dice.one_in(3);
@@ -242,27 +237,6 @@ ParallelConfig unsharded(const ParallelConfig& c) {
   return one;
 }
 
-Trace trained(const Model& model, const ParallelConfig& config, StreamMode mode) {
-  PlanOptions options;
-  options.steps = kSteps;
-  const Schedule s = plan(model, config, options);
-  const auto findings = validate(s);
-  EXPECT_TRUE(findings.empty()) << text_of(s, findings.front());
-  RunOptions run_options;
-  run_options.mode = mode;
-  run_options.record_spans = false;
-  return run(s, run_options).trace;
-}
-
-void expect_near(const std::vector<double>& found, const std::vector<double>& expected,
-                 double tolerance, const char* what) {
-  ASSERT_EQ(found.size(), expected.size()) << what;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    EXPECT_NEAR(found[i], expected[i], tolerance * std::max(1e-6, expected[i]))
-        << what << " of step " << i;
-  }
-}
-
 void expect_unsharded_numerics(int seed, void (*set_framework)(Dice&, Job&)) {
   Dice dice(seed);
   Job job;
@@ -270,9 +244,9 @@ void expect_unsharded_numerics(int seed, void (*set_framework)(Dice&, Job&)) {
   set_training(dice, job);
   set_framework(dice, job);
   SCOPED_TRACE("seed " + std::to_string(seed) + ":" + job.options);
-  const Trace expected = trained(job.model, unsharded(job.config), StreamMode::kInline);
-  const Trace found =
-      trained(job.model, job.config, dice.one_in(4) ? StreamMode::kThreads : StreamMode::kInline);
+  const Trace expected = trained(job.model, unsharded(job.config), kSteps);
+  const Trace found = trained(job.model, job.config, kSteps,
+                              dice.one_in(4) ? StreamMode::kThreads : StreamMode::kInline);
   ASSERT_EQ(found.losses.size(), static_cast<std::size_t>(kSteps));
   expect_near(found.losses, expected.losses, kLossTolerance, "loss");
   if (job.config.clip && !found.gradient_norms.empty()) {
@@ -280,27 +254,27 @@ void expect_unsharded_numerics(int seed, void (*set_framework)(Dice&, Job&)) {
   }
 }
 
-class Fsdp2Numerics : public testing::TestWithParam<int> {};
+class Fsdp2Numerics : public ::testing::TestWithParam<int> {};
 TEST_P(Fsdp2Numerics, AreThoseOfTheUnshardedModel) {
   expect_unsharded_numerics(GetParam(), set_fsdp2);
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp2Numerics, testing::Range(0, kFsdp2Cases));
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp2Numerics, ::testing::Range(0, kFsdp2Cases));
 
-class Fsdp1NumericsOfSeeds : public testing::TestWithParam<int> {};
+class Fsdp1NumericsOfSeeds : public ::testing::TestWithParam<int> {};
 TEST_P(Fsdp1NumericsOfSeeds, AreThoseOfTheUnshardedModel) {
   expect_unsharded_numerics(GetParam(), set_fsdp1);
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1NumericsOfSeeds, testing::Range(1000, 1000 + kFsdp1Cases));
+INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1NumericsOfSeeds, ::testing::Range(1000, 1000 + kFsdp1Cases));
 
-class DdpNumerics : public testing::TestWithParam<int> {};
+class DdpNumerics : public ::testing::TestWithParam<int> {};
 TEST_P(DdpNumerics, AreThoseOfTheUnshardedModel) { expect_unsharded_numerics(GetParam(), set_ddp); }
-INSTANTIATE_TEST_SUITE_P(Seeds, DdpNumerics, testing::Range(2000, 2000 + kDdpCases));
+INSTANTIATE_TEST_SUITE_P(Seeds, DdpNumerics, ::testing::Range(2000, 2000 + kDdpCases));
 
-class ZeroNumerics : public testing::TestWithParam<int> {};
+class ZeroNumerics : public ::testing::TestWithParam<int> {};
 TEST_P(ZeroNumerics, AreThoseOfTheUnshardedModel) {
   expect_unsharded_numerics(GetParam(), set_zero);
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, ZeroNumerics, testing::Range(3000, 3000 + kZeroCases));
+INSTANTIATE_TEST_SUITE_P(Seeds, ZeroNumerics, ::testing::Range(3000, 3000 + kZeroCases));
 
 }  // namespace
 }  // namespace foreshard

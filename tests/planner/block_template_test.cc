@@ -82,7 +82,7 @@ TEST(BlockTemplate, CopiesAllButTheFirstAndTheLastBlock) {
   const Model model = small_llama(6);
   for (const FrameworkKind f :
        {FrameworkKind::kUnsharded, FrameworkKind::kDdp, FrameworkKind::kFsdp2,
-        FrameworkKind::kZero1, FrameworkKind::kZero2})
+        FrameworkKind::kFsdp1, FrameworkKind::kZero1, FrameworkKind::kZero2})
     EXPECT_EQ(compare(model, job(f)), 3u * 4u) << static_cast<int>(f);
 }
 

@@ -67,19 +67,19 @@ TEST(ShardedOptimizer, ScattersFloat32SumsAndGathersParameters) {
   EXPECT_EQ(t[CollectiveKind::kReduceScatter].bytes, 4 * kElements);
   EXPECT_EQ(t[CollectiveKind::kAllGather].count, kTensors);
   EXPECT_EQ(t[CollectiveKind::kAllGather].bytes, 2 * kElements);
-  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 1);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);  // And the barrier at the end of the step.
 }
 
-// nanotron's ZeRO-1: one all-reduce of the fp32 sums when backward is over, and the norm's scalar;
-// one gather of all parameters through lists, whose copies are one kernel for each part of each
-// tensor and two for each rank, and one for the own parts.
+// nanotron's ZeRO-1: one all-reduce of the fp32 sums when backward is over, the norm's scalar and
+// the barrier at the end; one gather of all parameters through lists, whose copies are one kernel
+// for each part of each tensor and two for each rank, and one for the own parts.
 TEST(ShardedOptimizer, ReducesAfterBackwardAndGathersThroughLists) {
   ParallelConfig c = config(4, 1);
   c.sharded_optimizer.accumulate_in_float32 = true;
   c.sharded_optimizer.reduce_after_backward = c.sharded_optimizer.gather_lists = true;
   const Schedule s = planned(c);
   std::map<CollectiveKind, Traffic> t = traffic(s);
-  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 3);
   EXPECT_GE(t[CollectiveKind::kAllReduce].bytes, 4 * kElements);
   EXPECT_EQ(t[CollectiveKind::kAllGather].count, 1);
   EXPECT_EQ(t[CollectiveKind::kAllGather].bytes, 2 * kElements);
@@ -128,7 +128,7 @@ TEST(ShardedOptimizer, WithoutShardsItIsDataParallel) {
   ParallelConfig c = config(1, 4);
   c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
   std::map<CollectiveKind, Traffic> t = traffic(planned(c));
-  EXPECT_EQ(t[CollectiveKind::kAllReduce].bytes, 4 * kElements);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].bytes, 4 * kElements + 4);
   EXPECT_EQ(t.size(), 1u);
 }
 

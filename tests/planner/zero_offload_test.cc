@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/error.h"
 #include "models/plain/plain_models.h"
+#include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/planner.h"
 
 namespace foreshard {
@@ -59,9 +61,50 @@ RankProgram planned(const Model& m, const ParallelConfig& c) {
   return plan(m, c, options).programs[0];
 }
 
+/// Indices into Model::parameters in the order of model.parameters().
+std::vector<std::size_t> order_of(const Model& m) {
+  std::vector<std::size_t> order;
+  for (const ParameterId id : parameter_order(m)) order.push_back(id.value);
+  return order;
+}
+
 std::int64_t cpu_kernels(const RankProgram& p, OpKind op) {
   return std::count_if(p.launches.begin(), p.launches.end(),
                        [&](const Launch& l) { return l.op == op && p.streams[l.stream].on_host; });
+}
+
+/// Device memory while the model and its states are made, and what goes to host memory then.
+struct Construction {
+  std::int64_t peak = 0, end = 0, down = 0, up = 0;
+};
+
+Construction construction(const RankProgram& p) {
+  Construction c;
+  for (std::uint32_t i = p.init.begin; i < p.init.end; ++i) {
+    const Instruction& n = p.instructions[i];
+    if (n.kind == InstructionKind::kCopy) {
+      const Copy& copy = p.copies[n.id];
+      (copy.direction == CopyDirection::kHostToDevice ? c.up : c.down) += copy.bytes.value;
+    }
+    if (n.kind != InstructionKind::kAlloc && n.kind != InstructionKind::kFree) continue;
+    const Buffer& b = p.buffers[n.id];
+    if (b.space != MemorySpace::kDevice) continue;
+    c.end += (n.kind == InstructionKind::kAlloc ? 1 : -1) * b.bytes.value;
+    c.peak = std::max(c.peak, c.end);
+  }
+  return c;
+}
+
+/// clone().to("cpu", fp32) is a blocking copy: 16 bits cross and the CPU converts
+/// (ATen/native/cuda/Copy.cu), in stages 1 and 2 of the partition's clone, in stage 3 of the parts.
+TEST(ZeroOffload, MastersAreWidenedInHostMemory) {
+  const Model m = tiny();
+  const std::int64_t part = m.parameter_count().value / 4;
+  for (const FrameworkKind kind : {FrameworkKind::kZero1, FrameworkKind::kZero2})
+    EXPECT_EQ(construction(planned(m, job(kind, OffloadKind::kOptimizer))).down, 2 * part);
+  // Stage 3 also moves its parts through host memory (defragment).
+  EXPECT_EQ(construction(planned(m, job(FrameworkKind::kZero3, OffloadKind::kOptimizer))).down,
+            2 * part + 2 * part);
 }
 
 /// All sizes divide by four ranks, so a partition is N / 4 without padding.
@@ -115,6 +158,79 @@ TEST(ZeroOffload, HostMemoryHoldsSixteenBytesForEachOwnElement) {
   std::int64_t largest = 0;
   for (const ParameterDef& d : m.parameters) largest = std::max(largest, d.numel());
   EXPECT_EQ(live, 16 * part + 2 * part + 2 * largest);
+}
+
+/// stage3.py, subgroup_to_device: of n sub-groups the first int((1 - ratio) n) stay on the device.
+/// Their masters, gradients and moments (16 B an element) leave host memory, and so do their fp32
+/// gradients and 16-bit parts on the way; the 16-bit gradients still go down and up.
+TEST(ZeroOffload, RatioKeepsTheFirstSubGroupsOnTheDevice) {
+  const Model m = tiny();
+  ParallelConfig c = job(FrameworkKind::kZero3, OffloadKind::kOptimizer);
+  c.zero.sub_group_size = 1;  // Each parameter is a sub-group of its own.
+  const std::vector<ParameterDef>& all = m.parameters;
+  const std::int64_t groups = static_cast<std::int64_t>(all.size());
+  const std::int64_t part = m.parameter_count().value / 4;
+  for (const double ratio : {1.0, 0.75, 0.3, 0.0}) {
+    c.zero.offload_ratio = ratio;
+    const RankProgram p = planned(m, c);
+    const std::int64_t on_device = static_cast<std::int64_t>((1 - ratio) * double(groups));
+    EXPECT_EQ(cpu_kernels(p, OpKind::kFusedAdamW), 3 * (groups - on_device)) << ratio;
+    std::int64_t kept = 0;  // Elements of sub-groups on the device, in the order of parameters.
+    std::vector<std::int64_t> sizes;
+    for (const ParameterView& v : p.parameters) sizes.push_back(v.elements);
+    for (std::int64_t i = 0; i < on_device; ++i)
+      kept += sizes[order_of(m)[static_cast<std::size_t>(i)]];
+    const Traffic t = traffic(p);
+    EXPECT_EQ(t.down, 2 * part + 4 * (part - kept)) << ratio;
+    EXPECT_EQ(t.up, 2 * part + 2 * (part - kept)) << ratio;
+  }
+}
+
+TEST(ZeroOffload, RatioNeedsAnOffloadedOptimizerOfStageThree) {
+  ParallelConfig c = job(FrameworkKind::kZero2, OffloadKind::kOptimizer);
+  c.zero.offload_ratio = 0.5;
+  EXPECT_THROW(plan(tiny(), c, {}), InputError);
+  c = job(FrameworkKind::kZero3, OffloadKind::kNone);
+  c.zero.offload_ratio = 0.5;
+  EXPECT_THROW(plan(tiny(), c, {}), InputError);
+}
+
+// ------------------------------------------------------------------------------------------------
+// the engine's timers
+
+struct HostWaits {
+  std::int64_t events = 0, device = 0;
+};
+
+HostWaits waits_of_last_step(const ParallelConfig& c) {
+  const RankProgram p = planned(tiny(), c);
+  HostWaits w;
+  for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
+    w.events += p.instructions[i].kind == InstructionKind::kSyncEvent;
+    w.device += p.instructions[i].kind == InstructionKind::kSyncDevice;
+  }
+  return w;
+}
+
+/// ThroughputTimer: a wait at the start of each micro-batch and at its end, from the third step on.
+TEST(ZeroTimers, ThroughputTimerWaitsTwiceForEachMicroBatch) {
+  ParallelConfig c = job(FrameworkKind::kZero2, OffloadKind::kNone);
+  c.accumulate = 3;
+  const HostWaits with = waits_of_last_step(c);
+  c.zero.throughput_timer = false;
+  EXPECT_EQ(with.device - waits_of_last_step(c).device, 2 * 3);
+}
+
+/// wall_clock_breakdown: ten timers are read for the caller, five of them once more for the log of
+/// the micro-batch, five for that of the step; those of the step hold an interval of each
+/// micro-batch so far. The optimizer reads three of its own. Recorded with DeepSpeed 0.19.8.
+TEST(ZeroTimers, WallClockBreakdownReadsEveryInterval) {
+  ParallelConfig c = job(FrameworkKind::kZero2, OffloadKind::kNone);
+  c.accumulate = 2;
+  const HostWaits without = waits_of_last_step(c);
+  c.zero.wall_clock_breakdown = true;
+  const std::int64_t first = 5 + 5 + 5, second = 5 + 10 + 5 + 10;
+  EXPECT_EQ(waits_of_last_step(c).events - without.events, first + second + 3);
 }
 
 TEST(ZeroOffload, CpuKernelsBlockTheHost) {

@@ -59,6 +59,34 @@ TEST(MemoryStudy, OptimizerStatesAppearInTheFirstStep) {
               0.04 * static_cast<double>(states));
 }
 
+/// The phase table is of the run that gave the answer: its highest row is the headline's peak, in
+/// the step that the headline names, whatever the device's size does to the allocator.
+TEST(MemoryStudy, PhasesReachThePeaksOfTheAnswer) {
+  for (const FrameworkKind kind :
+       {FrameworkKind::kFsdp2, FrameworkKind::kZero2, FrameworkKind::kZero3}) {
+    Job job = small_job();
+    job.config.framework = kind;
+    job.config.optimizer = OptimizerKind::kAdamWFused;
+    const Bytes needed = evaluate(job).result.memory.device_peak;
+    for (const Bytes device : {needed * 4, needed - Bytes(64 << 20)}) {
+      SimulationOptions options;
+      options.device_memory = device;
+      const Evaluation base = evaluate(job, options);
+      const MemoryResult& m = base.result.memory;
+      Bytes allocated(0), reserved(0);
+      bool named = false;
+      for (const PhaseRow& row : study_memory(job, base, options).phases) {
+        allocated = std::max(allocated, row.allocated);
+        reserved = std::max(reserved, row.reserved);
+        named = named || (row.allocated == m.allocated_peak && row.step == m.peak_at.step);
+      }
+      EXPECT_EQ(allocated, m.allocated_peak);
+      EXPECT_EQ(reserved, m.reserved_peak);
+      EXPECT_TRUE(named);
+    }
+  }
+}
+
 TEST(MemoryStudy, LiveSetAddsUpToThePeakInBothViews) {
   const MemoryResult m = evaluate(small_job()).result.memory;
   std::int64_t by_unit = 0, by_module = 0;

@@ -120,7 +120,8 @@ TEST(NeededMemory, IsEnoughAndNotMuchMore) {
 }
 
 TEST(NeededMemory, OfAJobThatFitsIsNothing) {
-  const Job job = catalogue_job("gpt2", "dgx-h100", 8);
+  Job job = catalogue_job("gpt2", "dgx-h100", 8);
+  job.config.sequence = 1024;
   EXPECT_FALSE(needed_memory(job, evaluate(job)));
 }
 

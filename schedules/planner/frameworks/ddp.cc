@@ -19,8 +19,9 @@ void check_options(const DdpOptions& o) {
                    "warm start remember them",
                "2 or more");
   }
-  if (o.lazy_bucket_allocation)
-    issues.add("ddp", "lazy_bucket_allocation is not planned", "without it");
+  if (o.lazy_bucket_allocation && o.mixed_precision)
+    issues.add("ddp", "mixed precision with lazy_bucket_allocation is not planned",
+               "one of the two");
   if (o.mixed_precision && o.comm_hook != DdpCommHook::kNone) {
     issues.add("ddp", "mixed precision registers its own communication hook", "one of the two");
   }

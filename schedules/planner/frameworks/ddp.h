@@ -42,6 +42,8 @@ struct Bucket {
   Indices parameters;            ///< Into Ddp::parameters, in buffer order.
   SymTensor buffer;              ///< Flat, in the parameters' dtype (mixed precision: param dtype).
   std::vector<SymTensor> views;  ///< One for each parameter, in its shape: where gradients go in.
+  std::int64_t numel = 0;        ///< Of `buffer`, which lazy allocation makes later.
+  DType dtype = DType::kFloat32;
   UnitId unit;
   std::size_t pending = 0;  ///< Gradients of this iteration that are still missing.
   Indices deferred;       ///< Positions whose copy waits for the whole bucket (batched_grad_copy).
@@ -89,6 +91,8 @@ class Ddp final : public Framework {
   // -------------------------------------------------------------- buckets (ddp_rebuild.cc)
   void make_buckets(Host& host, const std::vector<Indices>& assignment);
   void make_views(Host& host, Bucket& bucket);
+  void make_storage(Host& host, Bucket& bucket);
+  void release_storage();
   void rebuild(Host& host);
   void sync_indices(Host& host, std::int64_t count);
   bool should_rebuild() const {

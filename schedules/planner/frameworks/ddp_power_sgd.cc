@@ -55,14 +55,14 @@ void orthogonalize(Host& host, const SymTensor& m, double epsilon) {
     }
     if (i + 1 == rank) break;
     const SymTensor rest = columns(host, m, i + 1, rank - i - 1);
-    const SymTensor shares = temporary({1, rest->shape[1]});
-    {
-      const SymTensor products = temporary(rest->shape);
-      host.launch(OpKind::kMul, {column, rest}, {products});
-      host.launch(OpKind::kSum, {products}, {shares});
-    }
+    SymTensor products = temporary(rest->shape);
+    host.launch(OpKind::kMul, {column, rest}, {products});
+    SymTensor shares = temporary({1, rest->shape[1]});
+    host.launch(OpKind::kSum, {products}, {shares});
+    products.reset();
     const SymTensor projection = temporary(rest->shape);
     host.launch(OpKind::kMul, {shares, column}, {projection});
+    shares.reset();
     host.launch(OpKind::kSub, {rest, projection}, {rest});
   }
 }
@@ -75,6 +75,18 @@ void randomize(Host& host, const SymTensor& q) {
   up.destination = host.id_of(q);
   up.blocks_host = true;
   host.copy(up);
+}
+
+/// Matrices of one shape after each other, shapes in the order of their first (shape_to_tensors).
+void group_by_shape(std::vector<Factored>& list) {
+  std::vector<Shape> shapes;
+  const auto place = [&shapes](const Factored& f) {
+    return std::find(shapes.begin(), shapes.end(), f.matrix->shape) - shapes.begin();
+  };
+  for (const Factored& f : list)
+    if (place(f) == static_cast<std::ptrdiff_t>(shapes.size())) shapes.push_back(f.matrix->shape);
+  std::stable_sort(list.begin(), list.end(),
+                   [&](const Factored& a, const Factored& b) { return place(a) < place(b); });
 }
 
 }  // namespace
@@ -119,6 +131,7 @@ void Ddp::run_power_sgd(Host& host, Bucket& bucket) {
       whole.push_back(host.view_as(gradient, {gradient->numel}, gradient->offset));
     }
   }
+  group_by_shape(factored);
   const TensorList flat{empty([&] {
     std::int64_t n = 0;
     for (const SymTensor& t : whole) n += t->numel;

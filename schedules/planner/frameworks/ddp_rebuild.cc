@@ -27,8 +27,24 @@ void Ddp::make_buckets(Host& host, const std::vector<Indices>& assignment) {
       dtype = options_.mixed_precision->param.value_or(dtype);
     unit.gather_dtype = unit.reduce_dtype = dtype;
     bucket.unit = host.program().add_unit(std::move(unit));
-    bucket.buffer = host.empty({numel}, dtype, BufferCategory::kBucket, bucket.unit);
-    make_views(host, bucket);
+    bucket.numel = numel;
+    bucket.dtype = dtype;
+    if (!options_.lazy_bucket_allocation) make_storage(host, bucket);
+  }
+}
+
+/// initialize_bucket_storage. With lazy allocation: when the first gradient comes.
+void Ddp::make_storage(Host& host, Bucket& bucket) {
+  bucket.buffer = host.empty({bucket.numel}, bucket.dtype, BufferCategory::kBucket, bucket.unit);
+  make_views(host, bucket);
+}
+
+/// release_bucket_storage: gradients that are views of it keep the memory until they go.
+void Ddp::release_storage() {
+  for (Bucket& b : buckets_) {
+    b.result.reset();
+    b.views.clear();
+    b.buffer.reset();
   }
 }
 

@@ -99,6 +99,7 @@ void Ddp::mark_ready(Host& host, std::size_t parameter) {
 void Ddp::copy_to_bucket(Host& host, std::size_t parameter) {
   const auto [b, k] = place_[parameter];
   Bucket& bucket = buckets_[b];
+  if (!bucket.buffer) make_storage(host, bucket);
   const SymTensor& view = bucket.views[k];
   SymTensor& grad = parameters_[parameter]->grad;
   const double factor = 1.0 / static_cast<double>(world_);
@@ -207,6 +208,7 @@ void Ddp::finalize(Host& host) {
   }
   const bool reduced_now = searches() || counts_hooks();
   if (reduced_now && !used_map_reduced_) host.wait_event(host.stream(), used_map_done_);
+  if (options_.lazy_bucket_allocation) release_storage();
   if (!searches()) return;
   std::fill(used_.begin(), used_.end(), std::uint8_t{0});
   used_map_reduced_ = false;

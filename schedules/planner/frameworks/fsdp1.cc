@@ -19,18 +19,25 @@ void Fsdp1::begin_micro_batch(Host&, std::int64_t, bool sync) {
 }
 
 /// With original parameters the optimizer holds views, so ranks hold different lists: a hash of
-/// what they store.
+/// the pieces they store. Which parameter a piece belongs to changes no instruction, only its name.
 std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config,
                                 std::int64_t rank) const {
   if (!config.fsdp1.use_orig_params) return 0;
   std::uint64_t hash = 14695981039346656037ULL;
+  const auto mix = [&hash](std::int64_t value) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211ULL;
+  };
   if (wrapped_.empty()) wrapped_ = wrap_units(model, config);
   for (const Unit& unit : wrapped_) {
     if (!unit.flat || !unit.sharded()) continue;
+    mix(-1);
     for (const FlatEntry& e : unit.flat->entries) {
-      const std::int64_t numel =
-          e.is_padding() ? 0 : unit.flat->part_of(e, rank % config.shard).numel;
-      hash = (hash ^ static_cast<std::uint64_t>(numel)) * 1099511628211ULL;
+      if (e.is_padding()) continue;
+      const FlatLayout::Part part = unit.flat->part_of(e, rank % config.shard);
+      if (part.numel == 0) continue;
+      mix(part.numel);
+      mix(part.offset);
+      mix(e.trainable ? 1 : 0);
     }
   }
   return hash;

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include <algorithm>
+
 #include "schedules/planner/frameworks/fsdp1.h"
 #include "schedules/planner/recipes/recipe.h"
 
@@ -54,7 +56,8 @@ void Fsdp1::use_low_precision_shard(State& state) {
   host_->set_data(h.flat_param, h.low_precision_shard);
 }
 
-/// flat_param_to(device): a tensor of its own.
+/// flat_param_to(device): a tensor of its own, which original parameters show (and hold, in the
+/// place of the low-precision shard that this unit has not) until use_sharded_views.
 void Fsdp1::to_device(State& state) {
   Handle& h = *state.handle;
   const SymTensor copy =
@@ -65,6 +68,10 @@ void Fsdp1::to_device(State& state) {
   c.destination = host_->id_of(copy);
   host_->copy(c);
   host_->set_data(h.flat_param, copy);
+  const bool shown =
+      std::any_of(h.originals.begin(), h.originals.end(),
+                  [](const OriginalParameter& o) { return o.parameter && o.parameter->numel > 0; });
+  if (shown) h.low_precision_shard = copy;
 }
 
 bool Fsdp1::needs_unshard(const State& state) const {
@@ -168,6 +175,7 @@ void Fsdp1::use_sharded_flat_param(State& state) {
 void Fsdp1::use_sharded_views(State& state) {
   Handle& h = *state.handle;
   h.skipped_sharded_views = false;
+  if (!h.mixed_parameters()) h.low_precision_shard.reset();
   for (std::size_t i = 0; i < h.layout->entries.size(); ++i) {
     const FlatEntry& e = h.layout->entries[i];
     if (e.is_padding()) continue;

@@ -39,6 +39,7 @@ class Fsdp2 final : public Framework {
   void on_backward_callback(Host& host, std::uint32_t payload) override;
   void begin_micro_batch(Host& host, std::int64_t index, bool sync) override;
   void clip_gradients(Host& host, double max_norm) override;
+  void after_optimizer(Host& host) override;
   void zero_gradients(Host& host) override;
 
   // What a user's script can call on a wrapped module. Fsdp2Error where PyTorch refuses.
@@ -70,6 +71,7 @@ class Fsdp2 final : public Framework {
 
  private:
   // initialisation (fsdp2_initialize.cc)
+  void mark_float8_weights();  // fsdp2_float8.cc
   void make_units();
   void make_shards();
   void publish_parameters();
@@ -99,6 +101,11 @@ class Fsdp2 final : public Framework {
   void decide_root(DecisionKind kind, const State& state);
 
   // clipping (fsdp2_clip.cc)
+  struct OwnedPlace {
+    ParameterId id;
+    const Wrapping::Owner* owner;
+  };
+  const std::vector<OwnedPlace>& parameter_places() const;
   std::vector<std::pair<SymTensor, ParamGroup*>> gradients_in_order() const;
   SymTensor total_norm(Host& host, const std::vector<SymTensor>& norms, ParamGroup* owner,
                        bool offload);
@@ -120,7 +127,8 @@ class Fsdp2 final : public Framework {
   std::optional<Reducer> reducer_;
   std::vector<LocalParameter> local_parameters_;
   mutable std::set<std::pair<std::int64_t, std::int64_t>>
-      cuts_;                      ///< Sizes that are cut, and over how many ranks.
+      cuts_;                                ///< Sizes that are cut, and over how many ranks.
+  mutable std::vector<OwnedPlace> places_;  ///< Made on first use.
   std::vector<SymTensor> plain_;  ///< Unsharded parameters by id; null where a group owns it.
 };
 

@@ -56,26 +56,36 @@ std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory,
 
 }  // namespace
 
-/// Gradients in the order of model.parameters(), and the group that owns each (nullptr: none).
-std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const {
+/// Each parameter once for each group that owns it (nullptr: none), in the order of
+/// model.parameters().
+const std::vector<Fsdp2::OwnedPlace>& Fsdp2::parameter_places() const {
+  if (!places_.empty()) return places_;
   const Model& model = wrapping_->model();
-  std::vector<std::pair<SymTensor, ParamGroup*>> all;
   std::set<std::pair<ParameterId, const ParamGroup*>> seen;
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
       const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name);
-      if (!seen.emplace(owned.id, owner == nullptr ? nullptr : owner->group).second) continue;
-      if (owner == nullptr) {
-        const SymTensor& plain = plain_[owned.id.value];
-        if (plain && plain->grad) all.emplace_back(plain->grad, nullptr);
-        continue;
-      }
-      // While a group is gathered the model's parameter is the whole one, whose gradient has been
-      // taken.
-      if (owner->group->sharded != ShardedState::kSharded) continue;
-      const SymTensor& gradient = owner->group->runtime.parameters[owner->index].local->grad;
-      if (gradient) all.emplace_back(gradient, owner->group);
+      if (seen.emplace(owned.id, owner == nullptr ? nullptr : owner->group).second)
+        places_.push_back({owned.id, owner});
     }
+  }
+  return places_;
+}
+
+/// Gradients in the order of model.parameters(), and the group that owns each (nullptr: none).
+std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const {
+  std::vector<std::pair<SymTensor, ParamGroup*>> all;
+  for (const auto& [id, owner] : parameter_places()) {
+    if (owner == nullptr) {
+      const SymTensor& plain = plain_[id.value];
+      if (plain && plain->grad) all.emplace_back(plain->grad, nullptr);
+      continue;
+    }
+    // While a group is gathered the model's parameter is the whole one, whose gradient has been
+    // taken.
+    if (owner->group->sharded != ShardedState::kSharded) continue;
+    const SymTensor& gradient = owner->group->runtime.parameters[owner->index].local->grad;
+    if (gradient) all.emplace_back(gradient, owner->group);
   }
   return all;
 }

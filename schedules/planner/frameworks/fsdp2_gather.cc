@@ -95,6 +95,7 @@ void Gatherer::issue(ParamGroup& group, bool async) {
     result.event = host_.record_event();
   }
   group.runtime.pending = std::move(result);
+  inputs.flat.reset();
   while (!inputs.tensors.empty()) inputs.tensors.pop_back();  // A list drops its last item first.
 }
 
@@ -141,6 +142,11 @@ SymTensor Gatherer::single_input(ParamGroup& group, std::size_t i) {
   const ShardedParameter& p = group.parameters[i];
   const ParameterTensors& t = group.runtime.parameters[i];
   SymTensor source = group.sharded == ShardedState::kSharded ? t.shard : t.post_forward;
+  if (p.float8 && group.sharded == ShardedState::kShardedPostForward) {
+    throw Fsdp2Error(Refusal::kNotImplementedError, p.name,
+                     "was resharded to a smaller group and cannot be gathered in 8 bits from it",
+                     "reshard_after_forward true or false");
+  }
   if (p.offload && group.sharded == ShardedState::kSharded) {
     SymTensor on_device =
         host_.empty(source->shape, source->dtype, BufferCategory::kGatherInput, group.unit);
@@ -154,6 +160,7 @@ SymTensor Gatherer::single_input(ParamGroup& group, std::size_t i) {
     host_.copy(copy);
     source = std::move(on_device);
   }
+  if (p.float8) return float8_input(group, i, source);
   return host_.cast(source, p.compute_dtype(), BufferCategory::kGatherInput, group.unit);
 }
 
@@ -165,7 +172,7 @@ Gatherer::Inputs Gatherer::gather_inputs(ParamGroup& group) {
   std::int64_t cast_numel = 0;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const ShardedParameter& p = group.parameters[i];
-    if (!p.gather || p.offload) {
+    if (!p.gather || p.offload || p.float8) {
       inputs.tensors[i] = single_input(group, i);
       continue;
     }

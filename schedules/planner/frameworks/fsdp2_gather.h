@@ -36,6 +36,8 @@ class Gatherer {
   void issue(ParamGroup& group, bool async);
   Inputs gather_inputs(ParamGroup& group);
   SymTensor single_input(ParamGroup& group, std::size_t i);
+  SymTensor float8_input(ParamGroup& group, std::size_t i, const SymTensor& shard);
+  SymTensor float8_scale(ParamGroup& group, const SymTensor& x);
   std::uint32_t all_gather(ParamGroup& group, const SymTensor& output, std::int64_t bytes_per_rank,
                            DType dtype, StreamIndex stream, bool async);
   void copy_out(ParamGroup& group, const GatherResult& result);

@@ -2,7 +2,6 @@
 // it.
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -27,6 +26,7 @@ void Fsdp2::initialize(Host& host) {
   wrapping_ = std::make_unique<Wrapping>(host.model(), *meshes_, extras_);
   for (const WrapCall& call : wrap_calls(host.model(), config_))
     wrapping_->apply(call, config_.precision);
+  mark_float8_weights();
   make_units();
   make_shards();
   publish_parameters();
@@ -74,8 +74,11 @@ void Fsdp2::make_shards() {
     return host_->empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned,
                                 BufferCategory::kShardedParameter, unit);
   };
-  std::map<const ParameterTensors*, SymTensor> replaced;  // Held until the new shard is in place.
+  // A module that was wrapped holds its shard until the tied weight's next one is in place.
+  std::map<const ParameterTensors*, SymTensor> replaced;
+  std::set<const ParamGroup*> placed;
   const auto pad = [&](ParamGroup& group) {
+    placed.insert(&group);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ShardedParameter& p = group.parameters[i];
       ParameterTensors& t = group.runtime.parameters[i];
@@ -89,16 +92,17 @@ void Fsdp2::make_shards() {
       t.shard = padded;
     }
   };
-  std::set<ModuleId> visited;
-  const std::function<void(ModuleId)> visit = [&](ModuleId m) {
-    if (!visited.insert(m).second) return;
-    for (const ChildModule& c : model.at(m).children) visit(c.id);
+  std::vector<bool> visited(model.modules.size());
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (visited[m.value]) return;
+    visited[m.value] = true;
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
     for (const OwnedParameter& owned : model.at(m).parameters) {
       if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
         const ShardedParameter& p = owner->group->parameters[owner->index];
         SymTensor made = empty(p, p.local_numel(), owner->group->unit);
-        if (t.shard) replaced[&t] = t.shard;
+        if (t.shard && placed.count(owner->group) != 0) replaced[&t] = t.shard;
         t.shard = std::move(made);  // A tied weight's last place wins.
         continue;
       }
@@ -114,7 +118,7 @@ void Fsdp2::make_shards() {
       for (const auto& group : state->groups) pad(*group);
     }
   };
-  visit(ModuleId(0));
+  visit(visit, ModuleId(0));
 }
 
 /// Gives the host the parameters, and the program their table.
@@ -157,10 +161,11 @@ void Fsdp2::publish_parameters() {
     if (held[i] && held[i]->numel > 0)
       host_->launch(OpKind::kInitialize, {}, {held[i]}, {static_cast<double>(i)});
   }
-  std::set<ParameterId> seen;
+  std::vector<bool> seen(model.parameters.size());
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
-      if (!model.at(owned.id).trainable || !seen.insert(owned.id).second) continue;
+      if (!model.at(owned.id).trainable || seen[owned.id.value]) continue;
+      seen[owned.id.value] = true;
       const SymTensor& local = held[owned.id.value];
       local_parameters_.push_back({owned.id, local, local->numel});
     }

@@ -42,6 +42,7 @@ struct ShardedParameter {
   std::vector<std::int64_t> padded_shape;  ///< Of every rank's part, padded (F2-P-2).
   bool offload = false;
   bool keep_unsharded_storage = false;
+  bool float8 = false;  ///< Gathered in 8 bits with a scale (fsdp2_float8.cc).
 
   // Dtypes, resolved when the root first runs (F2-MP-1, F2-RS-6).
   MixedPrecision policy;

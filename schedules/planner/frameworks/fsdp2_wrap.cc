@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "schedules/planner/frameworks/fsdp2_error.h"
 
@@ -48,13 +47,16 @@ std::string full_name(const Model& model, ModuleId module, const std::string& lo
 
 std::vector<ModuleId> modules_under(const Model& model, ModuleId root, bool repeat) {
   std::vector<ModuleId> order;
-  std::set<ModuleId> seen;
-  const std::function<void(ModuleId)> visit = [&](ModuleId m) {
-    if (!repeat && !seen.insert(m).second) return;
+  std::vector<bool> seen(repeat ? 0 : model.modules.size());
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (!repeat) {
+      if (seen[m.value]) return;
+      seen[m.value] = true;
+    }
     order.push_back(m);
-    for (const ChildModule& c : model.at(m).children) visit(c.id);
+    for (const ChildModule& c : model.at(m).children) self(self, c.id);
   };
-  visit(root);
+  visit(visit, root);
   return order;
 }
 
@@ -126,11 +128,6 @@ Mesh& Meshes::post_forward(std::int64_t size) {
 // ------------------------------------------------------------------------------------------------
 // wrapping
 
-State* Wrapping::state_of(ModuleId module) const {
-  const auto it = state_of_.find(module);
-  return it == state_of_.end() ? nullptr : it->second;
-}
-
 std::vector<ModuleId> Wrapping::root_modules(const WrapCall& call) const {
   std::vector<ModuleId> listed;
   for (const std::string& name : call.modules) {
@@ -165,17 +162,16 @@ std::vector<ModuleId> Wrapping::root_modules(const WrapCall& call) const {
 
 std::vector<ModuleId> Wrapping::managed_modules(const std::vector<ModuleId>& roots) const {
   std::vector<ModuleId> order;
-  std::set<ModuleId> visited;
-  const std::set<ModuleId> root_set(roots.begin(), roots.end());
-  const std::function<void(ModuleId)> visit = [&](ModuleId m) {
-    if (root_set.count(m) == 0 && state_of(m) != nullptr) return;
-    visited.insert(m);
+  std::vector<bool> visited(model_.modules.size());
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    if (state_of(m) != nullptr && std::find(roots.begin(), roots.end(), m) == roots.end()) return;
+    visited[m.value] = true;
     for (const ChildModule& c : model_.at(m).children) {
-      if (visited.count(c.id) == 0) visit(c.id);
+      if (!visited[c.id.value]) self(self, c.id);
     }
     order.push_back(m);
   };
-  for (const ModuleId root : roots) visit(root);
+  for (const ModuleId root : roots) visit(visit, root);
   return order;
 }
 
@@ -213,7 +209,7 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   state->auto_reshard = call.reshard.kind == Reshard::Kind::kDefault;
   State& made = *state;
   states_.push_back(std::move(state));
-  for (const ModuleId m : roots) state_of_[m] = &made;
+  for (const ModuleId m : roots) state_of_[m.value] = &made;
 
   // Grouped by mesh in order of first appearance (F2-G-9).
   using Owned = std::pair<ModuleId, OwnedParameter>;
@@ -251,8 +247,9 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
 }
 
 const Wrapping::Owner* Wrapping::owner_of(ModuleId module, const std::string& name) const {
-  const auto it = owners_.find({module, name});
-  return it == owners_.end() ? nullptr : &it->second;
+  for (const auto& [owned, owner] : owners_[module.value])
+    if (owned == name) return &owner;
+  return nullptr;
 }
 
 std::unique_ptr<ParamGroup> Wrapping::make_group(
@@ -291,25 +288,43 @@ std::unique_ptr<ParamGroup> Wrapping::make_group(
     cut(p, mesh, placed == placements.end() ? 0 : placed->second.dim);
     group->parameters.push_back(std::move(p));
   }
-  for (std::size_t i = 0; i < group->parameters.size(); ++i) find_places(*group, i);
+  find_places(*group);
   group->comm = std::make_shared<CommContext>();
   return group;
 }
 
-void Wrapping::find_places(ParamGroup& group, std::size_t index) {
-  ShardedParameter& p = group.parameters[index];
-  std::vector<std::pair<ModuleId, std::string>> places;
+/// Every place where a module of the group uses one of its parameters, in module order.
+void Wrapping::find_places(ParamGroup& group) {
+  struct Place {
+    ParameterId id;
+    ModuleId module;
+    const std::string* name;
+  };
+  std::vector<Place> all;
   for (const ModuleId root : group.modules) {
     for (const ModuleId m : modules_under(model_, root, true)) {
-      for (const OwnedParameter& o : model_.at(m).parameters) {
-        if (o.id == p.id && !is_sharded(m, o.name)) places.emplace_back(m, o.name);
-      }
+      for (const OwnedParameter& o : model_.at(m).parameters)
+        if (!is_sharded(m, o.name)) all.push_back({o.id, m, &o.name});
     }
   }
-  p.name = full_name(model_, places.at(0).first, places[0].second);
-  for (std::size_t i = 1; i < places.size(); ++i)
-    p.also.push_back(full_name(model_, places[i].first, places[i].second));
-  for (const auto& place : places) owners_.insert_or_assign(place, Owner{&group, index});
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Place& a, const Place& b) { return a.id < b.id; });
+  for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+    ShardedParameter& p = group.parameters[i];
+    auto at = std::lower_bound(all.begin(), all.end(), p.id,
+                               [](const Place& a, ParameterId id) { return a.id < id; });
+    for (bool first = true; at != all.end() && at->id == p.id; ++at, first = false) {
+      std::string name = full_name(model_, at->module, *at->name);
+      if (first) {
+        p.name = std::move(name);
+      } else {
+        p.also.push_back(std::move(name));
+      }
+      auto& owners = owners_[at->module.value];
+      if (owner_of(at->module, *at->name) == nullptr)
+        owners.emplace_back(*at->name, Owner{&group, i});
+    }
+  }
 }
 
 }  // namespace foreshard::fsdp2

@@ -47,13 +47,17 @@ class Meshes {
 class Wrapping {
  public:
   Wrapping(const Model& model, Meshes& meshes, const WrapExtras& extras)
-      : model_(model), meshes_(meshes), extras_(extras) {}
+      : model_(model),
+        meshes_(meshes),
+        extras_(extras),
+        state_of_(model.modules.size()),
+        owners_(model.modules.size()) {}
 
   /// One call. Fsdp2Error where PyTorch refuses; a call that fails leaves no group.
   void apply(const WrapCall& call, const MixedPrecision& default_precision);
 
   /// nullptr if the module is not wrapped.
-  State* state_of(ModuleId module) const;
+  State* state_of(ModuleId module) const { return state_of_[module.value]; }
   const std::vector<std::unique_ptr<State>>& states() const { return states_; }
   /// All groups in wrap order.
   const std::vector<ParamGroup*>& groups() const { return groups_; }
@@ -77,15 +81,15 @@ class Wrapping {
       State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
       const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
   Mesh* post_forward_mesh(const Reshard& reshard, Mesh& mesh, const std::string& place);
-  void find_places(ParamGroup& group, std::size_t index);
+  void find_places(ParamGroup& group);
 
   const Model& model_;
   Meshes& meshes_;
   const WrapExtras& extras_;
   std::vector<std::unique_ptr<State>> states_;
   std::vector<ParamGroup*> groups_;
-  std::map<ModuleId, State*> state_of_;
-  std::map<std::pair<ModuleId, std::string>, Owner> owners_;
+  std::vector<State*> state_of_;                                    ///< By module.
+  std::vector<std::vector<std::pair<std::string, Owner>>> owners_;  ///< By module: its parameters.
 };
 
 /// Every module under `root`, parents first, each once; with `repeat`, once for each name.

@@ -145,6 +145,9 @@ class Zero : public Framework {
   /// Copies over PCIe on the current stream. Pageable memory, and `blocks`, make the host wait for
   /// it.
   void copy_across(Host& host, const SymTensor& from, const SymTensor& to, bool blocks);
+  /// tensor.to("cpu", fp32), blocking: the tensor crosses in its own dtype and the CPU converts it
+  /// (ATen/native/cuda/Copy.cu), so that the device holds no wide copy.
+  SymTensor widen_to_host(Host& host, const SymTensor& t, BufferCategory category, bool pinned);
   /// tensor.to(device) of a host tensor.
   SymTensor to_device(Host& host, const SymTensor& t, BufferCategory category, bool blocks);
   /// The host reads a device value (item(), float()).

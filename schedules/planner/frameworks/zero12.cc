@@ -1,6 +1,7 @@
 #include "schedules/planner/frameworks/zero12.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace foreshard::zero {
 
@@ -18,7 +19,7 @@ void Zero12::initialize(Host& host) {
   if (overlap_) reduce_stream_ = host.program().add_stream("reduce", 0);
   make_parameters(host);
   for (const ParameterId id : ids_) broadcast(host, id);
-  make_groups(host);
+  make_groups(host.model());
   for (FlatGroup& g : groups_) make_flat(host, g);
   if (offload_optimizer_) {
     std::int64_t largest = 0;
@@ -46,10 +47,13 @@ void Zero12::initialize(Host& host) {
   }
 }
 
-void Zero12::make_groups(Host& host) {
+/// Order and places of the trainable parameters in the flat buffers.
+std::vector<FlatGroup> Zero12::flat_groups(const Model& model) const {
+  std::vector<FlatGroup> groups;
   std::vector<std::vector<ParameterId>> lists(extras_.two_parameter_groups ? 2 : 1);
-  for (const ParameterId id : trainable_) {
-    const bool vector = extras_.two_parameter_groups && host.model().at(id).shape.size() <= 1;
+  for (const ParameterId id : parameter_order(model)) {
+    if (!model.at(id).trainable) continue;
+    const bool vector = extras_.two_parameter_groups && model.at(id).shape.size() <= 1;
     lists[vector ? 1 : 0].push_back(id);
   }
   for (std::vector<ParameterId>& list : lists) {
@@ -65,17 +69,68 @@ void Zero12::make_groups(Host& host) {
     }
     for (const ParameterId id : g.order) {
       g.first.push_back(g.numel);
-      g.numel += host.model().at(id).numel();
+      g.numel += model.at(id).numel();
     }
     const std::int64_t alignment = 2 * world_;
     g.partition = (g.numel + alignment - 1) / alignment * alignment / world_;
+    groups.push_back(std::move(g));
+  }
+  return groups;
+}
+
+void Zero12::make_groups(const Model& model) {
+  groups_ = flat_groups(model);
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const FlatGroup& g = groups_[group];
     for (std::size_t i = 0; i < g.order.size(); ++i) {
-      Place p{groups_.size(), g.first[i], host.model().at(g.order[i]).numel(), false};
+      Place p{group, g.first[i], model.at(g.order[i]).numel(), false};
       const std::int64_t begin = rank_ * g.partition, end = begin + g.partition;
       p.mine = p.first < end && p.first + p.numel > begin;
       places_.emplace(g.order[i], p);
     }
-    groups_.push_back(std::move(g));
+  }
+}
+
+/// Which parameters touch a rank's partition decides its copies, norms and gradient buffer: hardly
+/// two ranks are alike. Jobs that CPU ranks can execute have a program for each, larger ones two:
+/// that of the rank whose whole gradients (Z2-G-4) need most memory, and rank 0's for the others.
+std::vector<std::uint64_t> Zero12::rank_classes(const Model& model) const {
+  constexpr std::int64_t kMostRanks = 16, kMostParameters = 100'000'000;
+  std::vector<std::uint64_t> classes(static_cast<std::size_t>(world_));
+  if (world_ <= kMostRanks && model.parameter_count().value <= kMostParameters) {
+    std::iota(classes.begin(), classes.end(), 0);
+    return classes;
+  }
+  std::vector<std::int64_t> kept(classes.size());
+  for (const FlatGroup& g : flat_groups(model)) {
+    for (std::size_t i = 0; i < g.order.size(); ++i) {
+      const std::int64_t numel = model.at(g.order[i]).numel();
+      for (std::int64_t r = g.first[i] / g.partition; r * g.partition < g.first[i] + numel; ++r)
+        kept[static_cast<std::size_t>(r)] += numel;
+    }
+  }
+  const auto heaviest = std::max_element(kept.begin(), kept.end()) - kept.begin();
+  if (kept[static_cast<std::size_t>(heaviest)] > kept[0])
+    classes[static_cast<std::size_t>(heaviest)] = 1;
+  return classes;
+}
+
+std::uint64_t Zero12::rank_class(const Model& model, const ParallelConfig&,
+                                 std::int64_t rank) const {
+  if (classes_.empty()) classes_ = rank_classes(model);
+  return classes_.at(static_cast<std::size_t>(rank));
+}
+
+/// The parameters are copied into one buffer beside them.
+void Zero12::flatten_on_device(Host& host, FlatGroup& g) {
+  g.flat = host.empty({g.partition * world_}, dtype_, BufferCategory::kParameter);
+  for (std::size_t i = 0; i < g.order.size(); ++i) {
+    const SymTensor& parameter = host.parameter(g.order[i]);
+    host.launch(OpKind::kCopy, {parameter}, {host.view_as(g.flat, parameter->shape, g.first[i])});
+  }
+  if (g.flat->numel > g.numel) {
+    host.launch(OpKind::kFill, {}, {flat_view(host, g.flat, g.numel, g.flat->numel - g.numel)},
+                {0.0});
   }
 }
 
@@ -83,30 +138,20 @@ void Zero12::make_groups(Host& host) {
 /// the optimizer sees.
 void Zero12::make_flat(Host& host, FlatGroup& g) {
   RankProgram& program = host.program().program();
-  g.flat = host.empty({g.partition * world_}, dtype_, BufferCategory::kParameter);
+  flatten_on_device(host, g);
   for (std::size_t i = 0; i < g.order.size(); ++i) {
     const ParameterId id = g.order[i];
-    const Shape shape = host.parameter(id)->shape;
-    SymTensor view = host.view_as(g.flat, shape, g.first[i]);
-    host.launch(OpKind::kCopy, {host.parameter(id)}, {view});
+    SymTensor view = host.view_as(g.flat, host.parameter(id)->shape, g.first[i]);
     host.set_requires_grad(view, true);
     program.parameters[id.value].local = host.id_of(view);
     host.set_parameter(id, std::move(view));
-  }
-  if (g.flat->numel > g.numel) {
-    host.launch(OpKind::kFill, {}, {flat_view(host, g.flat, g.numel, g.flat->numel - g.numel)},
-                {0.0});
   }
   const SymTensor own = flat_view(host, g.flat, rank_ * g.partition, g.partition);
   SymTensor clone = host.empty({g.partition}, dtype_, BufferCategory::kShardedParameter);
   host.launch(OpKind::kCopy, {own}, {clone});
   SymTensor master;
-  if (offload_optimizer_) {  // .to("cpu", fp32): the cast is the device's, then pageable memory is
-                             // filled.
-    const SymTensor wide = host.cast(clone, DType::kFloat32, BufferCategory::kShardedParameter);
-    master = host_tensor(host, g.partition, DType::kFloat32, BufferCategory::kShardedParameter,
-                         options_.pin_memory);
-    copy_across(host, wide, master, true);
+  if (offload_optimizer_) {
+    master = widen_to_host(host, clone, BufferCategory::kShardedParameter, options_.pin_memory);
     g.host_half = host_tensor(host, g.partition, dtype_, BufferCategory::kShardedParameter,
                               options_.pin_memory);
     host.launch(OpKind::kFill, {}, {g.host_half}, {0.0});

@@ -37,6 +37,8 @@ class Zero12 final : public Zero {
   Zero12(const ParallelConfig& config, Extras extras);
 
   void initialize(Host& host) override;
+  std::uint64_t rank_class(const Model& model, const ParallelConfig& config,
+                           std::int64_t rank) const override;
   void begin_micro_batch(Host& host, std::int64_t index, bool sync) override;
   void on_accumulated(Host& host, std::uint32_t parameter) override;
   void end_micro_batch(Host& host) override;
@@ -63,8 +65,11 @@ class Zero12 final : public Zero {
   };
 
   // ------------------------------------------------------------ zero12.cc
-  void make_groups(Host& host);
+  std::vector<FlatGroup> flat_groups(const Model& model) const;
+  void make_groups(const Model& model);
+  std::vector<std::uint64_t> rank_classes(const Model& model) const;
   void make_flat(Host& host, FlatGroup& group);
+  void flatten_on_device(Host& host, FlatGroup& group);
   Overlap overlap_of(ParameterId id) const;
   /// Gradients in fp32 while those of the model are narrower: in the own partition (stage 2), or of
   /// the whole model (stage 1).
@@ -102,6 +107,7 @@ class Zero12 final : public Zero {
 
   bool stage2_, overlap_;
   std::vector<FlatGroup> groups_;
+  mutable std::vector<std::uint64_t> classes_;  ///< Of the ranks; filled on first use.
   std::map<ParameterId, Place> places_;
   std::vector<Ref<AutogradNode>> accumulators_;
 

@@ -239,13 +239,12 @@ void Zero3::make_masters(Host& host) {
     largest = std::max(largest, parts->numel);
     SymTensor master;
     if (steps_on_cpu(i)) {
-      master = host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedParameter,
-                           false);
       if (in_host_memory(parts)) {
+        master = host_tensor(host, parts->numel, DType::kFloat32, BufferCategory::kShardedParameter,
+                             false);
         host.launch(OpKind::kCopy, {parts}, {master});
       } else {
-        const SymTensor wide = host.cast(parts, DType::kFloat32, BufferCategory::kShardedParameter);
-        copy_across(host, wide, master, true);
+        master = widen_to_host(host, parts, BufferCategory::kShardedParameter, false);
       }
     } else {
       const SymTensor here = to_device(host, parts, BufferCategory::kShardedParameter, true);

@@ -24,6 +24,19 @@ void Zero::copy_across(Host& host, const SymTensor& from, const SymTensor& to, b
   host.copy(c);
 }
 
+SymTensor Zero::widen_to_host(Host& host, const SymTensor& t, BufferCategory category,
+                              bool pinned) {
+  SymTensor wide = host_tensor(host, t->numel, DType::kFloat32, category, pinned);
+  if (t->dtype == DType::kFloat32) {
+    copy_across(host, t, wide, true);
+    return wide;
+  }
+  const SymTensor landed = host_tensor(host, t->numel, t->dtype, category, false);
+  copy_across(host, t, landed, true);
+  host.launch(OpKind::kCopy, {landed}, {wide});
+  return wide;
+}
+
 SymTensor Zero::to_device(Host& host, const SymTensor& t, BufferCategory category, bool blocks) {
   if (!in_host_memory(t)) return t;
   SymTensor d = host.empty(t->shape, t->dtype, category);

@@ -414,7 +414,9 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
     AutogradEdge& e = node->edge(static_cast<int>(i));
     AutogradNode* const next = e.node.get();
     if (!next) continue;
+    if (block_templates) block_templates->before_edge(*node, *next, e.input, out[i]);
     accumulate_input(task, node->stream, next, e.input, std::move(out[i]));
+    if (block_templates) block_templates->after_edge(*node, *next);
     if (--next->pending == 0) task.ready.push({next});
   }
 }

@@ -124,6 +124,8 @@ class BackwardRecorder {
 
   void before(AutogradNode& n);
   void after(const AutogradNode& n);
+  void before_edge(const AutogradNode& n, const AutogradNode& next, int input, const SymTensor& g);
+  void after_edge(const AutogradNode& n, const AutogradNode& next);
   /// Every node of the block has run.
   void finish();
   bool done() const { return done_; }
@@ -133,6 +135,12 @@ class BackwardRecorder {
   bool describe(const SymTensor& gradient, TemplateTensor& t);
   const SymTensor* slot(const AutogradNode& n, std::uint16_t input) const;
   bool inside(const AutogradNode& n) const;
+  /// An edge from node `n` of the block to one outside that runs on another stream: the engine's
+  /// events between the two are written anew for each copy.
+  bool exits(const AutogradNode& n, const AutogradNode& next) const {
+    return !done_ && inside(n) && next.backward && !inside(next) &&
+           next.stream != made_->key.stream;
+  }
   void give_up() {
     usable_ = false;
     done_ = true;

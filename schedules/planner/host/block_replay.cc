@@ -195,6 +195,7 @@ void BlockTemplates::replay(BackwardContext& ctx) {
   const BackwardTemplate& t = **found;
   HostImpl::GraphTask& task = *impl_.running_task;
   for (int i = 0; i < node.edges(); ++i) {
+    if (t.exits[static_cast<std::size_t>(i)]) continue;
     const AutogradEdge& e = node.edge(i);
     const bool waits = e.node->slots != UINT32_MAX && task.slots[e.node->slots + e.input];
     if (waits || e.node->stream != node.stream) throw BlocksDiffer();
@@ -215,6 +216,12 @@ void BlockTemplates::replay(BackwardContext& ctx) {
       case Kind::kLeaf:
         run_leaf(node, static_cast<int>(step.index), make(step.gradient, {}, bases));
         break;
+      case Kind::kExit: {
+        const AutogradEdge& e = node.edge(static_cast<int>(step.index));
+        impl_.accumulate_input(task, node.stream, e.node.get(), e.input,
+                               make(step.gradient, {}, bases));
+        break;
+      }
       case Kind::kReleaseGradient:
         ctx.grad(static_cast<int>(step.index)).reset();
         break;

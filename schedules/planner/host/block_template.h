@@ -89,6 +89,7 @@ struct BackwardTemplate {
     enum class Kind : std::uint8_t {
       kIssue,            ///< Instructions [begin, end) of range `index`.
       kLeaf,             ///< AccumulateGrad behind edge `index` takes `gradient`.
+      kExit,             ///< `gradient` goes along edge `index` to a node of another stream.
       kReleaseGradient,  ///< Gradient `index` is dropped.
       kReleaseSaved,     ///< Saved tensor `index` is dropped.
     } kind = Kind::kIssue;
@@ -97,7 +98,8 @@ struct BackwardTemplate {
   };
   std::vector<TemplateRange> ranges;  ///< Number r is ranges[r - 1].
   std::vector<Step> steps;
-  std::vector<TemplateTensor> results;  ///< By edge; those of leaves are none.
+  std::vector<TemplateTensor> results;  ///< By edge; none for leaves and exits.
+  std::vector<bool> exits;              ///< By edge.
 };
 
 struct ForwardTemplate {
@@ -161,6 +163,13 @@ class BlockTemplates {
     if (recorder_) record_after(n);
   }
   void end_backward();
+  /// Around the hand-over of gradient `g` of node `n` to node `next`.
+  void before_edge(const AutogradNode& n, const AutogradNode& next, int input, const SymTensor& g) {
+    if (recorder_) record_edge(n, next, input, g);
+  }
+  void after_edge(const AutogradNode& n, const AutogradNode& next) {
+    if (recorder_) record_after_edge(n, next);
+  }
 
   /// Calls of blocks that were copied.
   std::size_t copies() const { return copies_; }
@@ -199,6 +208,8 @@ class BlockTemplates {
                   std::span<SymTensor> outputs);
   void record_before(AutogradNode& n);
   void record_after(const AutogradNode& n);
+  void record_edge(const AutogradNode& n, const AutogradNode& next, int input, const SymTensor& g);
+  void record_after_edge(const AutogradNode& n, const AutogradNode& next);
 
   // block_replay.cc
   void replay_forward(ForwardTemplate& t, ModuleId m, std::span<SymTensor> inputs,

@@ -10,15 +10,7 @@
 #include "schedules/planner/host/host_refusal.h"
 
 namespace foreshard {
-namespace {
-
-/// Deepest stack of module values; a model beyond it is a bug of the importer (a module that calls
-/// itself).
-constexpr std::size_t kValueStack = 1 << 15;
-
-}  // namespace
-
-HostImpl::HostImpl(Host& h) : host(h), value_stack(kValueStack) {
+HostImpl::HostImpl(Host& h) : host(h) {
   const HostOptions& o = h.options();
   const ParallelConfig& c = h.config();
   if (o.share_blocks && !o.executable && o.sink == nullptr && !c.checkpoint_reentrant &&

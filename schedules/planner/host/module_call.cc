@@ -55,13 +55,18 @@ const CompiledModule& HostImpl::compile(ModuleId m) {
 
 namespace {
 
+/// Deepest stack of module values; a model beyond it is a bug of the importer (a module that calls
+/// itself).
+constexpr std::size_t kValueStack = 1 << 15;
+
 /// Values of one running forward; dropped in the order of their slots, as CPython clears a frame.
 class ValueFrame {
  public:
   ValueFrame(HostImpl& impl, std::int32_t slots) : impl_(impl), base_(impl.value_top) {
     impl.value_top += static_cast<std::size_t>(slots);
-    if (impl.value_top > impl.value_stack.size())
-      throw InternalError("module calls are nested too deeply");
+    if (impl.value_top <= impl.value_stack.size()) return;
+    if (impl.value_top > kValueStack) throw InternalError("module calls are nested too deeply");
+    impl.value_stack.resize(2 * impl.value_top);
   }
   ~ValueFrame() {
     for (std::size_t i = base_; i < impl_.value_top; ++i) impl_.value_stack[i].reset();

@@ -68,6 +68,14 @@ SymTensor scaled_product(Host& h, const SymTensor& a, const SymTensor& b, std::i
   return c;
 }
 
+/// The 8-bit data of a weight that was gathered so; null if it came in the compute dtype.
+SymTensor gathered_in_8_bits(Host& h, const SymTensor& w) {
+  if (w->storage->bytes >= w->bytes()) return {};
+  SymTensor data = raw_view(h, w, w->shape);
+  data->dtype = kForwardDType;
+  return data;
+}
+
 SymTensor as_rows(Host& h, const SymTensor& x) {
   if (x->shape.rank == 2) return x;
   SymTensor c = contiguous(h, x);
@@ -119,8 +127,9 @@ void float8_backward(BackwardContext& ctx) {
   if (ctx.needs(1)) ctx.set(1, weight_gradient(h, kind, g, by_rows, by_columns, x));
   by_columns.reset();
   if (ctx.needs(0)) {
-    const SymTensor wt =
-        kind == Float8Kind::kDelayed ? w : quantize_transposed(h, w, {}, kForwardDType);
+    const SymTensor wt = kind == Float8Kind::kDelayed
+                             ? w
+                             : quantize_transposed(h, w, gathered_in_8_bits(h, w), kForwardDType);
     SymTensor gx = scaled_product(h, by_rows, wt, m, wt->shape[0], n, g->dtype, false);
     ctx.set(0, ctx.node.shape.rank == 2 ? std::move(gx) : raw_view(h, gx, ctx.node.shape));
   }
@@ -165,7 +174,8 @@ SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight,
     if (!h.impl().take_kept(KeptOp::kProduct, results)) {
       if (!delayed) {
         x8.rows = quantize(h, rows, kForwardDType);
-        w8.rows = h.config().float8_all_gather ? weight : quantize(h, weight, kForwardDType);
+        w8.rows = gathered_in_8_bits(h, weight);
+        if (!w8.rows) w8.rows = quantize(h, weight, kForwardDType);
       }
       y = scaled_product(h, x8.rows, w8.rows, rows->shape[0], out, rows->shape[1], x->dtype, false);
       h.impl().offer_kept(KeptOp::kProduct, results);

@@ -1,5 +1,7 @@
 // Layer norm and RMS norm, fused: statistics are fp32, one value a row.
 
+#include <algorithm>
+
 #include "schedules/planner/recipes/recipe.h"
 
 namespace foreshard {
@@ -19,26 +21,30 @@ void gamma_gradients(BackwardContext& ctx, OpKind op, std::span<const SymTensor>
   Host& h = ctx.host;
   const SymTensor& x = inputs[1];
   const std::int64_t n = x->shape[-1], m = x->numel / n;
-  std::vector<SymTensor> out;
-  for (SymTensor* g : {gw, gb})
-    if (g && *g) out.push_back(*g);
+  std::vector<SymTensor*> wanted;
+  std::vector<SymTensor> out;  // By position: none stands for a frozen weight before its bias.
+  for (SymTensor* g : {gw, gb}) {
+    if (g && *g) wanted.push_back(g);
+    if (g) out.push_back(*g);
+  }
+  if (!out.back()) out.pop_back();
   LaunchRequest q;
   q.op = op;
   q.inputs = inputs;
   q.outputs = out;
+  q.dtype = (*wanted[0])->dtype;
+  q.dtype_given = true;
   if (m <= 64 * 1024 || n / 32 >= 132 / 2) {
     h.launch(q);
     return;
   }
   const std::int64_t blocks = (m + 31) / 32;
   std::vector<SymTensor> partial;
-  for (const SymTensor& g : out) partial.push_back(empty_result(h, {blocks, n}, g->dtype));
-  std::size_t k = 0;
-  for (SymTensor* g : {gw, gb}) {
-    if (!g || !*g) continue;
-    SymTensor sum = sum_rows_scratch(h, partial[k++], (*g)->shape);
-    out[k - 1] = sum;
-    *g = std::move(sum);
+  for (const SymTensor* g : wanted) partial.push_back(empty_result(h, {blocks, n}, (*g)->dtype));
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
+    SymTensor sum = sum_rows_scratch(h, partial[k], (*wanted[k])->shape);
+    std::replace(out.begin(), out.end(), *wanted[k], sum);
+    *wanted[k] = std::move(sum);
   }
   q.outputs = out;
   h.launch(q);

@@ -282,6 +282,9 @@ void bmm_backward(BackwardContext& ctx) {
   if (ctx.needs(0)) ctx.set(0, batched(h, ctx.grad(), swapped_last(h, b)));
 }
 
+/// _unsafe_view of a batched result: its gradient is folded again, by a copy if need be.
+void unfold_backward(BackwardContext& ctx);
+
 /// bmm takes operands whose last two dimensions are dense in one order; expand().reshape() copies
 /// others.
 SymTensor foldable(Host& h, const SymTensor& t) {
@@ -290,6 +293,8 @@ SymTensor foldable(Host& h, const SymTensor& t) {
   const Shape folded{t->numel / (t->shape[-1] * t->shape[-2]), t->shape[-2], t->shape[-1]};
   return view_strides(*t, folded, stride) ? t : contiguous(h, t);
 }
+
+void unfold_backward(BackwardContext& ctx) { ctx.set(0, foldable(ctx.host, ctx.grad())); }
 
 }  // namespace
 
@@ -334,7 +339,11 @@ SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in) {
   if (r.needs(1)) r.save(a);
   SymTensor c = batched(h, a, b);
   r.attach(c);
-  return c;
+  if (c->shape.rank <= 3) return c;
+  Record unfold(h, unfold_backward, {&c});
+  SymTensor z = h.view_as(c, c->shape);
+  unfold.attach(z);
+  return z;
 }
 
 }  // namespace foreshard

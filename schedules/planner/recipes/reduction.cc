@@ -91,11 +91,16 @@ SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& 
 SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape) {
   if (g->shape == shape) return g;
   const std::int64_t n = shape.numel();
-  if (n == g->numel) return raw_view(h, g, shape);
+  if (n == g->numel) {  // Leading dimensions of size 1 are summed all the same.
+    SymTensor y = empty_result(h, shape, g->dtype);
+    h.launch(OpKind::kSum, {g}, {y});
+    return y;
+  }
   const bool leading = [&] {  // Only leading dimensions disappear or shrink to 1.
-    std::int64_t suffix = 1;
-    for (int d = g->shape.rank - 1; d >= 0 && suffix < n; --d) suffix *= g->shape[d];
-    return suffix == n;
+    int d = 1;
+    while (d <= shape.rank && shape[-d] == g->shape[-d]) ++d;
+    while (d <= shape.rank && shape[-d] == 1) ++d;
+    return d > shape.rank;
   }();
   if (leading) return sum_rows(h, g, g->numel / n, shape);
   SymTensor y = empty_result(h, shape, g->dtype);

@@ -1,6 +1,7 @@
 // Views and copies that rearrange: no kernels but for reshape, contiguous and cat.
 
 #include <algorithm>
+#include <utility>
 
 #include "schedules/planner/recipes/recipe.h"
 
@@ -336,18 +337,53 @@ void cast_backward(BackwardContext& ctx) {
 
 }  // namespace
 
+namespace {
+
+/// Strides of to() and empty_like: a dense tensor's own, else dense ones in the same order of
+/// dimensions (c10/core/TensorImpl: infer_dense_strides). Broadcast dimensions are left where they
+/// are.
+std::array<std::int64_t, kMaxRank> preserved_strides(const SymTensorImpl& x) {
+  const int rank = x.shape.rank;
+  std::int64_t extent = 1;
+  for (int d = 0; d < rank; ++d) extent += (x.shape[d] - 1) * x.stride[static_cast<std::size_t>(d)];
+  if (extent == x.numel) return x.stride;
+  std::array<int, kMaxRank> order{};  // Innermost dimension first.
+  for (int i = 0; i < rank; ++i) order[static_cast<std::size_t>(i)] = rank - 1 - i;
+  const auto outer = [&](int a, int b) {  // > 0: dimension a lies outside of b.
+    const std::int64_t sa = x.stride[static_cast<std::size_t>(a)],
+                       sb = x.stride[static_cast<std::size_t>(b)];
+    if (sa == 0 || sb == 0) return 0;
+    if (sa != sb) return sa > sb ? 1 : -1;
+    return x.shape[a] > x.shape[b] ? 1 : 0;
+  };
+  for (int i = 1; i < rank; ++i) {
+    int at = i;
+    for (int j = i - 1; j >= 0; --j) {
+      const int c = outer(order[static_cast<std::size_t>(j)], order[static_cast<std::size_t>(at)]);
+      if (c < 0) break;
+      if (c == 0) continue;
+      std::swap(order[static_cast<std::size_t>(j)], order[static_cast<std::size_t>(at)]);
+      at = j;
+    }
+  }
+  std::array<std::int64_t, kMaxRank> strides{};
+  std::int64_t step = 1;
+  for (int i = 0; i < rank; ++i) {
+    const int d = order[static_cast<std::size_t>(i)];
+    strides[static_cast<std::size_t>(d)] = step;
+    step *= std::max<std::int64_t>(1, x.shape[d]);
+  }
+  return strides;
+}
+
+}  // namespace
+
 SymTensor cast(Host& h, const SymTensor& x, DType dtype, bool dense) {
   if (x->dtype == dtype && (!dense || is_contiguous(*x))) return x;
   Record r(h, cast_backward, {&x});
   if (r) r->ints[0] = static_cast<std::int64_t>(x->dtype);
   SymTensor y = empty_result(h, x->shape, dtype);
-  if (!dense && !is_contiguous(*x)) {
-    // to() preserves the strides of a dense tensor.
-    std::int64_t extent = 1;
-    for (int d = 0; d < x->shape.rank; ++d)
-      extent += (x->shape[d] - 1) * x->stride[static_cast<std::size_t>(d)];
-    if (extent == x->numel) y->stride = x->stride;
-  }
+  if (!dense && !is_contiguous(*x)) y->stride = preserved_strides(*x);
   h.launch(OpKind::kCopy, {x}, {y});
   r.attach(y);
   return y;

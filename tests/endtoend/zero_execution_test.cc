@@ -59,6 +59,19 @@ TEST(ZeroExecution, OptimizerInHostMemory) {
   }
 }
 
+TEST(ZeroExecution, PartOfTheOptimizerInHostMemory) {
+  for (const double ratio : {0.0, 0.5, 0.8}) {
+    expect_as_ddp(
+        FrameworkKind::kZero3,
+        [&](ParallelConfig& c) {
+          c.offload = ratio > 0.6 ? OffloadKind::kBoth : OffloadKind::kOptimizer;
+          c.zero.offload_ratio = ratio;
+          c.zero.sub_group_size = 1500;
+        },
+        2);
+  }
+}
+
 TEST(ZeroExecution, ParametersInHostMemory) {
   expect_as_ddp(FrameworkKind::kZero3,
                 [](ParallelConfig& c) { c.offload = OffloadKind::kParameters; });

@@ -1,0 +1,87 @@
+#include "study/size.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "study/evaluate.h"
+#include "tests/catalogue_job.h"
+
+namespace foreshard {
+namespace {
+
+SizeQuestion question() {
+  SizeQuestion q;
+  q.job = catalogue_job("gpt2", "dgx-h100", 8);
+  q.job.config.sequence = 256;
+  q.hardware = {q.job.hardware};
+  q.micro_batches = {4};
+  return q;
+}
+
+const SizeRow& row_of(const SizeResult& r, std::int64_t gpus) {
+  for (const SizeRow& row : r.rows)
+    if (row.gpus == gpus) return row;
+  throw std::runtime_error("no such row");
+}
+
+// Every number of whole nodes up to the first doubling that is fast enough, one by one, against the
+// bisection.
+TEST(Size, BisectionFindsTheFewestNodesThatMeetTheDeadline) {
+  SizeQuestion each = question();
+  each.tokens = 1e12;
+  for (std::int64_t gpus = 8; gpus <= 64; gpus += 8) each.gpus.push_back(gpus);
+  const SizeResult all = size(each);
+  for (const std::int64_t enough : {16, 40, 56, 64}) {
+    SCOPED_TRACE(enough);
+    SizeQuestion q = question();
+    q.tokens = each.tokens;
+    q.deadline_days = row_of(all, enough).days * 1.000001;
+    const SizeResult r = size(q);
+    std::int64_t fewest = 0;
+    for (const SizeRow& row : all.rows)
+      if (fewest == 0 && row.days <= *q.deadline_days) fewest = row.gpus;
+    ASSERT_TRUE(r.smallest.has_value());
+    EXPECT_EQ(r.rows[*r.smallest].gpus, fewest);
+    for (std::size_t i = 0; i + 1 < r.rows.size(); ++i)
+      EXPECT_LT(r.rows[i].gpus, r.rows[i + 1].gpus);
+  }
+}
+
+// Accumulation to a global batch: a long step is put together from short ones; the whole of it,
+// simulated, takes as long.
+TEST(Size, LongStepsTakeWhatTheirSimulationTakes) {
+  SizeQuestion q = question();
+  q.gpus = {8};
+  q.global_batch = 8 * 4 * 9;
+  const SizeResult r = size(q);
+  const SizeRow& row = r.rows[0];
+  ASSERT_TRUE(row.fits);
+  EXPECT_EQ(row.accumulate, 9);
+  Job job = q.job;
+  job.config.micro_batch = 4;
+  job.config.accumulate = 9;
+  const Evaluation e = evaluate(job);
+  EXPECT_NEAR(row.step / e.result.step_time, 1, 0.005);
+  EXPECT_NEAR(row.tokens_per_s_per_gpu / e.tokens_per_second_per_gpu(), 1, 0.005);
+  EXPECT_NEAR(row.mfu / e.model_flops_utilisation(job), 1, 0.005);
+  EXPECT_NEAR(static_cast<double>(row.memory.value),
+              static_cast<double>(e.result.memory.device_peak.value), 64 << 20);
+}
+
+// 8 GPUs x 4 sequences = 32 do not divide 100: refused by name, not rounded.
+TEST(Size, GlobalBatchThatDoesNotDivideIsRefusedInItsRow) {
+  SizeQuestion q = question();
+  q.gpus = {8, 25};
+  q.global_batch = 100;
+  const SizeResult r = size(q);
+  EXPECT_FALSE(r.rows[0].fits);
+  EXPECT_NE(r.rows[0].note.find("100 is not a multiple of 8 GPUs x micro-batch 4"),
+            std::string::npos)
+      << r.rows[0].note;
+  EXPECT_EQ(r.rows[1].accumulate, 1);
+  EXPECT_EQ(r.rows[1].billed_gpus, 32);  // 25 GPUs lie on four nodes of 8.
+}
+
+}  // namespace
+}  // namespace foreshard
