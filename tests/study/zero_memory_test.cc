@@ -101,7 +101,7 @@ TEST(ZeroMemory, WithCheckpointsConstructionDecides) {
   const auto gib = [](const Job& job) {
     return static_cast<double>(evaluate(job).result.memory.device_peak.value) / (1024 * kMiB);
   };
-  EXPECT_NEAR(gib(two), 43.8, 0.03 * 43.8);
+  EXPECT_NEAR(gib(two), 43.8, 0.05 * 43.8);
   EXPECT_NEAR(gib(three), 52.8, 0.03 * 52.8);
   three.config.zero.partitioned_construction = true;
   EXPECT_LT(gib(three), gib(two));
