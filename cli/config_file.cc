@@ -8,6 +8,7 @@
 #include "cli/foreign_names.h"
 #include "cli/parse.h"
 #include "core/json.h"
+#include "hwprofiles/yaml_json.h"
 
 namespace foreshard::cli {
 namespace {
@@ -111,16 +112,10 @@ void read_config_file(const CommandSpec& command, const std::string& file, Argum
         file, "",
         fmt::format("{} bytes; a file of options has at most {}", text.size(), kLargestConfig),
         ""});
-  if (text.find('\0') != std::string::npos)
-    throw InputError(Issue{file, "", "not a text but binary data", ""});
   ConfigReader reader(command, file, arguments);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1)
-      throw InputError(Issue{file, "",
-                             fmt::format("{} YAML documents, one is read", documents.size()),
-                             "remove the \"---\" between them"});
-    if (!documents.empty()) reader.read(documents[0]);
+    check_yaml_text(text, file);
+    reader.read(YAML::Load(text));
   } catch (const YAML::Exception& e) {
     throw InputError(Issue{location(file, e.mark), "", "not valid YAML: " + e.msg, ""});
   }

@@ -1,12 +1,13 @@
 #include "hwprofiles/yaml_json.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <vector>
+#include <sstream>
 
 #include "core/json.h"
 
@@ -98,19 +99,41 @@ void check_nesting(std::string_view text, const std::string& file) {
   }
 }
 
+/// Parses and forgets.
+class Ignore final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
 }  // namespace
 
-Json parse_yaml(std::string_view text, const std::string& file) {
-  if (text.find('\0') != std::string_view::npos) {
-    throw InputError({file, "", "this is a binary file", "YAML text"});
-  }
+void check_yaml_text(std::string_view text, const std::string& file) {
+  if (text.find('\0') != std::string_view::npos)
+    throw InputError({file, "", "not a text but binary data", "YAML text"});
   check_nesting(text, file);
+  std::istringstream stream{std::string(text)};
+  YAML::Parser parser(stream);
+  Ignore ignore;
+  if (parser.HandleNextDocument(ignore) && parser.HandleNextDocument(ignore))
+    throw InputError(
+        {file, "", "more than one YAML document", "one; remove the \"---\" between them"});
+}
+
+Json parse_yaml(std::string_view text, const std::string& file) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1)
-      throw InputError({file, "", fmt::format("{} YAML documents", documents.size()), "one"});
-    const YAML::Node root = documents.empty() ? YAML::Node() : documents[0];
-    return Converter(file).convert(root, 0);
+    check_yaml_text(text, file);
+    return Converter(file).convert(YAML::Load(std::string(text)), 0);
   } catch (const YAML::Exception& e) {
     throw InputError(
         {file, fmt::format("line {}, column {}", e.mark.line + 1, e.mark.column + 1), e.msg, ""});

@@ -28,7 +28,8 @@ PhaseEnds phase_ends(const Schedule& schedule, const SimulationResult& result) {
   PhaseEnds ends;
   const auto rank = static_cast<std::int32_t>(result.explained_rank);
   const RankProgram& program = schedule.program_for(rank);
-  const std::int32_t last = static_cast<std::int32_t>(program.steps.size()) - 1;
+  std::int32_t last = 0;
+  for (const Span& span : result.trace->spans) last = std::max(last, span.step);
   for (const Span& span : result.trace->spans) {
     if (span.rank != rank || span.step != last || span.lane != Lane::kStream) continue;
     const Instruction& in = program.instructions[span.instruction];

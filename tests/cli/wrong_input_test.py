@@ -85,7 +85,8 @@ def configs(folder):
     cases = {"unknown": (head + "gpu: 8\n", "line 3", "gpus"), "twice": (head + "gpus: 8\ngpus: 16\n", "line 4", "second time"),
              "map": (head + "gpus: {a: 1}\n", "line 3"), "broken": (head + "gpus: [8\n", "YAML"), "list": ("- 1\n- 2\n", "name: value"),
              "binary": (b"\x00\x01\x02", "binary"), "wrong": (head + "gpus: eight\n", "line 3", "whole number"),
-             "deep": ("a: " + "[" * 5000, "deep.yaml"), "two": (head + "gpus: 8\n---\n" + head, "2 YAML documents")}
+             "deep": ("a: " + "[" * 5000, "deep.yaml"), "two": (head + "gpus: 8\n---\n" + head, "more than one YAML document"),
+             "endless": (' "mo","n}\n","n}\n', "YAML")}
     for name, (data, *wanted) in cases.items():
         refuse(["simulate", "--config", write(folder, name + ".yaml", data)], *wanted)
 

@@ -125,5 +125,10 @@ TEST(OwnProfile, MutatedFilesAreReadOrRefused) {
   }
 }
 
+// yaml-cpp 0.7 takes this for documents without end.
+TEST(ProfileReader, MalformedYamlEnds) {
+  EXPECT_NE(error_of(" \"mo\",\"n}\n\",\"n}\n", "a.yaml"), "no error");
+}
+
 }  // namespace
 }  // namespace foreshard
