@@ -84,6 +84,7 @@ Json data_of(const HtmlReport& r) {
   data["model_size"] = r.answer.model_size;
   data["precision"] = r.answer.precision;
   data["wrapping"] = r.answer.wrapping;
+  data["job"] = {r.answer.batch, r.answer.training};
   add_spans(r.trace, data);
   data["memory"] = memory_json(r.memory);
   data["wrap"] = Json::array();

@@ -38,6 +38,7 @@ function draw_memory(place) {
   body += `<path fill="none" stroke="#1c2733" stroke-width="1.3" d="${steps(points.map(p => p[2]), 'M')}"/>`;
   const to_left = x(peak) > frame.width * 0.7;
   body += `<line x1="${x(peak)}" x2="${x(peak)}" y1="14" y2="${frame.y(0)}" stroke="#b3261e" stroke-dasharray="4 3"/>` +
+          `<circle cx="${x(peak)}" cy="${y(peak[1])}" r="3.5" fill="#b3261e"/>` +
           `<text x="${x(peak) + (to_left ? -6 : 6)}" y="14" style="fill:#b3261e" text-anchor="${to_left ? 'end' : 'start'}">` +
           `peak ${gib(peak[1])} GiB allocated: ${escape_html(peak_at)}</text>`;
   const seen = k => points.some(p => p[3][k] > 0.01 * highest);

@@ -37,7 +37,7 @@ function suggestions() {
   return section('Try', table(
     [['change'], ['step', 'n'], ['memory', 'n'], ['tokens/s/GPU', 'n'], ['']],
     answer.suggestions.map(s => [
-      escape_html(s.change), duration(s.step_time_s), (s.memory_change_bytes >= 0 ? '+' : '') + gib(s.memory_change_bytes) + ' GiB',
+      escape_html(s.change), duration(s.step_time_s), signed_gib(s.memory_change_bytes),
       Math.round(s.tokens_per_s_per_gpu), s.fits ? 'fits' : 'does not fit'])));
 }
 
@@ -71,7 +71,8 @@ function assumptions() {
 
 document.getElementById('page').innerHTML = [
   `<h1>${escape_html(answer.model)} on ${escape_html(answer.machines)}</h1>`,
-  `<p class="sub">${[DATA.model_size, answer.framework, DATA.precision, DATA.wrapping].filter(Boolean).map(escape_html).join(' · ')}</p>`,
+  `<p class="sub">${[DATA.model_size, answer.framework, DATA.precision, DATA.wrapping].filter(Boolean).map(escape_html).join(' · ')}` +
+    DATA.job.filter(Boolean).map(line => `<br>${escape_html(line)}`).join('') + '</p>',
   verdict(), streams_section(),
   DATA.memory.points.length ? section('Memory over time by category', '<div id="memory"></div>') : '',
   suggestions(),

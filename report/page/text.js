@@ -2,6 +2,7 @@
 
 const escape_html = s => String(s).replace(/[&<>"]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'}[c]));
 const gib = bytes => (bytes / 2 ** 30).toFixed(1);
+const signed_gib = bytes => gib(bytes).replace('-0.0', '0.0').replace(/^(?=[1-9]|0\.[1-9])/, '+') + ' GiB';
 const percent = share => (100 * share).toFixed(1) + ' %';
 
 function duration(seconds) {
