@@ -19,7 +19,7 @@ if(FORESHARD_FUZZ)  # Coverage of all code, which libFuzzer steers by.
   target_compile_options(foreshard_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# foreshard_cold(TARGET): code that runs once in a command (parsing, text, tests): compiled for a short build.
+# foreshard_cold(TARGET): code that runs once in a command (reading, searches, text, tests): compiled for a short build.
 function(foreshard_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
