@@ -68,7 +68,9 @@ AllocatorOptions parse_alloc_conf(std::string_view text);
 
 /// Up to the next multiple of kMinBlockBytes.
 constexpr std::int64_t round_to_block(std::int64_t bytes) {
-  return (bytes + kMinBlockBytes.value - 1) / kMinBlockBytes.value * kMinBlockBytes.value;
+  constexpr std::int64_t kMask = kMinBlockBytes.value - 1;
+  static_assert((kMinBlockBytes.value & kMask) == 0, "a power of two");
+  return (bytes + kMask) & ~kMask;
 }
 
 /// Rule A-1: the bytes that a request takes from the pool.
