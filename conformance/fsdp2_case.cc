@@ -1,6 +1,10 @@
 #include "conformance/fsdp2_case.h"
 
+#include <map>
+#include <string>
+
 #include "core/json.h"
+#include "models/describe.h"
 
 namespace foreshard {
 namespace {
@@ -45,6 +49,20 @@ WrapCall read_call(const Json& entry) {
   return call;
 }
 
+/// The recorder knows a tied parameter by the last of its names in the module tree, and asks for
+/// its placement by that one only.
+void keep_last_names(const Model& model, WrapCall& call) {
+  std::map<ParameterId, std::string> last;
+  for (const ModuleId id : modules_in_order(model)) {
+    const Module& m = model.at(id);
+    for (const OwnedParameter& p : m.parameters)
+      last[p.id] = m.name.empty() ? p.name : m.name + "." + p.name;
+  }
+  std::erase_if(call.placement, [&](const auto& entry) {
+    return last.at(find_parameter(model, entry.first)) != entry.first;
+  });
+}
+
 }  // namespace
 
 Fsdp2Case read_fsdp2_case(const Json& golden_case) {
@@ -57,6 +75,7 @@ Fsdp2Case read_fsdp2_case(const Json& golden_case) {
   config.replicate = golden_case.at("mesh").value("replicate", std::int64_t{1});
   config.wrap.kind = WrapPolicy::Kind::kCalls;
   for (const Json& entry : golden_case.at("wrap")) config.calls.push_back(read_call(entry));
+  for (WrapCall& call : config.calls) keep_last_names(c.spec.model, call);
   config.precision = MixedPrecision{};
   config.checkpoint_modules =
       golden_case.value("activation_checkpoint", std::vector<std::string>{});
