@@ -2,23 +2,10 @@
 
 #include <string>
 
+#include "conformance/event_log_check.h"
+
 namespace foreshard {
-namespace {
-
-const char* text_of(CollectiveKind k) {
-  switch (k) {
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kBroadcast:
-      return "broadcast";
-    default:
-      return "other";
-  }
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void DdpEvents::on_decision(const Decision& d) {
   switch (d.kind) {
@@ -52,7 +39,7 @@ void DdpEvents::add_module_event(const char* name, const Decision& d) {
 void DdpEvents::add_collective(const Decision& d) {
   const Collective& c = host_->program().program().collectives[d.collective];
   Json event;
-  event["ev"] = text_of(c.kind);
+  event["ev"] = name_in_recordings(c.kind);
   event["in_bytes"] = d.bytes;
   event["out_bytes"] = d.bytes2;
   event["dtype"] = std::string(name_of(c.dtype));

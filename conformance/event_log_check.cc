@@ -1,5 +1,6 @@
 #include "conformance/event_log_check.h"
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <optional>
@@ -30,6 +31,12 @@ std::optional<std::string> differing_table(const Json& golden_case, const Json& 
 }
 
 }  // namespace
+
+std::string name_in_recordings(CollectiveKind kind) {
+  std::string name(name_of(kind));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 
 std::vector<CheckResult> check_event_log(const std::filesystem::path& file,
                                          const EventLogKind& kind) {

@@ -6,6 +6,7 @@
 
 #include "conformance/check.h"
 #include "core/json_fwd.h"
+#include "schedules/schedule.h"
 
 namespace foreshard {
 
@@ -24,6 +25,9 @@ struct EventLogKind {
 /// exception while running or comparing is the case's difference.
 std::vector<CheckResult> check_event_log(const std::filesystem::path& file,
                                          const EventLogKind& kind);
+
+/// A collective as the recorders name it: "all_gather".
+std::string name_in_recordings(CollectiveKind kind);
 
 /// The events with every `same_as_step` replaced by the events of that step. `setup_end`: name of
 /// an event after which the events of the first step begin to count (what comes before happens

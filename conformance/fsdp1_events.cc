@@ -1,5 +1,6 @@
 #include "conformance/fsdp1_events.h"
 
+#include "conformance/event_log_check.h"
 #include "core/enum_names.h"
 
 namespace foreshard {
@@ -7,19 +8,6 @@ namespace {
 
 using fsdp1::Event;
 using fsdp1::EventKind;
-
-const char* text_of(CollectiveKind k) {
-  switch (k) {
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    default:
-      return "other";
-  }
-}
 
 const char* text_of(fsdp1::FlatBuffer b) {
   constexpr const char* names[] = {"none", "mp_shard", "full", "full_prec", "grad"};
@@ -52,7 +40,7 @@ void Fsdp1Events::on_decision(const Decision& d) {
   add(std::move(event));
 }
 
-Json Fsdp1Events::named(const char* name, const Event& e) const {
+Json Fsdp1Events::named(const std::string& name, const Event& e) const {
   Json event;
   event["ev"] = name;
   if (e.unit >= 0) event["unit"] = units_.at(static_cast<std::size_t>(e.unit)).name;
@@ -153,7 +141,7 @@ Json Fsdp1Events::reduction(const Event& e) const {
 }
 
 Json Fsdp1Events::collective(const Event& e) const {
-  Json event = named(text_of(e.collective), e);
+  Json event = named(name_in_recordings(e.collective), e);
   event["in_bytes"] = e.bytes;
   event["out_bytes"] = e.bytes2;
   event["dtype"] = text_of(e.dtype);

@@ -25,7 +25,7 @@ class Fsdp1Events final : public DecisionSink, public fsdp1::Observer {
   Json& events() { return events_; }
 
  private:
-  Json named(const char* name, const fsdp1::Event& e) const;
+  Json named(const std::string& name, const fsdp1::Event& e) const;
   Json hook(const fsdp1::Event& e) const;
   Json storage(const fsdp1::Event& e) const;
   Json reduction(const fsdp1::Event& e) const;

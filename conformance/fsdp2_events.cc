@@ -4,6 +4,7 @@
 #include <iterator>
 #include <set>
 
+#include "conformance/event_log_check.h"
 #include "core/enum_names.h"
 #include "core/json.h"
 
@@ -16,19 +17,6 @@ const char* status_text(DecisionStatus s) {
       "skipped", "free",  "kept",  "post_forward", "from_post_forward"};
   static_assert(std::size(names) == kEnumerators<DecisionStatus>);
   return names[static_cast<int>(s)];
-}
-
-const char* collective_text(CollectiveKind k) {
-  switch (k) {
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    default:
-      return "other";
-  }
 }
 
 const char* op_text(ReduceOp op) {
@@ -83,7 +71,7 @@ void Fsdp2Events::add_collective(const Decision& d) {
   const Collective& c = host_->program().program().collectives[d.collective];
   const std::int64_t part = d.bytes, whole = c.bytes.value;
   Json event;
-  event["ev"] = collective_text(c.kind);
+  event["ev"] = name_in_recordings(c.kind);
   event["unit"] = d.unit.valid() ? Json(unit(d.unit)) : Json();
   event["in_bytes"] = c.kind == CollectiveKind::kAllGather ? part : whole;
   event["out_bytes"] = c.kind == CollectiveKind::kReduceScatter ? part : whole;

@@ -1,28 +1,10 @@
 #include "conformance/zero_events.h"
 
+#include "conformance/event_log_check.h"
 #include "conformance/zero_case.h"
 
 namespace foreshard {
-namespace {
-
-const char* text_of(CollectiveKind k) {
-  switch (k) {
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kBroadcast:
-      return "broadcast";
-    case CollectiveKind::kReduce:
-      return "reduce";
-    default:
-      return "other";
-  }
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::string ZeroEvents::name(ModuleId m) const {
   const std::string& full = model_.at(m).name;
@@ -47,7 +29,7 @@ Json ZeroEvents::names(const zero::Event& e) const {
 
 Json ZeroEvents::collective(const zero::Event& e) const {
   Json event;
-  event["ev"] = text_of(e.collective);
+  event["ev"] = name_in_recordings(e.collective);
   event["in_bytes"] = e.in_bytes;
   event["out_bytes"] = e.out_bytes;
   event["dtype"] = std::string(name_of(e.dtype));

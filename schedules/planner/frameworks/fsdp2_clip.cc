@@ -157,14 +157,13 @@ SymTensor Fsdp2::total_norm(Host& host, const std::vector<SymTensor>& norms, Par
 /// A functional collective: it runs on the communicator's own stream, the compute stream waits for
 /// it.
 void Fsdp2::all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vector) {
-  CommContext& comm = *owner.comm;
-  if (!comm.internal) comm.internal = host.program().add_stream("communicator", 0);
-  host.wait_stream(*comm.internal, host.stream());
+  const StreamIndex communicator = communicator_stream(host, *owner.comm);
+  host.wait_stream(communicator, host.stream());
   Collective c;
   c.kind = CollectiveKind::kAllReduce;
   c.op = ReduceOp::kSum;
   c.dtype = vector->dtype;
-  c.stream = *comm.internal;
+  c.stream = communicator;
   c.group = owner.mesh->shard_group;
   c.input = c.output = host.id_of(vector);
   c.bytes = Bytes(vector->bytes());
@@ -175,8 +174,8 @@ void Fsdp2::all_reduce_norms(Host& host, ParamGroup& owner, const SymTensor& vec
   host.decide(d);
   // Work on host memory ends in a wait of the host itself: kernels of the CPU follow it.
   if (vector->storage->space != MemorySpace::kDevice)
-    return host.program().sync_stream(*comm.internal);
-  host.wait_stream(host.stream(), *comm.internal);
+    return host.program().sync_stream(communicator);
+  host.wait_stream(host.stream(), communicator);
 }
 
 void Fsdp2::scale_gradients(Host& host, const std::vector<SymTensor>& gradients,

@@ -16,21 +16,20 @@ constexpr BufferCategory kCategory = BufferCategory::kGatherInput;
 
 /// Asynchronous functional all-reduce (MAX) that the current stream waits for.
 void all_reduce_max(Host& host, ParamGroup& group, const SymTensor& t) {
-  CommContext& comm = *group.comm;
-  if (!comm.internal) comm.internal = host.program().add_stream("communicator", 0);
-  host.wait_stream(*comm.internal, host.stream());
+  const StreamIndex communicator = communicator_stream(host, *group.comm);
+  host.wait_stream(communicator, host.stream());
   Collective c;
   c.kind = CollectiveKind::kAllReduce;
   c.op = ReduceOp::kMax;
   c.dtype = t->dtype;
-  c.stream = *comm.internal;
+  c.stream = communicator;
   c.phase = host.phase();
   c.group = group.mesh->shard_group;
   c.input = c.output = host.id_of(t);
   c.bytes = Bytes(t->bytes());
   c.unit = group.unit;
   host.collective(c);
-  host.wait_stream(host.stream(), *comm.internal);
+  host.wait_stream(host.stream(), communicator);
 }
 
 }  // namespace

@@ -99,15 +99,18 @@ void Gatherer::issue(ParamGroup& group, bool async) {
   while (!inputs.tensors.empty()) inputs.tensors.pop_back();  // A list drops its last item first.
 }
 
+StreamIndex communicator_stream(Host& host, CommContext& comm) {
+  if (!comm.internal) comm.internal = host.program().add_stream("communicator", 0);
+  return *comm.internal;
+}
+
 std::uint32_t Gatherer::all_gather(ParamGroup& group, const SymTensor& output,
                                    std::int64_t bytes_per_rank, DType dtype, StreamIndex stream,
                                    bool async) {
   const Mesh& mesh = group.gather_mesh();
   StreamIndex runs_on = stream;
   if (async) {
-    CommContext& comm = *group.comm;
-    if (!comm.internal) comm.internal = host_.program().add_stream("communicator", 0);
-    runs_on = *comm.internal;
+    runs_on = communicator_stream(host_, *group.comm);
     host_.wait_stream(runs_on, stream);
   }
   const SymTensor slice = host_.rank_view(output, Shape{bytes_per_rank / size_of(dtype)},

@@ -14,6 +14,10 @@ namespace foreshard::fsdp2 {
 
 struct ParamGroup;
 struct State;
+struct CommContext;
+
+/// The stream of c10d's asynchronous and functional collectives (N-1), made at the first.
+StreamIndex communicator_stream(Host& host, CommContext& comm);
 
 struct ParameterTensors {
   SymTensor shard;  ///< Flat, padded; original dtype.
