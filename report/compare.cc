@@ -250,10 +250,6 @@ class Comparer {
   std::int64_t matched_ = 0, matched_memory_ = 0, compared_rank_steps_ = 0;
 };
 
-std::string signed_time(Time t) {
-  return (t.value < 0 ? "-" : "+") + format_time(Time(std::abs(t.value)));
-}
-
 }  // namespace
 
 Comparison compare(const TraceDocument& predicted, const TraceDocument& measured) {
@@ -290,7 +286,7 @@ std::string text_of(const Comparison& c) {
   for (std::size_t i = 0; i < std::min<std::size_t>(8, c.differences.size()); ++i) {
     const TraceDifference& d = c.differences[i];
     out += fmt::format("    {:<44} {:>12} -> {:<12} {}\n", d.what, d.predicted, d.measured,
-                       d.contribution.value == 0 ? "" : signed_time(d.contribution));
+                       d.contribution.value == 0 ? "" : format_signed_time(d.contribution));
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "core/integers.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
@@ -143,7 +144,7 @@ std::string describe_wrapping(const ParallelConfig& c) {
 
 std::string describe_machines(const HardwareProfile& h, std::int64_t gpus) {
   const std::int64_t per_node = std::max<std::int64_t>(1, h.gpus_per_node());
-  const std::int64_t nodes = (gpus + per_node - 1) / per_node;
+  const std::int64_t nodes = ceil_div(gpus, per_node);
   return fmt::format("{} x {} ({} node{}{})", gpus, h.gpu.title, nodes, nodes == 1 ? "" : "s",
                      nodes == 1 ? "" : network_text(h));
 }

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/integers.h"
 #include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
 #include "study/parallel.h"
@@ -85,7 +86,7 @@ std::optional<double> price_of(const SizeQuestion& q, const HardwareProfile& h) 
 
 std::int64_t whole_nodes(const HardwareProfile& h, std::int64_t gpus) {
   const std::int64_t per_node = std::max(1, h.gpus_per_node());
-  return (gpus + per_node - 1) / per_node * per_node;
+  return round_up(gpus, per_node);
 }
 
 std::string checkpoint_text(const ParallelConfig& c, CheckpointKind kind) {
