@@ -76,7 +76,11 @@ void Zero3::reduce_bucket(Host& host) {
     std::vector<ParameterId> sorted = bucket_;
     std::sort(sorted.begin(), sorted.end(),
               [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
-    reduce_scatter(host, std::move(sorted));
+    if (reduces_quantised()) {
+      reduce_scatter_quantised(host, sorted);
+    } else {
+      reduce_scatter(host, sorted);
+    }
   }
   cause_.clear();
   for (const ParameterId id : bucket_) parameters_.at(id).full->grad.reset();
@@ -86,7 +90,7 @@ void Zero3::reduce_bucket(Host& host) {
 }
 
 /// Z3-G-2: gradients in W rows, padded, side by side in one tensor.
-void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
+SymTensor Zero3::scattered(Host& host, const std::vector<ParameterId>& ids) {
   const DType sent = communication_dtype();
   TensorList rows;
   std::int64_t parts = 0;
@@ -117,6 +121,11 @@ void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
   host.launch(OpKind::kMulInPlace, {flat}, {flat}, {1.0 / static_cast<double>(world_)});
   const SymTensor own = flat_view(host, flat, rank_ * parts, parts);
   collective(host, CollectiveKind::kReduceScatter, flat, own, -1, ReduceOp::kSum);
+  return own;
+}
+
+void Zero3::reduce_scatter(Host& host, const std::vector<ParameterId>& ids) {
+  const SymTensor own = scattered(host, ids);
   std::int64_t offset = 0;
   for (const ParameterId id : ids) {
     const PartitionedParameter& p = parameters_.at(id);
