@@ -114,7 +114,7 @@ FrameworkOptions zero_options() {
                          &O::quantised_weights),
            stage3.yes_no("zero-quantized-gradients",
                          "Stage 3: gradients in int4 by all-to-alls, in the node and across nodes "
-                         "(ZeRO++ qgZ; default no; --reduce-dtype fp16)",
+                         "(ZeRO++ qgZ; default no; gradients in fp16)",
                          &O::quantised_gradients),
            stage3.integer("zero-gpus-per-node",
                           "Stage 3: GPUs of a node, for quantised gradients (default: of --on)",

@@ -194,6 +194,7 @@ struct Copy {
   StreamIndex stream = 0;
   Phase phase = Phase::kOther;
   bool blocks_host = false;  ///< Pageable memory or an explicit synchronous copy.
+  bool pageable = false;     ///< Its end in host memory is not page-locked.
   Bytes bytes;
   TensorId source,
       destination;  ///< Source invalid: host data that is not a buffer (inputs, pointer tables).

@@ -63,7 +63,7 @@ class HardwareCostModel final : public CostModel {
     return t;
   }
 
-  TransferCost copy(const RankProgram& program, const Copy& c) const override {
+  TransferCost copy(const RankProgram&, const Copy& c) const override {
     TransferCost t;
     t.host = host_.copy();
     if (c.direction == CopyDirection::kDeviceToDevice) {
@@ -72,8 +72,7 @@ class HardwareCostModel final : public CostModel {
     }
     const Link link = c.direction == CopyDirection::kHostToDevice ? Link::kPcieIn : Link::kPcieOut;
     double rate = capacity_[index(link)];
-    if (in_pageable_memory(program, c.source) || in_pageable_memory(program, c.destination))
-      rate = std::min(rate, parameters_.links.pageable_rate);
+    if (c.pageable) rate = std::min(rate, parameters_.links.pageable_rate);
     const double wire = static_cast<double>(c.bytes.value) / rate;
     t.device = parameters_.links.copy_latency + from_seconds(std::min(wire, kLongestCopy));
     t.rate =
@@ -124,11 +123,6 @@ class HardwareCostModel final : public CostModel {
   }
 
  private:
-  static bool in_pageable_memory(const RankProgram& program, TensorId tensor) {
-    return tensor.valid() && program.buffers[program.tensors[tensor.value].buffer.value].space ==
-                                 MemorySpace::kHostPageable;
-  }
-
   /// A CPU kernel: its traffic at this process's share of host memory.
   Time host_kernel(const Launch& l) const {
     const HostKernelParameters& p = parameters_.host_kernels;
