@@ -28,7 +28,9 @@ enum class OptimizerKind : std::uint8_t { kAdamWFused, kAdamWForeach, kAdamWForL
 /// What lives in host memory between uses. FSDP2: parameters (the optimizer then steps on the CPU
 /// too); DeepSpeed: the optimizer, the parameters (stage 3), or both.
 enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer, kBoth };
-enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath };
+/// Fused kernels; SDPA without flash attention; SDPA's own products in fp32; products and a softmax
+/// written out in the compute dtype, as models do that call no fused kernel ("eager").
+enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath, kEager };
 /// How the loss is computed from the logits: cast to fp32 then cross-entropy (PyTorch recipes), in
 /// the logits' own dtype, in chunks of tokens, or one fused kernel that never stores the logits'
 /// gradient apart.
