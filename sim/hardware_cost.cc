@@ -170,7 +170,8 @@ class HardwareCostModel final : public CostModel {
       capacity_[index(Link::kNetwork)] = p.network.usable_rate() / gpus;
     }
     const double slot = p.gpu.pcie_bandwidth.value_or(0) * links.pcie_share;
-    const double shared = std::max(1.0, p.node.gpus_per_pcie_switch.value_or(1));
+    const double shared =
+        std::clamp<double>(p.node.gpus_per_pcie_switch.value_or(1), 1, std::max(1, cluster_.gpus));
     const auto pcie = [&](const Fact& measured) {
       double rate = measured.value_or(slot);
       if (slot > 0)

@@ -21,14 +21,16 @@ std::map<OpKind, Bytes> written(AttentionKind kind) {
   o.vocabulary = 96;
   o.max_sequence = 512;
   ParallelConfig c;
-  c.framework = FrameworkKind::kNone;
+  c.framework = FrameworkKind::kUnsharded;
   c.sequence = 512;
   c.model_dtype = DType::kBFloat16;
   c.attention = kind;
   PlanOptions options;
   options.steps = 1;
   options.executable = false;
-  const RankProgram p = plan(plain_llama(o), c, options).programs[0];
+  Model m = plain_llama(o);
+  m.set_dtype(DType::kBFloat16);
+  const RankProgram p = plan(m, c, options).programs[0];
   std::map<OpKind, Bytes> most;
   for (const Launch& l : p.launches) most[l.op] = std::max(most[l.op], l.written);
   return most;

@@ -89,14 +89,16 @@ SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
 /// Products in the compute dtype, softmax in fp32. The mask is made in each layer; models that hand
 /// one down make it once.
 SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                          bool causal, double dropout_p, double scale) {
+                          const SymTensor& mask, bool causal, double dropout_p, double scale) {
   const DType given = q->dtype;
   SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
             wide_v = repeat_to_heads(h, v, q->shape[1]);
   SymTensor weights = matmul(h, q, transpose(h, wide_k, 2, 3));
   weights = unary(h, Function::kMulScalar, weights,
                   scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3])));
-  if (causal) {
+  if (mask) {
+    weights = add(h, weights, mask);
+  } else if (causal) {
     SymTensor bias;
     {
       const NoGradGuard no_grad(h);
