@@ -24,6 +24,7 @@ Json json_of(const RunScores& scores) {
                            {"measured_step_s", number_or_null(r.measured_step_s)},
                            {"predicted_step_s", number_or_null(r.predicted_step_s)},
                            {"time_error", number_or_null(r.time_error)},
+                           {"time_sd", number_or_null(r.time_sd)},
                            {"measured_memory_bytes", number_or_null(r.measured_memory_bytes)},
                            {"predicted_memory_bytes", number_or_null(r.predicted_memory_bytes)},
                            {"memory_error", number_or_null(r.memory_error)},
@@ -46,7 +47,8 @@ Json json_of(const RunScores& scores) {
                              {"rows", g.rows},
                              {"time_mape", g.mape},
                              {"time_p95", g.p95},
-                             {"time_worst", g.worst}});
+                             {"time_worst", g.worst},
+                             {"time_within", number_or_null(g.within)}});
   return out;
 }
 
@@ -78,8 +80,9 @@ std::string text_of(const RunScores& scores) {
   for (const auto& [name, g] : s.groups)
     out += fmt::format(
         "  {:<40} {:>4} rows, time: mean {:>5.1f} %, 95th percentile {:>5.1f} %, worst {:>5.1f} "
-        "%\n",
-        name, g.rows, 100 * g.mape, 100 * g.p95, 100 * g.worst);
+        "%{}\n",
+        name, g.rows, 100 * g.mape, 100 * g.p95, 100 * g.worst,
+        g.within ? fmt::format(", {:.0f} % between p10 and p90", 100 * *g.within) : "");
   return out;
 }
 
@@ -106,7 +109,7 @@ int score_runs_of(Arguments& a) {
   const CeilingsFrom from = out    ? CeilingsFrom::kOtherLaboratories
                             : none ? CeilingsFrom::kPriors
                                    : CeilingsFrom::kCatalogue;
-  const RunScores scores = score_runs(read_runs_table(a.positional(0)), from);
+  const RunScores scores = score_runs(read_runs_table(a.positional(0)), {from, a.flag("ranges")});
   if (a.flag("json"))
     print_json(json_of(scores));
   else
@@ -142,7 +145,12 @@ CommandSpec score_runs_command() {
                  "Predict each laboratory with ceilings fitted to the others",
                  {},
                  false},
-                {"no-rows", "", "Predict with the priors: no training row used", {}, false}}},
+                {"no-rows", "", "Predict with the priors: no training row used", {}, false},
+                {"ranges",
+                 "",
+                 "Also state the uncertainty of each time, and how many measured ones it holds",
+                 {},
+                 false}}},
               {"Answer",
                {{"worst", "N", "Also list the N rows furthest off", {}, false},
                 {"json", "", "One JSON document instead of text", {}, false}}}};

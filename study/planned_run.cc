@@ -21,20 +21,23 @@ PlannedRun::PlannedRun(RunJob job) : job_(std::move(job)) {
   schedule_ = plan(*job_.job.model, job_.job.config, options);
 }
 
+CostParameters PlannedRun::parameters(const GpuProfile& gpu) const {
+  CostParameters out = job_.parameters;
+  const double bandwidth = gpu.memory_bandwidth.value * gpu.efficiency_or("memory_bound", 0.82);
+  out.step.fixed += from_seconds(job_.extra_bytes / bandwidth);
+  return out;
+}
+
 SimulationResult PlannedRun::simulate(const std::optional<CeilingFactors>& factors,
                                       MemoryDetail memory, Detail detail) const {
   HardwareProfile hardware = job_.job.hardware;
   if (factors) apply_ceilings(*factors, hardware.gpu);
-  CostParameters parameters = job_.parameters;
-  const double bandwidth =
-      hardware.gpu.memory_bandwidth.value * hardware.gpu.efficiency_or("memory_bound", 0.82);
-  parameters.step.fixed += from_seconds(job_.extra_bytes / bandwidth);
   SimulationOptions options;
   options.detail = detail;
   options.memory = memory;
   if (memory != MemoryDetail::kNone) options.steps = kSettledSteps;
   return foreshard::simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.job.gpus)),
-                             options, parameters);
+                             options, parameters(hardware.gpu));
 }
 
 double RunSensitivity::at(const CeilingFactors& factors) const {

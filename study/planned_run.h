@@ -18,6 +18,8 @@ class PlannedRun {
 
   const RunJob& job() const { return job_; }
   const Schedule& schedule() const { return schedule_; }
+  /// The run's parameters, with what its schedule does not hold at this GPU's memory bandwidth.
+  CostParameters parameters(const GpuProfile& gpu) const;
 
   /// With the hardware's own (calibrated) constants, or with these factors on the priors.
   SimulationResult simulate(const std::optional<CeilingFactors>& factors = std::nullopt,

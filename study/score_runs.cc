@@ -11,6 +11,7 @@
 #include "study/parallel.h"
 #include "study/planned_run.h"
 #include "study/score_memory.h"
+#include "study/uncertainty.h"
 
 namespace foreshard {
 namespace {
@@ -27,7 +28,14 @@ std::string target_of(const MeasuredRun& run, const RunJob& job) {
 /// The factors that a laboratory's rows are predicted with.
 using FactorsOf = std::function<std::optional<CeilingFactors>(const std::string& laboratory)>;
 
-void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunScore& score) {
+/// The uncertainty of the catalogue's constants, whichever the prediction was made with.
+double time_sd(const PlannedRun& run, Time step) {
+  const Job& job = run.job().job;
+  return uncertainty_of(job, run.schedule(), step, run.parameters(job.hardware.gpu)).sd;
+}
+
+void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, bool ranges,
+             RunScore& score) {
   const PlannedRun planned(std::move(job));
   const SimulationResult result = planned.simulate(factors(score.laboratory));
   score.retries = result.memory.retries;
@@ -35,6 +43,7 @@ void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, RunSc
   if (score.measured_step_s) {
     score.predicted_step_s = to_seconds(result.step_time);
     score.time_error = *score.predicted_step_s / *score.measured_step_s - 1;
+    if (ranges) score.time_sd = time_sd(planned, result.step_time);
   }
   if (score.measured_memory_bytes) {
     score.predicted_memory_bytes = memory_like(run, planned.schedule(), result.memory);
@@ -53,7 +62,7 @@ std::optional<double> measured_step_s(const MeasuredRun& run) {
 }
 
 RunScore score_run(const MeasuredRun& run, const CostParameters& parameters,
-                   const FactorsOf& factors) {
+                   const FactorsOf& factors, bool ranges) {
   RunScore score;
   score.row_id = run.row_id;
   score.laboratory = laboratory_of(run.source_id);
@@ -65,7 +74,7 @@ RunScore score_run(const MeasuredRun& run, const CostParameters& parameters,
   if (!score.skipped.empty()) return score;
   score.target = target_of(run, job);
   try {
-    predict(run, std::move(job), factors, score);
+    predict(run, std::move(job), factors, ranges, score);
   } catch (
       const std::exception& error) {  // One row's failure, ours included, is that row's answer.
     score.skipped = error.what();
@@ -73,45 +82,57 @@ RunScore score_run(const MeasuredRun& run, const CostParameters& parameters,
   return score;
 }
 
-void add(double error, ErrorSummary& s) {
-  ++s.rows;
-  s.mape += std::fabs(error);
-  s.worst = std::max(s.worst, std::fabs(error));
-}
-
 ErrorSummary summary_of(std::vector<double> errors) {
   ErrorSummary s;
-  for (double& e : errors) add(e, s), e = std::fabs(e);
+  for (double& e : errors) e = std::fabs(e), s.mape += e;
+  s.rows = static_cast<std::int64_t>(errors.size());
   if (errors.empty()) return s;
   s.mape /= static_cast<double>(s.rows);
   std::sort(errors.begin(), errors.end());
   s.p95 =
       errors[static_cast<std::size_t>(std::ceil(0.95 * static_cast<double>(errors.size()))) - 1];
+  s.worst = errors.back();
+  return s;
+}
+
+ErrorSummary time_summary(const std::vector<const RunScore*>& rows) {
+  std::vector<double> errors;
+  std::int64_t stated = 0, within = 0;
+  for (const RunScore* r : rows) {
+    errors.push_back(*r->time_error);
+    if (!r->time_sd) continue;
+    ++stated;
+    within += within_p10_p90(*r->predicted_step_s, *r->measured_step_s, *r->time_sd) ? 1 : 0;
+  }
+  ErrorSummary s = summary_of(std::move(errors));
+  if (stated > 0) s.within = static_cast<double>(within) / static_cast<double>(stated);
   return s;
 }
 
 RunScoreSummary summarise(const std::vector<RunScore>& rows) {
   RunScoreSummary s;
   s.rows = static_cast<std::int64_t>(rows.size());
-  std::vector<double> times, memories;
-  std::map<std::string, std::vector<double>> laboratories, targets;
+  std::vector<double> memories;
+  std::vector<const RunScore*> times;
+  std::map<std::string, std::vector<const RunScore*>> laboratories, targets;
   for (const RunScore& r : rows) {
     s.scored += r.time_error || r.memory_error ? 1 : 0;
     if (r.memory_error) memories.push_back(*r.memory_error);
     if (!r.time_error) continue;
-    times.push_back(*r.time_error);
-    laboratories[r.laboratory].push_back(*r.time_error);
-    if (!r.target.empty()) targets["A100 and H100: FSDP, ZeRO, DDP"].push_back(*r.time_error);
-    if (r.target == "FSDP bf16") targets["A100 and H100: FSDP in bf16"].push_back(*r.time_error);
+    times.push_back(&r);
+    laboratories[r.laboratory].push_back(&r);
+    if (r.target.empty()) targets["Other GPUs"].push_back(&r);
+    if (!r.target.empty()) targets["A100 and H100: FSDP, ZeRO, DDP"].push_back(&r);
+    if (r.target == "FSDP bf16") targets["A100 and H100: FSDP in bf16"].push_back(&r);
   }
-  const ErrorSummary time = summary_of(times), memory = summary_of(memories);
+  const ErrorSummary time = time_summary(times), memory = summary_of(memories);
   s.time_mape = time.mape;
   s.time_worst = time.worst;
   s.memory_mape = memory.mape;
   s.memory_worst = memory.worst;
-  for (const auto& [name, errors] : targets) s.groups.emplace_back(name, summary_of(errors));
-  for (const auto& [name, errors] : laboratories)
-    s.groups.emplace_back("laboratory " + name, summary_of(errors));
+  for (const auto& [name, of] : targets) s.groups.emplace_back(name, time_summary(of));
+  for (const auto& [name, of] : laboratories)
+    s.groups.emplace_back("laboratory " + name, time_summary(of));
   return s;
 }
 
@@ -131,12 +152,14 @@ FactorsOf factors_of(const RunsTable& table, const CostParameters& parameters, C
 
 }  // namespace
 
-RunScores score_runs(const RunsTable& table, CeilingsFrom from, const CostParameters& parameters) {
+RunScores score_runs(const RunsTable& table, const RunScoring& scoring,
+                     const CostParameters& parameters) {
   RunScores out;
-  const FactorsOf factors = factors_of(table, parameters, from);
+  const FactorsOf factors = factors_of(table, parameters, scoring.ceilings);
   out.rows.resize(table.runs.size());
-  parallel_for(table.runs.size(),
-               [&](std::size_t i) { out.rows[i] = score_run(table.runs[i], parameters, factors); });
+  parallel_for(table.runs.size(), [&](std::size_t i) {
+    out.rows[i] = score_run(table.runs[i], parameters, factors, scoring.ranges);
+  });
   out.summary = summarise(out.rows);
   return out;
 }

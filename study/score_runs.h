@@ -18,6 +18,7 @@ struct RunScore {
   std::string row_id, laboratory;
   std::string target;  ///< "FSDP bf16" or "other" on A100 and H100, empty elsewhere.
   std::optional<double> measured_step_s, predicted_step_s, time_error;
+  std::optional<double> time_sd;  ///< Stated for the predicted time, relative; only if asked for.
   std::optional<double> measured_memory_bytes, predicted_memory_bytes,
       memory_error;          ///< Both of the row's `mem_kind`.
   std::int64_t retries = 0;  ///< Allocator retries of the predicted step.
@@ -30,6 +31,7 @@ struct RunScore {
 struct ErrorSummary {
   std::int64_t rows = 0;
   double mape = 0, p95 = 0, worst = 0;
+  std::optional<double> within;  ///< Share of measured values between the stated p10 and p90.
 };
 
 struct RunScoreSummary {
@@ -51,9 +53,14 @@ enum class CeilingsFrom : std::uint8_t {
   kPriors,             ///< No training row at all.
 };
 
+struct RunScoring {
+  CeilingsFrom ceilings = CeilingsFrom::kCatalogue;
+  bool ranges = false;  ///< Also states each prediction's uncertainty: some ten simulations a row.
+};
+
 /// Predicts every row, on all cores; the result does not depend on their number. Rows that cannot
 /// be expressed carry the reason.
-RunScores score_runs(const RunsTable& table, CeilingsFrom from = CeilingsFrom::kCatalogue,
+RunScores score_runs(const RunsTable& table, const RunScoring& scoring = {},
                      const CostParameters& parameters = {});
 
 }  // namespace foreshard

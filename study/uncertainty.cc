@@ -40,8 +40,12 @@ struct Candidate {
 
 class Study {
  public:
-  Study(const Job& job, const Schedule& schedule, Time step)
-      : job_(job), schedule_(schedule), step_(to_seconds(step)), worse_(job.hardware) {}
+  Study(const Job& job, const Schedule& schedule, Time step, const CostParameters& parameters)
+      : job_(job),
+        schedule_(schedule),
+        parameters_(parameters),
+        step_(to_seconds(step)),
+        worse_(job.hardware) {}
 
   StepUncertainty run() {
     for (Candidate& c : candidates()) measure(c);
@@ -97,7 +101,7 @@ class Study {
     options.detail = Detail::kTimesOnly;
     options.memory = MemoryDetail::kNone;
     return to_seconds(simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)),
-                               options, job_.cost_parameters())
+                               options, parameters_)
                           .step_time);
   }
 
@@ -179,6 +183,7 @@ class Study {
 
   const Job& job_;
   const Schedule& schedule_;
+  const CostParameters& parameters_;
   double step_;
   HardwareProfile worse_;
   std::optional<double> base_;
@@ -188,7 +193,16 @@ class Study {
 }  // namespace
 
 StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step) {
-  return Study(job, schedule, step).run();
+  return uncertainty_of(job, schedule, step, job.cost_parameters());
+}
+
+StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step,
+                               const CostParameters& parameters) {
+  return Study(job, schedule, step, parameters).run();
+}
+
+bool within_p10_p90(double predicted, double measured, double sd) {
+  return std::fabs(std::log(predicted / measured)) <= kP90 * sd;
 }
 
 }  // namespace foreshard

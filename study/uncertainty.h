@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "schedules/schedule.h"
+#include "sim/cost/parameters.h"
 #include "study/job.h"
 
 namespace foreshard {
@@ -30,5 +31,10 @@ struct StepUncertainty {
 /// Simulates the job again with each uncertain number one standard deviation worse. `step`: its
 /// predicted time.
 StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step);
+/// With other parameters than the job's own (work of a measured run that its schedule lacks).
+StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step,
+                               const CostParameters& parameters);
+/// True if `measured` lies between the tenth and the ninetieth percentile around `predicted`.
+bool within_p10_p90(double predicted, double measured, double sd);
 
 }  // namespace foreshard

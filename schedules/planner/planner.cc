@@ -117,10 +117,6 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
         "8-bit all-gathers other than FSDP2's of weights with one scale a tensor: the weights are "
         "gathered in 16 bits");
   }
-  if (row_of(config.framework).deepspeed)
-    s.not_modelled.push_back(
-        "host time of DeepSpeed's hooks and engine: a step that waits for the host takes longer "
-        "than said (docs/host-time.md)");
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "schedules/planner/frameworks/zero_host_time.h"
 
 namespace foreshard::zero {
 namespace {
@@ -77,6 +78,7 @@ void Zero::begin_micro_batch(Host&, std::int64_t index, bool) {
 
 void Zero::before_model(Host& host, bool training) {
   if (training) throughput_timer(host);
+  spend(host, kEngineForwardUs);
 }
 
 void Zero::throughput_timer(Host& host) {

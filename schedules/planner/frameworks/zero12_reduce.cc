@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/frameworks/zero12.h"
+#include "schedules/planner/frameworks/zero_host_time.h"
 
 namespace foreshard::zero {
 
@@ -16,6 +17,7 @@ void Zero12::begin_micro_batch(Host& host, std::int64_t index, bool sync) {
 /// backward (stage 1).
 void Zero12::on_accumulated(Host& host, std::uint32_t parameter) {
   const ParameterId id(parameter);
+  spend(host, kGradient12Us);
   if (!stage2_ && !overlap_ && !wide() && !options_.contiguous_gradients) return;
   setup_buckets(host);
   if (!stage2_ && wide()) accumulate_wide(host, id);
@@ -80,6 +82,7 @@ void Zero12::add_to_bucket(Host& host, ParameterId id) {
 
 void Zero12::reduce_bucket(Host& host) {
   cause_ = "reduce";
+  spend(host, kBucket12.of(bucket_.size()));
   if (!bucket_.empty()) {
     emit({.kind = EventKind::kReduceBucket,
           .parameters = bucket_,
@@ -310,6 +313,7 @@ void Zero12::keep_gradients(Host& host) {
 }
 
 void Zero12::end_micro_batch(Host& host) {
+  spend(host, kEngineBackwardUs);
   if (!stage2_ && !boundary_) return end_engine_step(host);
   host.set_phase(Phase::kBackward);
   if (!overlap_) {

@@ -4,6 +4,7 @@
 
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/zero12.h"
+#include "schedules/planner/frameworks/zero_host_time.h"
 #include "schedules/planner/optimizer.h"
 
 namespace foreshard::zero {
@@ -33,6 +34,7 @@ TensorList Zero12::own_slices(Host& host, std::size_t group, std::int64_t& cover
 
 /// Overflow check (not in fp32), then one norm for each group.
 void Zero12::before_optimizer(Host& host) {
+  spend(host, kStep12Us);
   wait_for_copies(host);
   if (compact()) {
     for (FlatGroup& g : groups_) {

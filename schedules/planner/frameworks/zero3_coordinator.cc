@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/frameworks/zero3.h"
+#include "schedules/planner/frameworks/zero_host_time.h"
 
 namespace foreshard::zero {
 std::vector<ParameterId> Zero3::parameters_of(const Model& model, ModuleId m, bool recurse) const {
@@ -114,6 +115,7 @@ enum Hook : std::uint32_t { kPostBackward, kPreBackward, kLeafGradients, kHooks 
 void Zero3::pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) {
   check_trace(host, m);
   fetch(host, m, true);
+  spend(host, kApply.of(inputs.size()));
   int& remaining = grads_remaining_[m];
   remaining = 0;
   std::vector<SymTensor> with_gradient;
@@ -134,6 +136,7 @@ void Zero3::pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) {
 void Zero3::post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs,
                          std::span<SymTensor> outputs) {
   release_module(host, m, true);
+  spend(host, kApply.of(outputs.size()));
   const bool any = std::any_of(inputs.begin(), inputs.end(),
                                [&](const SymTensor& t) { return host.requires_grad(t); });
   for (SymTensor& t : outputs) {
@@ -168,6 +171,7 @@ void Zero3::on_function_backward(Host& host, std::uint32_t payload) {
 void Zero3::fetch(Host& host, ModuleId m, bool forward) {
   const NoGradGuard no_grad(host);
   const std::vector<ParameterId> ids = parameters_of(host.model(), m, is_leaf(m));
+  spend(host, forward ? kBeforeForward.of(ids.size()) : kBeforeBackward.of(ids.size()));
   if (!ids.empty()) emit({.kind = EventKind::kFetch, .module = m, .forward = forward});
   start_gather(host, ids, "fetch");
   const bool recomputing = forward && host.in_backward() && !active_backward_.empty();
@@ -222,6 +226,7 @@ bool Zero3::release(Host& host, ParameterId id, bool record) {
   PartitionedParameter& p = parameters_.at(id);
   if (p.status != Status::kAvailable || !p.active.empty()) return false;
   p.handle.reset();
+  spend(host, kReleaseUs);
   if (options_.hpz_partition_size > 1 && !p.secondary) make_secondary(host, p);
   const SymStorage& s = *p.full->storage;
   if (record && s.buffer.valid() && host.stream() != s.pool)
@@ -234,6 +239,7 @@ bool Zero3::release(Host& host, ParameterId id, bool record) {
 
 void Zero3::release_module(Host& host, ModuleId m, bool forward) {
   const std::vector<ParameterId> own = parameters_of(host.model(), m, is_leaf(m));
+  spend(host, forward ? kAfterForward.of(own.size()) : kAfterBackward.of(own.size()));
   std::set<ParameterId> ids(own.begin(), own.end());
   std::set<ParameterId> may = trace_ == Trace::kComplete ? releasable(host, m) : ids;
   if (!forward) {

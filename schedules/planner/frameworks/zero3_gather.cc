@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/frameworks/zero3.h"
+#include "schedules/planner/frameworks/zero_host_time.h"
 
 namespace foreshard::zero {
 namespace {
@@ -28,6 +29,7 @@ void Zero3::start_gather(Host& host, std::vector<ParameterId> ids, const char* c
   available_ += numel;
   emit({.kind = EventKind::kGather, .parameters = ids, .numel = numel, .cause = cause});
   const StreamGuard guard(host, gather_stream_);
+  spend(host, kGather.of(ids.size()));
   cause_ = cause;
   if (!here.empty()) start_gather_of(host, here, true);
   if (!everywhere.empty()) start_gather_of(host, everywhere, false);
@@ -97,6 +99,10 @@ void Zero3::finish_gather(Host& host, GatherHandle& handle) {
   const StreamGuard guard(host, gather_stream_);
   if (handle.bytes) finish_quantised(host, handle);
   const std::int64_t row = handle.flat ? handle.flat->numel / handle.ranks : 0;
+  if (handle.flat) {
+    spend(host, (kPutTogether.each_us + kPieceUs * static_cast<double>(handle.ranks)) *
+                    static_cast<double>(handle.parameters.size()));
+  }
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < handle.parameters.size(); ++i) {
     PartitionedParameter& p = parameters_.at(handle.parameters[i]);
@@ -116,6 +122,7 @@ void Zero3::finish_gather(Host& host, GatherHandle& handle) {
 void Zero3::wait_for(Host& host, ParameterId id, bool fast) {
   PartitionedParameter& p = parameters_.at(id);
   if (!p.handle) return;
+  spend(host, kWaitUs);
   if (fetch_events_.size() > kMostFetchEvents) {
     sync_event(host, fetch_events_.front());
     fetch_events_.pop_front();
@@ -162,6 +169,7 @@ void Zero3::gather_persistent(Host& host) {
     if (p.persistent && p.status == Status::kPartitioned) ids.push_back(id);
   }
   if (ids.empty()) return;
+  spend(host, kPersistent.of(ids.size()));
   const bool alone = world_ == 1 && ids.size() > 1;
   for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);

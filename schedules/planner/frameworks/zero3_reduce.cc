@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/frameworks/zero3.h"
+#include "schedules/planner/frameworks/zero_host_time.h"
 
 namespace foreshard::zero {
 namespace {
@@ -37,6 +38,7 @@ void Zero3::reduce_leaf(Host& host, ModuleId m) {
 /// reduce_independent_p_g_buckets_and_remove_grads, __add_grad_to_ipg_bucket.
 void Zero3::add_to_bucket(Host& host, ParameterId id) {
   PartitionedParameter& p = parameters_.at(id);
+  spend(host, kGradient3Us);
   SymTensor& grad = p.full->grad;
   if (elements_ + p.numel > options_.reduce_bucket_size && elements_ > 0) reduce_bucket(host);
   emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = p.numel});
@@ -68,6 +70,8 @@ void Zero3::reduce_bucket(Host& host) {
     reduce_events_.pop_front();
   }
   const StreamGuard guard(host, reduce_stream_);
+  spend(host, kBucket3.of(bucket_.size()) +
+                  kRankPieceUs * static_cast<double>(world_) * static_cast<double>(bucket_.size()));
   cause_ = "reduce";
   if (options_.contiguous_gradients && elements_ <= options_.reduce_bucket_size &&
       !options_.reduce_scatter) {
@@ -197,6 +201,7 @@ void Zero3::offload_partition(Host& host, ParameterId id, const SymTensor& part,
 /// Z3-G-3.
 void Zero3::end_micro_batch(Host& host) {
   host.set_phase(Phase::kBackward);
+  spend(host, kEngineBackwardUs);
   reduce_bucket(host);
   host.program().sync_stream(reduce_stream_);
   emit({.kind = EventKind::kHostSync, .on = stream_name(reduce_stream_)});

@@ -5,6 +5,7 @@
 
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/zero3.h"
+#include "schedules/planner/frameworks/zero_host_time.h"
 #include "schedules/planner/optimizer.h"
 
 namespace foreshard::zero {
@@ -26,6 +27,7 @@ void Zero3::before_optimizer(Host& host) {
   }
   bucket_.clear();
   elements_ = 0;
+  spend(host, kStep3.of(ids_.size()));
   release_all(host);
   if (dtype_ == DType::kFloat16) {
     SymTensor flag;
