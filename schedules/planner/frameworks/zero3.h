@@ -116,6 +116,7 @@ class Zero3 final : public Zero {
   void gather_quantised(Host& host, GatherHandle& handle, const TensorList& parts, GroupId group);
   void finish_quantised(Host& host, GatherHandle& handle);
   bool reduces_quantised() const;
+  bool exchanged_quantised(ParameterId id) const;
   void reduce_scatter_quantised(Host& host, const std::vector<ParameterId>& ids);
   SymTensor reduce_one_quantised(Host& host, const SymTensor& gradient);
 

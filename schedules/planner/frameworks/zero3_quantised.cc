@@ -94,13 +94,19 @@ bool Zero3::reduces_quantised() const {
   return options_.quantised_gradients && world_ > options_.gpus_per_node;
 }
 
+/// A matrix that 2 W divides.
+bool Zero3::exchanged_quantised(ParameterId id) const {
+  const PartitionedParameter& p = parameters_.at(id);
+  return p.full->grad->shape.rank >= 2 && p.numel % (2 * world_) == 0;
+}
+
 /// all_to_all_quant_reduce: matrices one by one; vectors, and what 2 W does not divide, by a
 /// reduce-scatter each. All are reduced before the first is kept.
 void Zero3::reduce_scatter_quantised(Host& host, const std::vector<ParameterId>& ids) {
   TensorList own;
   for (const ParameterId id : ids) {
     const PartitionedParameter& p = parameters_.at(id);
-    if (p.full->grad->shape.rank < 2 || p.numel % (2 * world_) != 0) {
+    if (!exchanged_quantised(id)) {
       own.push_back(scattered(host, {id}));
     } else {
       own.push_back(reduce_one_quantised(

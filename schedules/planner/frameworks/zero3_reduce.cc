@@ -70,8 +70,13 @@ void Zero3::reduce_bucket(Host& host) {
     reduce_events_.pop_front();
   }
   const StreamGuard guard(host, reduce_stream_);
+  // reduce_scatter_coalesced cuts each gradient into W pieces; what is exchanged in int4 it leaves.
+  const auto cut = reduces_quantised()
+                       ? std::count_if(bucket_.begin(), bucket_.end(),
+                                       [&](ParameterId id) { return !exchanged_quantised(id); })
+                       : std::ssize(bucket_);
   spend(host, kBucket3.of(bucket_.size()) +
-                  kRankPieceUs * static_cast<double>(world_) * static_cast<double>(bucket_.size()));
+                  kRankPieceUs * static_cast<double>(world_) * static_cast<double>(cut));
   cause_ = "reduce";
   if (options_.contiguous_gradients && elements_ <= options_.reduce_bucket_size &&
       !options_.reduce_scatter) {
