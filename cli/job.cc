@@ -239,6 +239,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (needs.hardware && a.has("on"))
     guarded(a, [&] {
       job.hardware = load_hardware(a.text("on"));
+      if (c.zero.gpus_per_node == 0)
+        c.zero.gpus_per_node = static_cast<std::int64_t>(job.hardware.node.gpus.value);
       if (const std::string taken = size_taken(a.text("on")); !taken.empty())
         a.note("--on " + taken);
     });

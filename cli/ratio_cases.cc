@@ -145,7 +145,7 @@ class SeriesReader {
     for (const RatioMeasure m :
          {RatioMeasure::kTokensPerGpu, RatioMeasure::kTokens, RatioMeasure::kStepTime,
           RatioMeasure::kForwardRate, RatioMeasure::kForwardTime, RatioMeasure::kBackwardTime,
-          RatioMeasure::kPeakMemory}) {
+          RatioMeasure::kPeakMemory, RatioMeasure::kPeakReserved}) {
       if (name_of(m) != text) continue;
       side.measure = m;
       return;

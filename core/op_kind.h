@@ -137,6 +137,8 @@ std::string_view name_of(KernelClass kernel_class);
   X(kUnflatten, "unflatten", kShardingCopies) /* one flat buffer -> tensors */                    \
   X(kQuantizeFp8, "quantize_fp8", kElementwise)                                                   \
   X(kDequantize4Bit, "dequantize_4bit", kElementwise)                                             \
+  X(kQuantizeBlocks, "quantize_blocks", kElementwise)                                             \
+  X(kDequantizeBlocks, "dequantize_blocks", kElementwise)                                         \
   X(kAmax, "amax", kElementwise)                                                                  \
   X(kCheckFinite, "check_finite", kOptimizer)                                                     \
   X(kInitialize, "initialize", kOther) /* parameter values; executor asks its initializer */      \

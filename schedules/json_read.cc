@@ -353,6 +353,7 @@ class ProgramReader {
     c.destination = r.id<TensorId>();
     c.input = static_cast<std::int32_t>(r.integer(-1, INT32_MAX));
     c.micro_batch = static_cast<std::int32_t>(r.integer(0, INT32_MAX));
+    if (r.left() > 0) c.pageable = r.boolean();  // Absent in older files.
     return c;
   }
 

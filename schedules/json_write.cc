@@ -174,6 +174,7 @@ void write_copy(Writer& w, const Copy& c) {
   w.cell().id(c.destination);
   w.cell().integer(c.input);
   w.cell().integer(c.micro_batch);
+  w.cell().raw(c.pageable ? "true" : "false");
   w.end_row();
 }
 

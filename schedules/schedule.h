@@ -199,6 +199,7 @@ struct Copy {
       destination;  ///< Source invalid: host data that is not a buffer (inputs, pointer tables).
   std::int32_t input = -1;  ///< Index into RankProgram::inputs if the source is a model input.
   std::int32_t micro_batch = 0;
+  bool pageable = false;  ///< Its end in host memory is not page-locked.
 };
 
 /// Host thread work without device work, in nanoseconds of the reference CPU (docs/host-time.md

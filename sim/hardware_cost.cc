@@ -71,7 +71,9 @@ class HardwareCostModel final : public CostModel {
       return t;
     }
     const Link link = c.direction == CopyDirection::kHostToDevice ? Link::kPcieIn : Link::kPcieOut;
-    const double wire = static_cast<double>(c.bytes.value) / capacity_[index(link)];
+    double rate = capacity_[index(link)];
+    if (c.pageable) rate = std::min(rate, parameters_.links.pageable_rate);
+    const double wire = static_cast<double>(c.bytes.value) / rate;
     t.device = parameters_.links.copy_latency + from_seconds(std::min(wire, kLongestCopy));
     t.rate =
         BytesPerSecond(static_cast<double>(c.bytes.value) / std::max(to_seconds(t.device), 1e-12));
@@ -168,7 +170,8 @@ class HardwareCostModel final : public CostModel {
       capacity_[index(Link::kNetwork)] = p.network.usable_rate() / gpus;
     }
     const double slot = p.gpu.pcie_bandwidth.value_or(0) * links.pcie_share;
-    const double shared = std::max(1.0, p.node.gpus_per_pcie_switch.value_or(1));
+    const double shared =
+        std::clamp<double>(p.node.gpus_per_pcie_switch.value_or(1), 1, std::max(1, cluster_.gpus));
     const auto pcie = [&](const Fact& measured) {
       double rate = measured.value_or(slot);
       if (slot > 0)

@@ -80,6 +80,9 @@ SideAnswer predict(const RatioSide& side) {
     case RatioMeasure::kPeakMemory:
       out.value = static_cast<double>(e.result.memory.allocated_peak.value);
       break;
+    case RatioMeasure::kPeakReserved:
+      out.value = static_cast<double>(e.result.memory.reserved_peak.value);
+      break;
   }
   return out;
 }
@@ -132,9 +135,9 @@ RatioScores score_ratios(const std::vector<RatioCase>& cases) {
 }
 
 std::string_view name_of(RatioMeasure measure) {
-  static constexpr std::array<std::string_view, 7> kNames = {
-      "tokens/s per GPU", "tokens/s",      "step time",  "forward passes/s",
-      "forward time",     "backward time", "peak memory"};
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "tokens/s per GPU", "tokens/s",      "step time",   "forward passes/s",
+      "forward time",     "backward time", "peak memory", "peak reserved memory"};
   static_assert(std::size(kNames) == kEnumerators<RatioMeasure>);
   return kNames[static_cast<std::size_t>(measure)];
 }

@@ -21,6 +21,7 @@ enum class RatioMeasure : std::uint8_t {
   kForwardTime,   ///< From the start of the step to the end of the last forward kernel.
   kBackwardTime,  ///< From there to the end of the last backward kernel or collective.
   kPeakMemory,    ///< Bytes allocated at the peak.
+  kPeakReserved,  ///< Bytes that the allocator holds at its peak.
 };
 std::string_view name_of(RatioMeasure measure);
 

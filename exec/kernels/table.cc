@@ -194,6 +194,8 @@ KernelFunction kernel_for(OpKind op) {
     case OpKind::kFusedBlock:
     case OpKind::kNonzero:
     case OpKind::kDequantize4Bit:
+    case OpKind::kQuantizeBlocks:
+    case OpKind::kDequantizeBlocks:
       return nullptr;
   }
   return nullptr;

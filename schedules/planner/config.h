@@ -28,7 +28,9 @@ enum class OptimizerKind : std::uint8_t { kAdamWFused, kAdamWForeach, kAdamWForL
 /// What lives in host memory between uses. FSDP2: parameters (the optimizer then steps on the CPU
 /// too); DeepSpeed: the optimizer, the parameters (stage 3), or both.
 enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer, kBoth };
-enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath };
+/// Fused kernels; SDPA without flash attention; SDPA's own products in fp32; products and a softmax
+/// written out in the compute dtype, as models do that call no fused kernel ("eager").
+enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath, kEager };
 /// How the loss is computed from the logits: cast to fp32 then cross-entropy (PyTorch recipes), in
 /// the logits' own dtype, in chunks of tokens, or one fused kernel that never stores the logits'
 /// gradient apart.
@@ -88,7 +90,6 @@ struct WrapPolicy {
   std::vector<std::string> modules;         ///< kModules: names, or class names.
   bool root_split =
       true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
-
 };
 
 /// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.
@@ -211,6 +212,10 @@ struct ZeroOptions {
   bool multi_rank_all_reduce = true;  ///< use_multi_rank_bucket_allreduce (Z2-G-2).
   std::int64_t hpz_partition_size =
       1;  ///< zero_hpz_partition_size: ranks of the secondary group (Z3-X).
+  bool quantised_weights = false;    ///< zero_quantized_weights: gathers in int8 blocks (qwZ).
+  bool quantised_gradients = false;  ///< zero_quantized_gradients: int4 all-to-alls (qgZ).
+  /// GPUs that a process sees (device_count()): qgZ reduces among them first. 0: not known.
+  std::int64_t gpus_per_node = 0;
   std::int64_t module_granularity_threshold =
       0;                                  ///< Modules this fine are fetched as a whole (Z3-P-3).
   std::vector<std::string> leaf_classes;  ///< set_z3_leaf_modules: fetched as a whole (Z3-P-3).

@@ -16,7 +16,8 @@ static_assert(names_each(kOffloadNames));
 
 inline constexpr EnumName<AttentionKind> kAttentionNames[] = {{AttentionKind::kFlash, "flash"},
                                                               {AttentionKind::kSdpa, "sdpa"},
-                                                              {AttentionKind::kMath, "math"}};
+                                                              {AttentionKind::kMath, "math"},
+                                                              {AttentionKind::kEager, "eager"}};
 static_assert(names_each(kAttentionNames));
 
 inline constexpr EnumName<Float8Kind> kFloat8Names[] = {

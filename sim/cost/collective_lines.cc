@@ -143,7 +143,10 @@ void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting
   line.wire = ring_wire(kind, s.ranks);
   line.rate = std::min(inner, s.network);
   line.fill_factor = s.tuning.simple_latency * nccl::kRingFill * std::sqrt(steps);
-  line.most_fill_us = s.tuning.simple_latency * nccl::kRingMostFill *
+  // A broadcast is one chain: no other rank's part is on its way while a piece passes the hops, so
+  // that nothing hides the latency of Simple.
+  const bool chain = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce;
+  line.most_fill_us = s.tuning.simple_latency * (chain ? 1 : nccl::kRingMostFill) *
                       (std::max(0.0, simple_us - line.latency_us) + nccl::kRingFillFloor);
   leave_gpu(line, s, s.per_node > 1 ? line.wire : 0);
   line.network = line.wire / s.per_node;

@@ -164,7 +164,8 @@ ParallelConfig random_job(std::mt19937& random, const Model& model) {
   c.clip = random() % 2 == 0;
   c.loss = one_of(random, {LossKind::kCrossEntropyFloat, LossKind::kChunked, LossKind::kFused});
   c.loss_chunks = 4;
-  c.attention = one_of(random, {AttentionKind::kFlash, AttentionKind::kSdpa, AttentionKind::kMath});
+  c.attention = one_of(random, {AttentionKind::kFlash, AttentionKind::kSdpa, AttentionKind::kMath,
+                                AttentionKind::kEager});
   c.ddp.gradient_as_bucket_view = random() % 2 == 0;
   c.ddp.static_graph = random() % 4 == 0;
   c.ddp.find_unused_parameters = random() % 4 == 0;

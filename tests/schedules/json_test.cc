@@ -54,7 +54,7 @@ TEST(ScheduleJson, ReadsBackWhatItWrites) {
       {"layers.0.weight", {64, 4}, DType::kBFloat16, false, TensorId(0), 3, 64, GroupId(0), 64, 0});
   p.inputs.push_back({"tokens", InputKind::kTokens, {1, 16}, DType::kInt64, 100});
   p.copies.push_back({CopyDirection::kHostToDevice, 0, Phase::kInput, true, Bytes(64), TensorId(),
-                      TensorId(2), 0, 1});
+                      TensorId(2), 0, 1, true});
   p.host_work.push_back({1500, 1});
   p.carries.push_back({BufferId(0), BufferId(2)});
   s.not_modelled = {"weather"};
@@ -68,6 +68,7 @@ TEST(ScheduleJson, ReadsBackWhatItWrites) {
   EXPECT_EQ(q.instructions.size(), p.instructions.size());
   EXPECT_EQ(q.parameters[0].first_element, 3);
   EXPECT_EQ(q.copies[0].blocks_host, true);
+  EXPECT_EQ(q.copies[0].pageable, true);
   EXPECT_EQ(q.tensors[1].shape, p.tensors[1].shape);
   EXPECT_EQ(q.units[0].shard_numel.value, 64);
   EXPECT_FALSE(q.copies[0].source.valid());

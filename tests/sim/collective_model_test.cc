@@ -134,6 +134,31 @@ TEST(CollectiveModel, ReplicaGroupsShareNics) {
   EXPECT_NEAR(bus("aws-p4d", 8), 12.5 * 0.86 / 2, 0.1);
 }
 
+// PyTorch FSDP (VLDB 2023, figure 2b): a billion fp32 elements gathered in pieces take about as
+// long as at once down to 33 million elements a piece, below that the total rises quickly.
+TEST(CollectiveModel, PiecesBelowThirtyThreeMillionElementsCost) {
+  for (const auto& [ranks, nodes] : {std::pair(8, 1), std::pair(16, 2)}) {
+    const auto gathers = model("dgx-a100-80@8x250g-roce", ranks, nodes);
+    const auto total = [&](std::int64_t elements) {
+      return us(gathers.cost(CollectiveKind::kAllGather, Bytes(4 * elements))) * 1e9 /
+             static_cast<double>(elements);
+    };
+    const double whole = total(1'000'000'000);
+    EXPECT_LT(total(33'000'000), 1.2 * whole);
+    EXPECT_GT(total(10'000'000), 1.35 * whole);
+    EXPECT_GT(total(3'300'000), 2 * whole);
+  }
+}
+
+// A broadcast is a chain of all ranks. 1,024 A100 on 128 nodes of 4 x 100 Gb/s RoCE: 127 hops over
+// the network, 896 inside nodes. LL: 6.6 + 896 x 1 + 127 x (2.7 + 11) = 2642 us; Simple: 42 + 896 x
+// 3.8 + 127 x (14 + 11) = 6622 us; 50 MB at 4 x 12.5 x 0.8 GB/s = 1250 us. Nothing hides what
+// Simple takes more: 2642 + 1250 + 6622 - 2642 (+ 20) = 7892 us.
+TEST(CollectiveModel, BroadcastWaitsForEveryHop) {
+  const auto chain = model("dgx-a100-80@4x100g-roce", 1024, 128);
+  EXPECT_NEAR(us(chain.cost(CollectiveKind::kBroadcast, Bytes(50'000'000))), 7892, 10);
+}
+
 // All-to-all of n bytes per rank on two nodes of 8: 8/16 of it leaves the node, over one NIC per
 // rank: 1 GiB / 2 / 46.5 GB/s = 11545 us; the part inside (7/16 at 344 GB/s) hides behind it.
 TEST(CollectiveModel, AllToAllIsBoundByTheSlowerWay) {

@@ -155,6 +155,7 @@ SymTensor Gatherer::single_input(ParamGroup& group, std::size_t i) {
         host_.empty(source->shape, source->dtype, BufferCategory::kGatherInput, group.unit);
     Copy copy;
     copy.direction = CopyDirection::kHostToDevice;
+    copy.pageable = source->storage->space == MemorySpace::kHostPageable;
     copy.stream = host_.stream();
     copy.phase = host_.phase();
     copy.bytes = Bytes(source->bytes());

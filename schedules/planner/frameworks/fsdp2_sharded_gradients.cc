@@ -67,7 +67,8 @@ void Reducer::accumulate(ParamGroup& group, const std::vector<std::size_t>& para
       copy.direction = CopyDirection::kDeviceToHost;
       copy.stream = stream;
       copy.phase = host_.phase();
-      copy.blocks_host = add || local->storage->space != MemorySpace::kHostPinned;
+      copy.pageable = local->storage->space != MemorySpace::kHostPinned;
+      copy.blocks_host = add || copy.pageable;
       copy.bytes = Bytes(gradients[k]->bytes());
       copy.source = host_.id_of(gradients[k]);
       copy.destination = host_.id_of(on_host);

@@ -30,6 +30,20 @@ void check(const ParallelConfig& c) {
     issues.add("zero.hpz_partition_size", "is " + std::to_string(z.hpz_partition_size),
                "a divisor of the number of ranks");
   }
+  const std::int64_t node = z.gpus_per_node;
+  if (z.quantised_gradients && (node < 1 || (c.world() > node && c.world() % node != 0))) {
+    issues.add("zero.gpus_per_node", "is " + std::to_string(node),
+               "a divisor of the number of ranks: quantised gradients are reduced in nodes first");
+  }
+  const DType sent = z.communication_dtype.value_or(c.precision.param.value_or(c.model_dtype));
+  if (z.quantised_gradients && sent != DType::kFloat16) {
+    issues.add("zero.quantised_gradients",
+               "reads gradients as fp16, but they are " + std::string(name_of(sent)),
+               "a reduce dtype of fp16 (DeepSpeed takes the bits of others for fp16)");
+  }
+  if (z.quantised_gradients && !z.reduce_scatter) {
+    issues.add("zero.quantised_gradients", "needs reduce_scatter", "zero.reduce_scatter: yes");
+  }
   if (!stage3 && z.allgather_bucket_size % 2 != 0) {
     issues.add("zero.allgather_bucket_size", "is " + std::to_string(z.allgather_bucket_size),
                "an even number");

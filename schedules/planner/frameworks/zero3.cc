@@ -36,6 +36,11 @@ void Zero3::initialize(Host& host) {
   }
   if (options_.hpz_partition_size > 1)
     secondary_group_ = host.add_group("secondary", options_.hpz_partition_size, 1);
+  if (reduces_quantised()) {
+    node_group_ = host.add_group("node", options_.gpus_per_node, 1);
+    across_nodes_group_ =
+        host.add_group("across_nodes", world_ / options_.gpus_per_node, options_.gpus_per_node);
+  }
   find_leaves(host.model());
   watch_modules(host, ModuleId(0));
   make_sub_groups();

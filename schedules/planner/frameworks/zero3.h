@@ -23,6 +23,7 @@ struct GatherHandle {
   std::int64_t ranks = 1;  ///< Of the group that gathers: the job, or a secondary group (Z3-X).
   std::vector<std::int64_t> parts;  ///< Elements of one rank's part of each parameter.
   SymTensor flat;                   ///< Null if the parameter is gathered in place.
+  SymTensor bytes, scales;          ///< What a quantised gather (qwZ) brings; else null.
   bool complete = false;
 };
 
@@ -103,6 +104,7 @@ class Zero3 final : public Zero {
   // ------------------------------------------------------------ zero3_gather.cc
   void start_gather(Host& host, std::vector<ParameterId> ids, const char* cause);
   void start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary);
+  void gather_parts(Host& host, GatherHandle& handle, const TensorList& parts, GroupId group);
   void finish_gather(Host& host, GatherHandle& handle);
   void wait_for(Host& host, ParameterId id, bool fast);
   /// parameter.data = a new tensor on the current stream; returns it flat, padded.
@@ -110,11 +112,21 @@ class Zero3 final : public Zero {
   void make_secondary(Host& host, PartitionedParameter& p);
   void gather_persistent(Host& host);
 
+  // ------------------------------------------------------------ zero3_quantised.cc
+  void gather_quantised(Host& host, GatherHandle& handle, const TensorList& parts, GroupId group);
+  void finish_quantised(Host& host, GatherHandle& handle);
+  bool reduces_quantised() const;
+  bool exchanged_quantised(ParameterId id) const;
+  void reduce_scatter_quantised(Host& host, const std::vector<ParameterId>& ids);
+  SymTensor reduce_one_quantised(Host& host, const SymTensor& gradient);
+
   // ------------------------------------------------------------ zero3_reduce.cc
   void add_to_bucket(Host& host, ParameterId id);
   void reduce_leaf(Host& host, ModuleId m);
   void reduce_bucket(Host& host);
-  void reduce_scatter(Host& host, std::vector<ParameterId> ids);
+  void reduce_scatter(Host& host, const std::vector<ParameterId>& ids);
+  /// Returns this rank's parts, one after the other.
+  SymTensor scattered(Host& host, const std::vector<ParameterId>& ids);
   void all_reduce_bucket(Host& host);
   void keep_partition(Host& host, ParameterId id, const SymTensor& part);
   void offload_partition(Host& host, ParameterId id, const SymTensor& part, const SymTensor& kept);
@@ -130,7 +142,7 @@ class Zero3 final : public Zero {
   std::map<ParameterId, ModuleId> leaf_of_;  ///< Parameters reduced with their leaf module.
   std::vector<std::vector<ParameterId>> sub_groups_;
   std::vector<Ref<AutogradNode>> accumulators_;
-  GroupId secondary_group_;
+  GroupId secondary_group_, node_group_, across_nodes_group_;  ///< The last two: of qgZ.
 
   Trace trace_ = Trace::kInvalid;
   std::vector<ModuleId> module_order_;

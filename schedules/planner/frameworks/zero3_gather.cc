@@ -42,21 +42,18 @@ SymTensor Zero3::new_data(Host& host, PartitionedParameter& p) {
   return whole;
 }
 
-/// Z3-AG-2: one parameter straight into its own memory, several through one flat buffer. One rank
-/// gathers nothing.
+/// One rank gathers nothing.
 void Zero3::start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary) {
   auto handle = std::make_shared<GatherHandle>();
   handle->parameters = ids;
   handle->ranks = secondary ? options_.hpz_partition_size : world_;
   const GroupId group = secondary ? secondary_group_ : group_;
-  std::int64_t total = 0;
   TensorList parts;
   for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);
     p.status = Status::kInFlight;
     p.handle = handle;
     handle->parts.push_back(world_ * p.partition / handle->ranks);
-    total += handle->parts.back();
     parts.push_back(secondary ? p.secondary : p.shard);
   }
   if (world_ == 1) {
@@ -67,14 +64,25 @@ void Zero3::start_gather_of(Host& host, const std::vector<ParameterId>& ids, boo
     }
     return;
   }
-  if (ids.size() == 1) {
-    const SymTensor whole = new_data(host, parameters_.at(ids[0]));
+  if (options_.quantised_weights) {
+    gather_quantised(host, *handle, parts, group);
+  } else {
+    gather_parts(host, *handle, parts, group);
+  }
+}
+
+/// Z3-AG-2: one parameter straight into its own memory, several through one flat buffer.
+void Zero3::gather_parts(Host& host, GatherHandle& handle, const TensorList& parts, GroupId group) {
+  if (parts.size() == 1) {
+    const SymTensor whole = new_data(host, parameters_.at(handle.parameters[0]));
     const SymTensor part = to_device(host, parts[0], BufferCategory::kGatherInput, true);
     collective_in(host, group, CollectiveKind::kAllGather, part, whole);
     return;
   }
-  handle->flat = host.empty({handle->ranks * total}, dtype_, BufferCategory::kGatherOutput);
-  const SymTensor own = flat_view(host, handle->flat, rank_ % handle->ranks * total, total);
+  std::int64_t total = 0;
+  for (const std::int64_t n : handle.parts) total += n;
+  handle.flat = host.empty({handle.ranks * total}, dtype_, BufferCategory::kGatherOutput);
+  const SymTensor own = flat_view(host, handle.flat, rank_ % handle.ranks * total, total);
   {
     TensorList here;
     for (const SymTensor& part : parts)
@@ -82,13 +90,14 @@ void Zero3::start_gather_of(Host& host, const std::vector<ParameterId>& ids, boo
     const TensorList out{own};
     launch_lists(host, OpKind::kCat, {&here}, {&out}, {0.0});
   }
-  collective_in(host, group, CollectiveKind::kAllGather, own, handle->flat);
+  collective_in(host, group, CollectiveKind::kAllGather, own, handle.flat);
 }
 
 /// On the all-gather stream: the pieces of every parameter are put together in new memory.
 void Zero3::finish_gather(Host& host, GatherHandle& handle) {
   if (std::exchange(handle.complete, true)) return;
   const StreamGuard guard(host, gather_stream_);
+  if (handle.bytes) finish_quantised(host, handle);
   const std::int64_t row = handle.flat ? handle.flat->numel / handle.ranks : 0;
   if (handle.flat) {
     spend(host, (kPutTogether.each_us + kPieceUs * static_cast<double>(handle.ranks)) *

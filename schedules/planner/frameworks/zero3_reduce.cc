@@ -70,8 +70,13 @@ void Zero3::reduce_bucket(Host& host) {
     reduce_events_.pop_front();
   }
   const StreamGuard guard(host, reduce_stream_);
+  // reduce_scatter_coalesced cuts each gradient into W pieces; what is exchanged in int4 it leaves.
+  const auto cut = reduces_quantised()
+                       ? std::count_if(bucket_.begin(), bucket_.end(),
+                                       [&](ParameterId id) { return !exchanged_quantised(id); })
+                       : std::ssize(bucket_);
   spend(host, kBucket3.of(bucket_.size()) +
-                  kRankPieceUs * static_cast<double>(world_) * static_cast<double>(bucket_.size()));
+                  kRankPieceUs * static_cast<double>(world_) * static_cast<double>(cut));
   cause_ = "reduce";
   if (options_.contiguous_gradients && elements_ <= options_.reduce_bucket_size &&
       !options_.reduce_scatter) {
@@ -80,7 +85,11 @@ void Zero3::reduce_bucket(Host& host) {
     std::vector<ParameterId> sorted = bucket_;
     std::sort(sorted.begin(), sorted.end(),
               [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
-    reduce_scatter(host, std::move(sorted));
+    if (reduces_quantised()) {
+      reduce_scatter_quantised(host, sorted);
+    } else {
+      reduce_scatter(host, sorted);
+    }
   }
   cause_.clear();
   for (const ParameterId id : bucket_) parameters_.at(id).full->grad.reset();
@@ -90,7 +99,7 @@ void Zero3::reduce_bucket(Host& host) {
 }
 
 /// Z3-G-2: gradients in W rows, padded, side by side in one tensor.
-void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
+SymTensor Zero3::scattered(Host& host, const std::vector<ParameterId>& ids) {
   const DType sent = communication_dtype();
   TensorList rows;
   std::int64_t parts = 0;
@@ -121,6 +130,11 @@ void Zero3::reduce_scatter(Host& host, std::vector<ParameterId> ids) {
   host.launch(OpKind::kMulInPlace, {flat}, {flat}, {1.0 / static_cast<double>(world_)});
   const SymTensor own = flat_view(host, flat, rank_ * parts, parts);
   collective(host, CollectiveKind::kReduceScatter, flat, own, -1, ReduceOp::kSum);
+  return own;
+}
+
+void Zero3::reduce_scatter(Host& host, const std::vector<ParameterId>& ids) {
+  const SymTensor own = scattered(host, ids);
   std::int64_t offset = 0;
   for (const ParameterId id : ids) {
     const PartitionedParameter& p = parameters_.at(id);

@@ -20,7 +20,8 @@ void Zero::copy_across(Host& host, const SymTensor& from, const SymTensor& to, b
   c.bytes = Bytes(from->bytes());
   c.source = host.id_of(from);
   c.destination = host.id_of(to);
-  c.blocks_host = blocks || on_host->storage->space == MemorySpace::kHostPageable;
+  c.pageable = on_host->storage->space == MemorySpace::kHostPageable;
+  c.blocks_host = blocks || c.pageable;
   host.copy(c);
 }
 

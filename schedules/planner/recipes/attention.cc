@@ -358,6 +358,12 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   const std::int64_t aligned = half ? 8 : 4;
   const bool by_ops = h.config().attention == AttentionKind::kMath || q->shape[3] % aligned != 0 ||
                       v->shape[3] % aligned != 0;
+  const bool eager = h.config().attention == AttentionKind::kEager;
+  if (eager && !h.options().executable) {
+    SymTensor added;
+    if (mask || packed) added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
+    return eager_attention(h, q, k, v, added, causal, dropout_p, scale);
+  }
   if (by_ops && !mask && !packed && !h.options().executable)
     return math_attention(h, q, k, v, causal, dropout_p, scale);
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);

@@ -1,6 +1,6 @@
-// Scaled dot product attention without a fused kernel: products and a softmax in fp32. Source:
-// aten/src/ATen/native/transformers/attention.cpp (_scaled_dot_product_attention_math,
-// _safe_softmax).
+// Scaled dot product attention without a fused kernel: SDPA's own, products and a softmax in fp32
+// (aten/src/ATen/native/transformers/attention.cpp: _scaled_dot_product_attention_math,
+// _safe_softmax), and written out (transformers: eager_attention_forward).
 
 #include <cmath>
 
@@ -84,6 +84,32 @@ SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
   q32.reset();
   narrow.reset();
   return o;
+}
+
+/// Products in the compute dtype, softmax in fp32. The mask is made in each layer; models that hand
+/// one down make it once.
+SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                          const SymTensor& mask, bool causal, double dropout_p, double scale) {
+  const DType given = q->dtype;
+  SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
+            wide_v = repeat_to_heads(h, v, q->shape[1]);
+  SymTensor weights = matmul(h, q, transpose(h, wide_k, 2, 3));
+  weights = unary(h, Function::kMulScalar, weights,
+                  scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3])));
+  if (mask) {
+    weights = add(h, weights, mask);
+  } else if (causal) {
+    SymTensor bias;
+    {
+      const NoGradGuard no_grad(h);
+      bias = causal_bias(h, q->shape[2], k->shape[2], given);
+    }
+    weights = add(h, weights, bias);
+  }
+  weights = softmax(h, weights, DType::kFloat32);
+  if (given != DType::kFloat32) weights = cast(h, weights, given);
+  if (dropout_p > 0) weights = dropout(h, weights, dropout_p);
+  return matmul(h, weights, wide_v);
 }
 
 }  // namespace foreshard

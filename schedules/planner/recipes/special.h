@@ -29,6 +29,9 @@ SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads);
 /// head size, or on request (AttentionKind::kMath).
 SymTensor math_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                          bool causal, double dropout_p, double scale);
+/// AttentionKind::kEager; `mask` is added to the scores, or null.
+SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                          const SymTensor& mask, bool causal, double dropout_p, double scale);
 
 /// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
 SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);
