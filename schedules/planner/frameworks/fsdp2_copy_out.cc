@@ -5,6 +5,7 @@
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/frameworks/fsdp2_gather.h"
 #include "schedules/planner/frameworks/fsdp2_host_time.h"
+#include "schedules/planner/host/grad_dtype.h"
 
 namespace foreshard::fsdp2 {
 void Gatherer::wait(ParamGroup& group) {
@@ -139,7 +140,7 @@ void Gatherer::make_unsharded(ParamGroup& group) {
     if (p.float8) t.unsharded->dtype = p.compute_dtype();
     t.unsharded->requires_grad = p.trainable;
     const auto dtype = p.unsharded_grad_dtype();
-    t.unsharded->grad_dtype = dtype ? static_cast<std::int8_t>(*dtype) : -1;
+    t.unsharded->grad_dtype = dtype ? static_cast<std::int8_t>(*dtype) : kAnyGradDtype;
   }
 }
 
