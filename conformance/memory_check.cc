@@ -16,6 +16,7 @@ MemoryReplay run(const MemoryCase& c) {
   plan_options.steps = c.steps;
   plan_options.ranks = {c.rank};
   plan_options.executable = false;
+  plan_options.idle_experts = true;
   const Schedule schedule = plan(c.model, c.config, plan_options);
   ReplayOptions options;
   options.allocator = c.allocator;

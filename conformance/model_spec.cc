@@ -210,7 +210,7 @@ class SpecBuilder {
 
   void write_leaf(const std::string& kind, ModuleId id) {
     builder_.set_signature(id, {"x"}, {"y"});
-    if (cast_inputs_ && kind == "RMSNorm") return write_rms_norm(id);
+    if (kind == "RMSNorm") return write_rms_norm(id);
     const bool cast = cast_inputs_ && (kind == "Linear" || kind == "LayerNorm");
     if (cast) cast_to_weight(id);
     Statement& s = builder_.add_statement(id, leaf_function(kind), {cast ? "%x" : "x"}, {"y"});
@@ -226,11 +226,12 @@ class SpecBuilder {
     builder_.add_statement(id, Function::kCast, {"x", "%w"}, {"%x"});
   }
 
-  /// F.rms_norm(x) * weight.
+  /// F.rms_norm(x) * weight; in x's dtype unless inputs follow the weights.
   void write_rms_norm(ModuleId id) {
     builder_.add_statement(id, Function::kRmsNorm, {"x"}, {"%n"}).floats = {1e-5};
     builder_.add_statement(id, Function::kParameter, {}, {"%w"}).parameters = {weight_of(id)};
-    builder_.add_statement(id, Function::kMul, {"%n", "%w"}, {"y"});
+    builder_.add_statement(id, Function::kMul, {"%n", "%w"}, {cast_inputs_ ? "y" : "%y"});
+    if (!cast_inputs_) builder_.add_statement(id, Function::kCast, {"%y", "x"}, {"y"});
   }
 
   /// Self-attention without a mask as torch.nn.MultiheadAttention computes it: sequence first,
@@ -263,7 +264,6 @@ class SpecBuilder {
   static Function leaf_function(const std::string& kind) {
     if (kind == "Linear") return Function::kLinear;
     if (kind == "LayerNorm" || kind == "BatchNorm1d") return Function::kLayerNorm;
-    if (kind == "RMSNorm") return Function::kRmsNorm;
     if (kind == "Embedding") return Function::kEmbedding;
     return Function::kExperts;
   }

@@ -163,7 +163,7 @@ class ConfReader {
 
   // One number for all sizes, or [64:8,256:4,>:1]: the divisions for requests from that many MiB
   // on. Below the first size its divisions hold; a size between two named ones keeps 0; ">" fills
-  // from the last named size on.
+  // what lies above the last named size.
   void read_divisions(const std::string& key, const std::string& value) {
     auto& divisions = options_.roundup_power2_divisions;
     if (value.front() != '[') {
@@ -185,7 +185,7 @@ class ConfReader {
       if (!n) continue;
       const std::string size = item.substr(0, colon);
       if (size == ">") {
-        std::fill(divisions.begin() + static_cast<std::ptrdiff_t>(last), divisions.end(), *n);
+        std::fill(divisions.begin() + static_cast<std::ptrdiff_t>(last + 1), divisions.end(), *n);
         continue;
       }
       const auto megabytes = parse_number<std::uint64_t>(size);

@@ -55,6 +55,7 @@ ModuleId softmax_router(ModelBuilder& b, ModuleId parent, const std::string& nam
   const ModuleId id = b.add_module(parent, name, class_name);
   const ParameterId weight = b.add_parameter(id, "weight", {spec.experts, spec.hidden});
   Program p(b, id, {"hidden_states"});
+  p.view("hidden_states", {-1, spec.hidden}, "hidden_states");
   p.op(Function::kLinear, {"hidden_states"}, "router_logits");
   p.last().parameters = {weight};
   const Program::Value logits =

@@ -1,5 +1,7 @@
 #include "schedules/planner/clip.h"
 
+#include <algorithm>
+
 #include "core/integers.h"
 #include "schedules/planner/recipes/recipe.h"
 
@@ -30,22 +32,52 @@ std::vector<std::int64_t> parts_of_reduction(std::int64_t numel, std::int64_t by
   return parts;
 }
 
+/// Partial sums by chunk, then one block for each tensor.
+void launch_norms(Host& host, const TensorList& tensors, const TensorList& norms) {
+  const double two = 2;
+  LaunchRequest q;
+  q.op = OpKind::kForeachNorm;
+  q.inputs = tensors;
+  q.outputs = norms;
+  q.attributes = std::span(&two, 1);
+  q.kernels = static_cast<std::uint16_t>(multi_tensor_kernels(tensors, 1) + 1);
+  host.launch(q);
+}
+
 }  // namespace
 
+/// torch._foreach_norm: a table of chunk counts, partial sums, one result each. Those of gradients
+/// without elements (shards of other ranks' rows) are made anew as zeros when the others are done,
+/// and as many of the first ones go unused.
 TensorList foreach_norms(Host& host, const TensorList& gradients) {
   constexpr std::int64_t chunk = 65536;
   std::int64_t chunks = 0;
-  for (const SymTensor& g : gradients) chunks += ceil_div(g->numel, chunk);
-  SymTensor offsets, partial;
-  if (on_device(gradients[0])) {
-    offsets =
-        host.empty({8 * (static_cast<std::int64_t>(gradients.size()) + 1)}, DType::kUInt8, kClip);
-    partial = host.empty({chunks}, DType::kFloat32, kClip);
-    host.launch(OpKind::kFill, {}, {partial}, {0.0});
+  const bool device = on_device(gradients[0]);
+  TensorList filled;
+  for (const SymTensor& g : gradients) {
+    chunks += ceil_div(g->numel, chunk);
+    if (g->numel > 0 || !device) filled.push_back(g);
   }
-  TensorList norms;
-  for (const SymTensor& g : gradients) norms.push_back(scalar(host, g->dtype, g));
-  launch_lists(host, OpKind::kForeachNorm, {&gradients}, {&norms}, {2.0});
+  SymTensor offsets, partial;
+  if (device) {
+    offsets = host.pointer_table(8 * (static_cast<std::int64_t>(filled.size()) + 1));
+    if (chunks > 0) partial = host.empty({chunks}, DType::kFloat32, kClip);
+  }
+  TensorList results, norms;
+  for (const SymTensor& g : gradients) results.push_back(scalar(host, g->dtype, g));
+  TensorList unused(results.begin() + static_cast<std::ptrdiff_t>(filled.size()), results.end());
+  results.resize(filled.size());
+  if (!filled.empty()) launch_norms(host, filled, results);
+  auto next = results.begin();
+  for (const SymTensor& g : gradients) {
+    if (g->numel > 0 || !device) {
+      norms.push_back(std::move(*next++));
+    } else {
+      norms.push_back(scalar(host, g->dtype, g));
+      host.launch(OpKind::kFill, {}, {norms.back()}, {0.0});
+    }
+  }
+  for (SymTensor& t : unused) t.reset();
   partial.reset();
   offsets.reset();
   return norms;

@@ -8,6 +8,7 @@
 #include "schedules/planner/compile_pass.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/block_template.h"
+#include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/training_run.h"
 
 namespace foreshard {
@@ -44,10 +45,11 @@ std::vector<std::string> block_names(const Model& model) {
 }
 
 RankProgram run_steps(const Model& model, const ParallelConfig& config, const HostOptions& host,
-                      std::int64_t steps, std::vector<Group>& groups) {
+                      const PlanOptions& options, std::vector<Group>& groups) {
   TrainingRun run(model, config, host);
+  run.host().impl().idle_experts = options.idle_experts;
   run.initialize();
-  for (std::int64_t s = 0; s < steps; ++s) run.step();
+  for (std::int64_t s = 0; s < options.steps; ++s) run.step();
   groups = run.host().groups();
   return run.take();
 }
@@ -60,10 +62,10 @@ RankProgram plan_rank(const Model& model, const ParallelConfig& config, const Pl
   h.rank = rank;
   RankProgram program;
   try {
-    program = run_steps(model, config, h, options.steps, groups);
+    program = run_steps(model, config, h, options, groups);
   } catch (const BlocksDiffer&) {
     h.share_blocks = false;
-    program = run_steps(model, config, h, options.steps, groups);
+    program = run_steps(model, config, h, options, groups);
   }
   find_carries(program);
   if (config.compile) fuse_compiled_blocks(program, block_names(model));

@@ -24,6 +24,9 @@ struct PlanOptions {
   /// Plan equal blocks once where that is possible (a plan that is not executable): the plan is the
   /// same. Off: for tests.
   bool share_blocks = true;
+  /// Experts whose shares of the tokens the host reads get none: what is recorded on a device
+  /// without data. Off: the shares are even.
+  bool idle_experts = false;
 };
 
 /// Steps until the last one written repeats: optimizer states are made in the first; DDP rebuilds

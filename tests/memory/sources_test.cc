@@ -41,9 +41,26 @@ TEST(AllocConf, ReadsDivisionsBySize) {
   const AllocatorOptions o = parse_alloc_conf("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]");
   for (std::size_t k = 0; k <= 8; ++k) EXPECT_EQ(o.roundup_power2_divisions[k], 1u) << k;
   EXPECT_EQ(o.roundup_power2_divisions[9], 2u);
-  // ">" fills from the last named size on, that size included (AllocatorConfig.cpp).
-  for (std::size_t k = 10; k < 16; ++k) EXPECT_EQ(o.roundup_power2_divisions[k], 8u) << k;
+  EXPECT_EQ(o.roundup_power2_divisions[10], 4u);
+  for (std::size_t k = 11; k < 16; ++k) EXPECT_EQ(o.roundup_power2_divisions[k], 8u) << k;
   EXPECT_EQ(parse_alloc_conf("roundup_power2_divisions:4").roundup_power2_divisions[15], 4u);
+}
+
+/// Requests in tenths of a MiB and what PyTorch 2.15 takes for them on a stand-in H100; ">" alone
+/// leaves out sizes below 2 MiB.
+TEST(AllocConf, RoundsAboveTheLastNamedSize) {
+  const auto kib = [](const char* conf, std::int64_t tenths) {
+    return round_request(Bytes((tenths << 20) / 10), parse_alloc_conf(conf)).value >> 10;
+  };
+  const char* notes = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]";
+  EXPECT_EQ(kib(notes, 5207), 768 << 10);
+  EXPECT_EQ(kib(notes, 10307), 1280 << 10);
+  EXPECT_EQ(kib(notes, 14001), 1536 << 10);
+  EXPECT_EQ(kib(notes, 20507), 2304 << 10);
+  EXPECT_EQ(kib("roundup_power2_divisions:[512:2,>:8]", 10307), 1152 << 10);
+  EXPECT_EQ(kib("roundup_power2_divisions:[>:4]", 13), 1331);
+  EXPECT_EQ(kib("roundup_power2_divisions:[>:4]", 33), 3584);
+  EXPECT_EQ(kib("roundup_power2_divisions:[>:4]", 403), 48 << 10);
 }
 
 TEST(AllocConf, ReportsEveryProblem) {

@@ -5,16 +5,13 @@
 #include <algorithm>
 #include <set>
 
-#include "core/integers.h"
+#include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/host/host_time.h"
 
 namespace foreshard::fsdp2 {
 namespace {
-
-/// Elements that one block of a multi-tensor kernel takes.
-constexpr std::int64_t kForeachChunk = 65536;
 
 /// Device or, with offload, host memory for the scalars of clipping.
 class ClipMemory {
@@ -26,34 +23,11 @@ class ClipMemory {
                                  BufferCategory::kClipTemporary);
     return host_.empty(shape, dtype, BufferCategory::kClipTemporary);
   }
-  bool on_host() const { return on_host_; }
 
  private:
   Host& host_;
   bool on_host_;
 };
-
-/// torch._foreach_norm: a table of chunk counts, partial sums, one scalar for each tensor.
-std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory,
-                                    const std::vector<SymTensor>& gradients) {
-  std::int64_t chunks = 0;
-  for (const SymTensor& g : gradients) chunks += ceil_div(g->numel, kForeachChunk);
-  const auto n = static_cast<std::int64_t>(gradients.size());
-  SymTensor table;
-  if (!memory.on_host()) table = host.pointer_table((n + 1) * 8);
-  const SymTensor partial = memory.make(Shape{chunks}, DType::kFloat32);
-  std::vector<SymTensor> norms;
-  for (std::int64_t i = 0; i < n; ++i) norms.push_back(memory.make(Shape{}, gradients[0]->dtype));
-  const double two = 2;
-  LaunchRequest request;
-  request.op = OpKind::kForeachNorm;
-  request.inputs = gradients;
-  request.outputs = norms;
-  request.attributes = std::span(&two, 1);
-  request.kernels = 2;
-  host.launch(request);
-  return norms;
-}
 
 }  // namespace
 
@@ -116,8 +90,7 @@ void Fsdp2::clip_gradients(Host& host, double max_norm) {
   }
   std::vector<SymTensor> tensors;
   for (const auto& [gradient, group] : gradients) tensors.push_back(gradient);
-  ClipMemory memory(host, offload);
-  std::vector<SymTensor> norms = foreach_norm(host, memory, tensors);
+  std::vector<SymTensor> norms = foreach_norms(host, tensors);
   const SymTensor total = total_norm(host, norms, owner, offload);
   while (!norms.empty()) norms.pop_back();
   scale_gradients(host, tensors, total, max_norm, offload);

@@ -5,6 +5,7 @@
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/frameworks/fsdp2_gather.h"
 #include "schedules/planner/frameworks/fsdp2_host_time.h"
+#include "schedules/planner/host/grad_dtype.h"
 
 namespace foreshard::fsdp2 {
 void Gatherer::wait(ParamGroup& group) {
@@ -54,7 +55,21 @@ void Gatherer::make_gathered(ParamGroup& group, std::size_t i, std::int64_t nume
   host_.allocate_storage(gathered);
 }
 
+/// A gather that was issued for another mesh than the group's present one: in backward from what a
+/// forward had resharded to fewer ranks, used by no backward and resharded since (F2-B-2, F2-F-3).
+void Gatherer::check_mesh(const ParamGroup& group, const GatherResult& result) const {
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < result.numels.size(); ++i)
+    row += result.numels[i] * (result.as_bytes ? size_of(result.dtypes[i]) : 1);
+  if (row * group.gather_mesh().shard == result.output->numel) return;
+  throw Fsdp2Error(Refusal::kRuntimeError, host_.program().program().units[group.unit.value].name,
+                   "was gathered in backward from fewer ranks than hold its shards now, and cannot "
+                   "be split among them",
+                   "use reshard_after_forward true or false");
+}
+
 void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
+  check_mesh(group, result);
   GroupRuntime& rt = group.runtime;
   if (result.event) host_.wait_event(host_.stream(), *result.event);
   if (result.async) host_.wait_stream(host_.stream(), *group.comm->internal);
@@ -139,7 +154,7 @@ void Gatherer::make_unsharded(ParamGroup& group) {
     if (p.float8) t.unsharded->dtype = p.compute_dtype();
     t.unsharded->requires_grad = p.trainable;
     const auto dtype = p.unsharded_grad_dtype();
-    t.unsharded->grad_dtype = dtype ? static_cast<std::int8_t>(*dtype) : -1;
+    t.unsharded->grad_dtype = dtype ? static_cast<std::int8_t>(*dtype) : kAnyGradDtype;
   }
 }
 

@@ -40,6 +40,7 @@ class Gatherer {
   SymTensor float8_scale(ParamGroup& group, const SymTensor& x);
   std::uint32_t all_gather(ParamGroup& group, const SymTensor& output, std::int64_t bytes_per_rank,
                            DType dtype, StreamIndex stream, bool async);
+  void check_mesh(const ParamGroup& group, const GatherResult& result) const;
   void copy_out(ParamGroup& group, const GatherResult& result);
   void reassemble(ParamGroup& group, std::size_t i, const SymTensor& from, std::int64_t world);
   void copy_local(ParamGroup& group);

@@ -7,6 +7,7 @@
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/frameworks/fsdp2_host_time.h"
 #include "schedules/planner/frameworks/fsdp2_reduce.h"
+#include "schedules/planner/host/grad_dtype.h"
 
 namespace foreshard::fsdp2 {
 
@@ -61,7 +62,7 @@ void Reducer::set_grad_dtypes(ParamGroup& group, bool defer_upcast) {
     SymTensor& leaf = group.runtime.parameters[i].unsharded;
     if (!leaf || !leaf->requires_grad) continue;
     if (defer_upcast) {
-      if (leaf->grad || group.switches.reduce_grads) leaf->grad_dtype = -1;
+      if (leaf->grad || group.switches.reduce_grads) leaf->grad_dtype = kAnyGradDtype;
       continue;
     }
     const DType dtype = *group.parameters[i].unsharded_grad_dtype();

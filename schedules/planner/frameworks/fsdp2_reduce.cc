@@ -5,17 +5,9 @@
 #include <utility>
 
 #include "schedules/planner/foreach.h"
+#include "schedules/planner/host/grad_dtype.h"
 
 namespace foreshard::fsdp2 {
-namespace {
-
-DType promote(DType a, DType b) {
-  if (a == b) return a;
-  if (size_of(a) != size_of(b)) return size_of(a) > size_of(b) ? a : b;
-  return DType::kFloat32;  // bf16 with fp16
-}
-
-}  // namespace
 
 Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dtype,
                      std::optional<double> factor, bool force_sum) {
@@ -48,7 +40,7 @@ Division division_of(std::int64_t shard, std::int64_t replicate, DType reduce_dt
 DType Reducer::reduce_dtype(const ParamGroup& group, const Gradients& g) const {
   if (group.reduce_dtype) return *group.reduce_dtype;
   std::optional<DType> dtype;
-  const auto add = [&](DType d) { dtype = dtype ? promote(*dtype, d) : d; };
+  const auto add = [&](DType d) { dtype = dtype ? promoted(*dtype, d) : d; };
   for (std::size_t k = 0; k < g.parameters.size(); ++k) {
     add(group.parameters[g.parameters[k]].unsharded_grad_dtype().value_or(g.tensors[k]->dtype));
   }

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/block_template.h"
+#include "schedules/planner/host/grad_dtype.h"
 #include "schedules/planner/host/graph_task.h"
 #include "schedules/planner/host/host_impl.h"
 
@@ -305,10 +306,18 @@ void HostImpl::accumulate_input(GraphTask& task, StreamIndex producer, AutogradN
   if (slot->refs == 1 && slot->storage->refs == 1) {
     host.launch(OpKind::kAddInPlace, {slot, other}, {slot});
   } else {
-    SymTensor sum = host.empty(slot->shape, slot->dtype, BufferCategory::kBackwardTemporary);
+    const DType dtype = promoted(slot->dtype, other->dtype);
+    SymTensor sum = host.empty(slot->shape, dtype, BufferCategory::kBackwardTemporary);
     host.launch(OpKind::kAdd, {slot, other}, {sum});
     slot = std::move(sum);
   }
+}
+
+/// The dtype in which a leaf takes a gradient that arrives in `arriving`; `own`: the dtype of its
+/// AccumulateGrad node.
+DType gradient_dtype(const SymTensorImpl& leaf, DType own, DType arriving) {
+  if (leaf.grad_dtype == kAnyGradDtype) return arriving;
+  return leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : own;
 }
 
 /// AccumulateGrad (accumulate_grad.h): take the gradient over, or add in place to the one that is
@@ -318,7 +327,7 @@ void HostImpl::accumulate_gradient(AutogradNode& node, SymTensor&& gradient, boo
   SymTensor g = std::move(gradient);
   // The node keeps the dtype that the leaf had when it was made; the leaf's data may have been
   // exchanged since.
-  const DType wanted = leaf.grad_dtype >= 0 ? static_cast<DType>(leaf.grad_dtype) : node.dtype;
+  const DType wanted = gradient_dtype(leaf, node.dtype, g->dtype);
   if (g->dtype != wanted)
     g = host.cast(g, wanted, BufferCategory::kUnshardedGradient, leaf.storage->unit);
   if (leaf.grad) {
@@ -349,7 +358,7 @@ void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
     DType wanted = next->dtype;
     if (!next->backward) {  // AccumulateGrad: the leaf may ask for gradients of another dtype.
       if (!next->variable || static_cast<int>(i) == node.late_edge) continue;
-      if (next->variable->grad_dtype >= 0) wanted = static_cast<DType>(next->variable->grad_dtype);
+      wanted = gradient_dtype(*next->variable, wanted, out[i]->dtype);
     }
     if (out[i]->dtype != wanted)
       out[i] = host.cast(out[i], wanted, BufferCategory::kBackwardTemporary);

@@ -163,6 +163,7 @@ class HostImpl {
 
   /// Frequencies for long contexts, kept by a rotary embedding (by module) from its first call on.
   std::map<std::uint32_t, SymTensor> long_frequencies;
+  bool idle_experts = false;  ///< PlanOptions::idle_experts.
   SymTensor packed_mask;  ///< Of the running forward, see ParallelConfig::packed_sequences.
 
   // ---------------------------------------------------------------- autocast (torch.autocast,

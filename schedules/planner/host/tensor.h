@@ -111,7 +111,7 @@ struct SymTensorImpl {
   DType dtype = DType::kFloat32;
   bool requires_grad = false;  ///< Leaf that asks for a gradient, or result of a recorded function.
   std::int8_t grad_dtype =
-      -1;  ///< DType that a gradient is cast to when accumulated; -1: own dtype.
+      -1;  ///< DType that gradients are cast to when accumulated, or as in grad_dtype.h.
   std::uint16_t output_nr = 0;  ///< Which output of grad_fn.
   std::uint32_t version = 0;    ///< In-place changes, for the autocast cache.
   HostImpl* impl = nullptr;

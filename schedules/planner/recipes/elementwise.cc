@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "schedules/planner/host/grad_dtype.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
@@ -23,9 +24,7 @@ DType promote(const SymTensor& a, const SymTensor& b) {
   if (a->dtype == b->dtype) return a->dtype;
   if (!is_floating(b->dtype) || b->shape.rank == 0) return a->dtype;
   if (!is_floating(a->dtype) || a->shape.rank == 0) return b->dtype;
-  return size_of(a->dtype) == size_of(b->dtype)  ? DType::kFloat32
-         : size_of(a->dtype) > size_of(b->dtype) ? a->dtype
-                                                 : b->dtype;
+  return promoted(a->dtype, b->dtype);
 }
 
 /// TensorIterator keeps the order of strides of its first full operand.

@@ -65,11 +65,25 @@ void sort(Host& h, const SymTensor& x, SymTensor& keys, SymTensor& order) {
   h.launch(OpKind::kSort, {x}, {keys, order});
 }
 
+/// The grouped kernel takes bf16 only; other dtypes are read group by group: the host waits for
+/// where they end, then issues one product for each (_grouped_mm_fallback).
 void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTensor& counts,
                     const SymTensor& c, std::array<std::int64_t, 3> dims) {
-  SymTensor groups = empty_temporary(h, kGroupBytes * counts->numel);
-  SymTensor workspace = empty_temporary(h, 512 * kMultiprocessors);
+  SymTensor groups, workspace;
   LaunchRequest q;
+  if (a->dtype == DType::kBFloat16) {
+    groups = empty_temporary(h, kGroupBytes * counts->numel);
+    workspace = empty_temporary(h, 512 * kMultiprocessors);
+  } else {
+    Copy ends;
+    ends.direction = CopyDirection::kDeviceToHost;
+    ends.bytes = Bytes(counts->bytes());
+    ends.source = h.id_of(counts);
+    ends.blocks_host = true;
+    h.copy(ends);
+    if (!h.impl().idle_experts) blas_workspace(h, false);  // The next product's lies in its place.
+    q.kernels = static_cast<std::uint16_t>(counts->numel);
+  }
   const std::array<SymTensor, 3> operands{a, w, counts};
   q.op = OpKind::kGroupedMatmul;
   q.inputs = operands;
@@ -98,8 +112,10 @@ void grouped_backward(BackwardContext& ctx) {
   }
 }
 
-/// Rows of `a` in groups, each times its expert's weight [n, k] transposed.
-SymTensor grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTensor& counts) {
+/// Rows of `rows`, in the weight's dtype, in groups, each times its expert's weight [n, k]
+/// transposed.
+SymTensor grouped(Host& h, const SymTensor& rows, const SymTensor& w, const SymTensor& counts) {
+  const SymTensor a = cast(h, rows, w->dtype);
   Record r(h, grouped_backward, {&a, &w});
   if (r) {
     r->late_edge = 1;  // Through weight.transpose(-2, -1).
