@@ -8,7 +8,7 @@
 namespace foreshard {
 namespace {
 
-Json reshard_of(const fsdp2::ParamGroup& group) {
+Json reshard_json(const fsdp2::ParamGroup& group) {
   if (group.post_forward_mesh == nullptr) return false;
   if (group.post_forward_mesh == group.mesh) return true;
   return group.post_forward_mesh->shard;
@@ -55,7 +55,7 @@ Json describe_parameter(const fsdp2::ShardedParameter& p, std::int64_t offset,
 void UnitFacts::capture_reshard(const fsdp2::Fsdp2& framework) {
   reshard_captured = true;
   for (const fsdp2::ParamGroup* group : framework.wrapping().groups())
-    reshard.push_back(reshard_of(*group));
+    reshard.push_back(reshard_json(*group));
 }
 
 Json describe_units(const fsdp2::Fsdp2& framework, const Model& model, const UnitFacts& facts) {
@@ -69,7 +69,7 @@ Json describe_units(const fsdp2::Fsdp2& framework, const Model& model, const Uni
     unit["shard_rank"] = group->mesh->shard_rank;
     unit["replicate_size"] = group->mesh->replicate;
     unit["reshard_after_forward"] =
-        facts.reshard_captured ? facts.reshard[group->wrap_index] : reshard_of(*group);
+        facts.reshard_captured ? facts.reshard[group->wrap_index] : reshard_json(*group);
     std::int64_t numel = 0, offset = 0;
     Json parameters = Json::array();
     for (const fsdp2::ShardedParameter& p : group->parameters) {
