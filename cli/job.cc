@@ -165,6 +165,12 @@ void read_mesh(Arguments& a, Job& job) {
   const bool has_shard = a.has("shard"), has_replicate = a.has("replicate");
   c.shard = a.integer("shard", 1, 1, kMostGpus);
   c.replicate = a.integer("replicate", 1, 1, kMostGpus);
+  if (has_shard != has_replicate && gpus % (has_shard ? c.shard : c.replicate) != 0) {
+    a.report(has_shard ? "shard" : "replicate",
+             fmt::format("{} does not divide the {} GPUs", has_shard ? c.shard : c.replicate, gpus),
+             "ranks of a shard group x copies = --gpus");
+    return;
+  }
   if (!has_shard && gpus % c.replicate == 0)
     c.shard = gpus / c.replicate;
   else if (!has_replicate && has_shard && gpus % c.shard == 0)
@@ -251,7 +257,9 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     return job;
   }
   guarded(a, [&] {
-    Model model = load_model(with_adapters(a.positional(0), a));
+    std::vector<std::string> warnings;
+    Model model = load_model(with_adapters(a.positional(0), a), &warnings);
+    for (std::string& w : warnings) a.note(std::move(w));
     if (a.has("model-dtype") || a.has("lora-rank")) model.set_dtype(c.model_dtype);
     fit_defaults(a, model, c);
     read_framework_options_with_model(a, model, c);

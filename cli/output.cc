@@ -1,9 +1,13 @@
 #include "cli/output.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 
 #include "core/json.h"
 
@@ -32,6 +36,20 @@ std::function<void(int, int)> progress(std::string what) {
     if (done == all) std::fputs("\r\033[K", stderr);
     std::fflush(stderr);
   };
+}
+
+std::string why_not_writable(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.empty()) return "has no name";
+  std::error_code error;
+  const fs::path file(path), folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (fs::is_directory(file, error)) return "is a folder";
+  if (fs::exists(file, error) && !fs::is_regular_file(file, error)) return "is no regular file";
+  if (!fs::is_directory(folder, error))
+    return fmt::format("cannot be written: there is no folder {}", folder.string());
+  if (::access(folder.c_str(), W_OK) != 0)
+    return fmt::format("cannot be written: {}: {}", folder.string(), std::strerror(errno));
+  return "";
 }
 
 }  // namespace foreshard::cli

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cli/foreign_names.h"
+#include "cli/output.h"
 
 namespace foreshard::cli {
 namespace {
@@ -67,6 +68,16 @@ void check_words(const CommandSpec& command, const std::vector<std::string>& wor
                             : fmt::format("allowed: {}", fmt::join(spec->choices, ", "))});
   }
   if (!issues.empty()) throw InputError(std::move(issues));
+}
+
+/// Files that a command writes: every option of a file but the configuration, which is read.
+void check_outputs(const CommandSpec& command, Arguments& arguments) {
+  for (const OptionSpec& o : all_options(command)) {
+    if (o.value != "FILE" || o.name == "config" || !arguments.has(o.name)) continue;
+    const std::string path = arguments.text(o.name);
+    if (const std::string why = why_not_writable(path); !why.empty())
+      arguments.report(o.name, fmt::format("\"{}\" {}", path, why), "a file in a folder of yours");
+  }
 }
 
 void check_choices(const CommandSpec& command, Arguments& arguments) {
@@ -154,6 +165,7 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
   for (std::string& p : positionals) arguments.add_positional(std::move(p));
   if (arguments.has("config")) read_config_file(command, arguments.text("config"), arguments);
   check_choices(command, arguments);
+  check_outputs(command, arguments);
   const std::size_t count = arguments.positionals().size();
   for (std::size_t i = count; i < command.positionals.size(); ++i) {
     if (command.positionals[i].required)

@@ -133,6 +133,15 @@ void quantise(ModelBuilder& b, ModuleId id, bool nested) {
   p.returns({"y"});
 }
 
+/// `linear`: modules that are linear or have one as their base layer.
+void pack_frozen(ModelBuilder& b, const std::vector<ModuleId>& linear, bool nested) {
+  for (const ModuleId id : linear) {
+    const Module& m = b.model().at(id);
+    const ModuleId base = is_linear(m) ? id : m.children.front().id;
+    if (b.model().at(base).class_name == "Linear") quantise(b, base, nested);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> blocks_and_adapters(const Model& model) {
@@ -155,14 +164,20 @@ Model with_lora(Model model, const LoraOptions& options) {
   b.model() = std::move(model);
   for (ParameterDef& p : b.model().parameters) p.trainable = false;
   for (const ModuleId id : targets) adapt(b, id, options);
-  if (options.base != LoraOptions::Base::k16Bit) {
-    for (const ModuleId id : linear) {
-      const Module& m = b.model().at(id);
-      const ModuleId base = is_linear(m) ? id : m.children.front().id;
-      if (b.model().at(base).class_name == "Linear")
-        quantise(b, base, options.base == LoraOptions::Base::k4BitDouble);
-    }
-  }
+  if (options.base != LoraOptions::Base::k16Bit)
+    pack_frozen(b, linear, options.base == LoraOptions::Base::k4BitDouble);
+  return b.take();
+}
+
+Model with_4bit_base(Model model) {
+  std::vector<ModuleId> frozen = linear_modules(model);
+  std::erase_if(frozen, [&](ModuleId id) {
+    const std::vector<OwnedParameter>& own = model.at(id).parameters;
+    return own.empty() || model.at(own[0].id).trainable;
+  });
+  ModelBuilder b(model.root().class_name);
+  b.model() = std::move(model);
+  pack_frozen(b, frozen, false);
   return b.take();
 }
 

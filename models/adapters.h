@@ -14,8 +14,8 @@ namespace foreshard {
 struct LoraOptions {
   std::int64_t rank = 8;
   double alpha = 8, dropout = 0;  ///< The adapter's result is scaled by alpha / rank.
-  std::vector<std::string>
-      targets;  ///< Last names of linear modules, or "all-linear" (all but the head).
+  /// Last names of linear modules, or "all-linear" (all but the head).
+  std::vector<std::string> targets = {"q_proj", "v_proj"};
   /// How frozen linear weights are kept. Four bits: NF4 in 16-bit storage, one scale for 64 values,
   /// the scales in fp32 or themselves in 8 bits with one scale for 256 (double quantisation).
   enum class Base : std::uint8_t { k16Bit, k4Bit, k4BitDouble } base = Base::k16Bit;
@@ -26,6 +26,10 @@ struct LoraOptions {
 /// linear weight but the head's is packed. InputError if no module matches, with the names that
 /// exist.
 Model with_lora(Model model, const LoraOptions& options);
+
+/// Packs the frozen linear weights of a model with adapters, but not the head's, in four bits
+/// (Base::k4Bit).
+Model with_4bit_base(Model model);
 
 /// Names of the blocks and of every leaf whose own parameters are all trainable, where others are
 /// frozen: what peft's fsdp_auto_wrap_policy wraps, so that no flat parameter mixes both.

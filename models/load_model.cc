@@ -113,7 +113,10 @@ Model load_model(const std::string& text, std::vector<std::string>* warnings) {
     json = read_json_file(path);
   }
   apply_settings(json, request);
-  Model model = model_from_json(json, file, warnings);
+  std::vector<std::string> found;
+  Model model = model_from_json(json, file, &found);
+  if (warnings)
+    for (const std::string& w : found) warnings->push_back(file + ": " + w);
   if (model.name.empty()) model.name = shown;
   return model;
 }

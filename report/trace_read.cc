@@ -51,6 +51,7 @@ class TraceReader {
     t.world = r.required_integer("world", 1, 1 << 20);
     t.overruns = r.integer("overruns", 0, 0, INT64_MAX);
     t.timing_valid = r.boolean("timing_valid", true);
+    origin_ = Time(r.integer("origin_ps", 0, INT64_MIN / 2, 0));
     t.notes = r.string_list("notes").value_or(std::vector<std::string>{});
     numbers(r, "losses", t.losses);
     numbers(r, "gradient_norms", t.gradient_norms);
@@ -213,13 +214,14 @@ class TraceReader {
     s.stream = static_cast<StreamIndex>(track == 0 ? 0 : track - 1);
     s.instruction = static_cast<std::uint32_t>(i);
     s.step = static_cast<std::int32_t>(integer(args, "step"));
-    s.start = Time(std::llround(start));
+    s.start = origin_ + Time(std::llround(start));
     s.end = s.start + Time(std::llround(length));
     d_.trace.spans.push_back(s);
   }
 
   IssueList issues_;
   TraceDocument d_;
+  Time origin_{0};  ///< Zero of `ts`.
 };
 
 }  // namespace

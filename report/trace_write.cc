@@ -27,7 +27,10 @@ std::string micros(Time t) {
 
 class TraceWriter {
  public:
-  TraceWriter(const TraceDocument& d, std::ostream& out) : d_(d), t_(d.trace), out_(out) {}
+  TraceWriter(const TraceDocument& d, std::ostream& out) : d_(d), t_(d.trace), out_(out) {
+    for (const Span& s : t_.spans) origin_ = std::min(origin_, s.start);
+    for (const MemorySample& m : t_.memory) origin_ = std::min(origin_, m.at);
+  }
 
   void run() {
     out_ << "{\"displayTimeUnit\": \"ns\",\n\"foreshard\": ";
@@ -56,9 +59,9 @@ class TraceWriter {
     out_ << fmt::format(
         "{{\"format\": \"foreshard-trace\", \"version\": 1,\n\"source\": {}, \"model\": {}, "
         "\"description\": {},\n"
-        "\"world\": {}, \"overruns\": {}, \"timing_valid\": {}",
+        "\"world\": {}, \"overruns\": {}, \"timing_valid\": {}, \"origin_ps\": {}",
         json_text(t_.source), json_text(t_.model), json_text(t_.description), t_.world, t_.overruns,
-        t_.timing_valid);
+        t_.timing_valid, origin_.value);
     list("notes", t_.notes, [](const std::string& s) { return json_text(s); });
     list("losses", t_.losses, [](double x) { return fmt::format("{}", x); });
     list("gradient_norms", t_.gradient_norms, [](double x) { return fmt::format("{}", x); });
@@ -91,6 +94,9 @@ class TraceWriter {
          [](const ProgramLabels::Use& u) { return fmt::format("[{}, {}]", u.gather, u.launch); });
     out_ << "}";
   }
+
+  /// On the file's axis, which has no times below zero (Perfetto drops those).
+  std::string at(Time t) const { return micros(t - origin_); }
 
   void event(const std::string& text) {
     out_ << (first_event_ ? "\n" : ",\n") << text;
@@ -127,7 +133,7 @@ class TraceWriter {
     const InstructionLabel& l = labels.instructions[s.instruction];
     event(fmt::format(
         R"({{"ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}, "name": {}, "cat": "{}", "args": {{"i": {}, "step": {}{}}}}})",
-        s.rank, track_of(s), micros(s.start), micros(s.end - s.start),
+        s.rank, track_of(s), at(s.start), micros(s.end - s.start),
         json_text(labels.titles[l.title]), name_of(l.kind), s.instruction, s.step,
         l.bytes.value > 0 ? fmt::format(", \"bytes\": {}", l.bytes.value) : ""));
   }
@@ -135,7 +141,7 @@ class TraceWriter {
   void write_counter(const MemorySample& m) {
     event(fmt::format(
         R"({{"ph": "C", "pid": {}, "ts": {}, "name": "memory bytes", "args": {{"allocated": {}, "reserved": {}}}}})",
-        m.rank, micros(m.at), m.allocated.value, m.reserved.value));
+        m.rank, at(m.at), m.allocated.value, m.reserved.value));
   }
 
   /// Arrows ("s" at the gather's end, "f" at the use) between the spans of one rank and step.
@@ -156,10 +162,10 @@ class TraceWriter {
       const Span& to = *target->second;
       event(fmt::format(
           R"({{"ph": "s", "pid": {}, "tid": {}, "ts": {}, "id": {}, "name": "gathered", "cat": "gather"}})",
-          rank, track_of(*span), micros(span->end), number));
+          rank, track_of(*span), at(span->end), number));
       event(fmt::format(
           R"({{"ph": "f", "bp": "e", "pid": {}, "tid": {}, "ts": {}, "id": {}, "name": "gathered", "cat": "gather"}})",
-          rank, track_of(to), micros(to.start), number));
+          rank, track_of(to), at(to.start), number));
       ++number;
     }
   }
@@ -167,6 +173,7 @@ class TraceWriter {
   const TraceDocument& d_;
   const Trace& t_;
   std::ostream& out_;
+  Time origin_{0};  ///< Of the first event, if that is before zero: an initialisation.
   bool first_event_ = true;
 };
 

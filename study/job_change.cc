@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "models/adapters.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
@@ -116,6 +117,22 @@ JobChange model_dtype(const Job& job, DType dtype) {
   // Compute in the parameters' dtype, whatever was asked for fp32 ones.
   if (own) out.options += fmt::format(" --param-dtype {}", short_dtype(dtype));
   return out;
+}
+
+JobChange adapters(const Job& job) {
+  LoraOptions lora;
+  lora.rank = 16;
+  return {fmt::format("--lora-rank {}", lora.rank),
+          [lora, sixteen_bits = model_dtype(job, DType::kBFloat16)](Job& changed) {
+            changed.model = std::make_shared<const Model>(with_lora(*changed.model, lora));
+            sixteen_bits.apply(changed);
+          }};
+}
+
+JobChange four_bit_base() {
+  return {"--lora-base 4bit", [](Job& changed) {
+            changed.model = std::make_shared<const Model>(with_4bit_base(*changed.model));
+          }};
 }
 
 JobChange expandable_segments() {

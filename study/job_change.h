@@ -36,6 +36,10 @@ JobChange prefetch_backward(std::int64_t units);
 JobChange reduce_dtype(DType dtype);
 /// Parameters as built and their optimizer states in 16 bits.
 JobChange model_dtype(const Job& job, DType dtype);
+/// LoRA of rank 16 on the default targets over frozen weights in bf16.
+JobChange adapters(const Job& job);
+/// Frozen linear weights in four bits (QLoRA); for a model with adapters.
+JobChange four_bit_base();
 JobChange expandable_segments();
 /// torch.compile of each block.
 JobChange compile();

@@ -71,8 +71,23 @@ struct Rescue {
   bool more_gpus = false;
 };
 
+/// For fine-tuning on one machine: training adapters only, or their base in four bits.
+void add_adapters(const Job& job, const JobChange& save, std::vector<Rescue>& out) {
+  if (job.gpus > job.hardware.gpus_per_node()) return;
+  const auto frozen = [](const ParameterDef& p) { return !p.trainable; };
+  const std::vector<ParameterDef>& all = job.model->parameters;
+  if (std::any_of(all.begin(), all.end(), frozen)) {
+    out.push_back({save + change::four_bit_base()});
+    return;
+  }
+  if (row_of(job.config.framework).units == UnitForm::kModule) return;  // Wrapped otherwise then.
+  const JobChange adapters = change::adapters(job);
+  out.push_back({save + adapters});
+  out.push_back({save + adapters + change::four_bit_base()});
+}
+
 /// All that saves memory at once, then host memory, 16-bit states, flat parameters where rows cut
-/// unevenly, more GPUs.
+/// unevenly, adapters, more GPUs.
 std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
   const ParallelConfig& c = job.config;
   const FrameworkRow& framework = row_of(c.framework);
@@ -87,6 +102,7 @@ std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
     out.push_back({save + change::model_dtype(job, DType::kBFloat16)});
   if (const JobChange fsdp1 = change::to_fsdp1(job); uneven && !fsdp1.empty())
     out.push_back({save + fsdp1});
+  add_adapters(job, save, out);
   for (std::int64_t k = 2; !framework.whole_copies() && k <= 16; k *= 2) {
     if (job.hardware.network.kind == NetworkKind::kNone &&
         job.gpus * k > job.hardware.gpus_per_node())
@@ -103,8 +119,8 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
   SimulationOptions options;
   options.detail = Detail::kTimesOnly;
   Job changed = job;
-  change.apply(changed);
   try {
+    change.apply(changed);
     const Evaluation e = evaluate(changed, options);
     if (is_borderline(e.result.memory)) return std::nullopt;
     const auto roomy = [](const MemoryResult& m) {

@@ -91,6 +91,19 @@ const std::set<std::string_view>& generic_keys() {
   return keys;
 }
 
+/// Sizes that every published configuration states.
+bool shapes_a_model(std::string_view key) {
+  constexpr std::string_view kKeys[] = {"hidden_size",
+                                        "num_hidden_layers",
+                                        "num_attention_heads",
+                                        "vocab_size",
+                                        "d_model",
+                                        "n_embd",
+                                        "n_layer",
+                                        "n_head"};
+  return std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
+}
+
 }  // namespace
 
 HfConfig::HfConfig(const Json& object, std::string path, IssueList& issues,
@@ -112,6 +125,9 @@ std::int64_t HfConfig::size(std::string_view key, std::int64_t fallback, std::in
                             std::int64_t min) {
   know(key);
   refuse_null(key);
+  if (path_.empty() && !reader_.has(key) && shapes_a_model(key))
+    warnings_.push_back(
+        fmt::format("{} is absent: {} is taken, the library's default", key, fallback));
   return reader_.integer(key, fallback, min, max);
 }
 

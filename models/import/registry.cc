@@ -175,8 +175,9 @@ std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
   o.rank = top.integer("lora_rank", 8, 1, kLargestWidth);
   o.alpha = top.number("lora_alpha", 8.0, 1e-6, 1e9);
   o.dropout = top.number("lora_dropout", 0.0, 0.0, 0.999999);
-  std::string targets = top.string("lora_targets", "q_proj,v_proj");
-  for (std::size_t at = 0; at <= targets.size();) {
+  const std::string targets = top.string("lora_targets", "");
+  if (!targets.empty()) o.targets.clear();
+  for (std::size_t at = 0; !targets.empty() && at <= targets.size();) {
     const std::size_t comma = std::min(targets.find(',', at), targets.size());
     o.targets.push_back(targets.substr(at, comma - at));
     at = comma + 1;
