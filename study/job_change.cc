@@ -98,6 +98,16 @@ JobChange prefetch_backward(std::int64_t units) {
                    [units](ParallelConfig& c) { c.prefetch_backward = units; });
 }
 
+JobChange secondary_partition(std::int64_t ranks) {
+  return to_config(fmt::format("--zero-hpz-partition-size {}", ranks),
+                   [ranks](ParallelConfig& c) { c.zero.hpz_partition_size = ranks; });
+}
+
+JobChange quantised_weights() {
+  return to_config("--zero-quantized-weights yes",
+                   [](ParallelConfig& c) { c.zero.quantised_weights = true; });
+}
+
 JobChange reduce_dtype(DType dtype) {
   return to_config(fmt::format("--reduce-dtype {}", short_dtype(dtype)),
                    [dtype](ParallelConfig& c) { c.precision.reduce = dtype; });

@@ -44,6 +44,9 @@ JobChange expandable_segments();
 /// torch.compile of each block.
 JobChange compile();
 JobChange attention_kernel(AttentionKernel kernel);
+/// ZeRO++: gathers after a release come from so many neighbours; weights are gathered in int8.
+JobChange secondary_partition(std::int64_t ranks);
+JobChange quantised_weights();
 /// The same job under FSDP1, whose flat parameters are cut without padding whole rows. Empty where
 /// the job says something that FSDP1 has other options for.
 JobChange to_fsdp1(const Job& job);

@@ -47,6 +47,18 @@ void add_attention_kernel(const Job& job, std::vector<JobChange>& out) {
   }
 }
 
+/// ZeRO++ where stage 3 gathers over several nodes.
+void add_zero_changes(const Job& job, std::vector<JobChange>& out) {
+  const ParallelConfig& c = job.config;
+  const std::int64_t node = job.hardware.gpus_per_node();
+  if (c.framework != FrameworkKind::kZero3 || c.world() <= node) return;
+  const JobChange secondary = c.zero.hpz_partition_size == 1 && c.world() % node == 0 && node > 1
+                                  ? change::secondary_partition(node)
+                                  : JobChange();
+  if (!secondary.empty()) out.push_back(secondary);
+  if (!c.zero.quantised_weights) out.push_back(secondary + change::quantised_weights());
+}
+
 /// `near_the_limit`: the job does not fit, or only with retries.
 std::vector<JobChange> changes_for(const Job& job, bool near_the_limit) {
   const ParallelConfig& c = job.config;
@@ -58,6 +70,7 @@ std::vector<JobChange> changes_for(const Job& job, bool near_the_limit) {
   if (row_of(c.framework).forms_units()) add_sharding_changes(job, out);
   if (row_of(c.framework).sync_choice && c.accumulate > 1 && c.sync_each_micro_batch)
     out.push_back(change::sync_each_micro_batch(false));
+  add_zero_changes(job, out);
   if (!c.compile) out.push_back(change::compile());
   add_attention_kernel(job, out);
   if (!job.allocator.expandable_segments && near_the_limit)

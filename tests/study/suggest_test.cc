@@ -72,6 +72,20 @@ TEST(Suggest, AttentionKernelsThatTheGpuHas) {
   EXPECT_FALSE(offered("dgx-a100-80"));
 }
 
+// Slow network: stage 3 gains from gathers inside the node and from int8 weights; on one node
+// neither is advised.
+TEST(Suggest, ZeroPlusPlusBetweenNodes) {
+  const auto found = [](const char* machine, int gpus, const char* change) {
+    Job job = catalogue_job("llama2-7b", machine, gpus, FrameworkKind::kZero3);
+    return find(suggest(job, evaluate(job), 100), change) != nullptr;
+  };
+  const char* secondary = "--zero-hpz-partition-size 8";
+  const char* both = "--zero-hpz-partition-size 8 --zero-quantized-weights yes";
+  EXPECT_TRUE(found("dgx-a100-80@1x100g", 32, secondary));
+  EXPECT_TRUE(found("dgx-a100-80@1x100g", 32, both));
+  EXPECT_FALSE(found("dgx-a100-80@1x100g", 8, secondary));
+}
+
 TEST(Suggest, NoneNeedsRetries) {
   Job job = catalogue_job("gpt2-xl", "8x-rtx4090", 8);
   job.config.sequence = 1024;
