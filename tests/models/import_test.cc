@@ -89,12 +89,16 @@ TEST(Import, WrongInputIsRefusedByName) {
   }
 }
 
-TEST(Import, UnknownKeysAreWarnedAbout) {
+/// A misspelled key and what is taken in its place; the sizes that are missing as well.
+TEST(Import, UnknownAndMissingKeysAreWarnedAbout) {
   std::vector<std::string> warnings;
-  model_from_json(parse_json(R"({"model_type":"llama","num_hiden_layers":2})", "t"), "t",
-                  &warnings);
-  ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_NE(warnings[0].find("num_hidden_layers"), std::string::npos);
+  model_from_json(parse_json(R"({"model_type":"llama","num_hiden_layers":2,"hidden_size":4096,
+                                 "num_attention_heads":32,"vocab_size":32000})",
+                             "t"),
+                  "t", &warnings);
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_EQ(warnings[0], "num_hidden_layers is absent: 32 is taken, the library's default");
+  EXPECT_NE(warnings[1].find("did you mean num_hidden_layers?"), std::string::npos);
 }
 
 TEST(GraphFile, WrittenAndReadAgain) {
