@@ -277,6 +277,7 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   out.job.gpus = config.world();
   try {
     out.job.hardware = load_hardware(hardware);
+    apply_stated_machine(run, out.job.hardware, out.assumptions);
     out.job.model = model_of_run(run, out.assumptions);
     if (const auto adapters = adapters_of(run, out.assumptions)) {
       out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));
