@@ -13,6 +13,8 @@ namespace {
 /// Sustained products of a power-limited part go with the power to this; assumed, as between
 /// H100's 500 and 700 W parts.
 constexpr double kPowerExponent = 0.4;
+/// "power limited" without a number; assumed.
+constexpr double kUnstatedLimit = 0.75;
 /// B/s: between four and eight lanes of PCIe 3 (3.2 and 6.4 GB/s), and how far off it may be.
 constexpr double kSlowPcie = 4.5e9, kSlowPcieSd = 0.35;
 
@@ -76,16 +78,19 @@ std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& as
 
 void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
                           std::vector<std::string>& assumptions) {
-  double watts = 0;
-  const std::size_t bracket = run.gpu.find('(');
   const double limit = hardware.gpu.power_limit.value_or(0);
-  if (bracket != std::string::npos &&
-      std::sscanf(run.gpu.c_str() + bracket, "(%lf W", &watts) == 1 && watts < limit) {
+  const std::size_t bracket = run.gpu.find('(');
+  const bool unstated = contains(run.gpu, "power limited");
+  double watts = unstated ? kUnstatedLimit * limit : 0;
+  if (!unstated && bracket != std::string::npos)
+    std::sscanf(run.gpu.c_str() + bracket, "(%lf W", &watts);
+  if (watts > 0 && watts < limit) {
     const auto share = hardware.gpu.efficiency.find("matmul_training");
     if (share != hardware.gpu.efficiency.end())
       share->second.value *= std::pow(watts / limit, kPowerExponent);
-    assumptions.push_back(
-        fmt::format("{:.0f} of {:.0f} W: products at (W / W)^{}", watts, limit, kPowerExponent));
+    assumptions.push_back(fmt::format("{:.0f} of {:.0f} W{}: products at their ratio to the {}",
+                                      watts, limit, unstated ? " (limit not stated)" : "",
+                                      kPowerExponent));
   }
   if (contains(run.notes, "slow PCIe")) {
     NodeProfile& node = hardware.node;

@@ -88,7 +88,6 @@ struct WrapPolicy {
   std::vector<std::string> modules;         ///< kModules: names, or class names.
   bool root_split =
       true;  ///< Embedding one unit, final norm and head another (F2-G-5), outside the root.
-
 };
 
 /// One explicit `fully_shard` call (WrapPolicy::Kind::kCalls); everything a user can say per call.
@@ -250,6 +249,10 @@ struct ShardedOptimizerOptions {
   /// After the update each tensor is broadcast by the one rank that owns it as a whole (InternEvo);
   /// otherwise gathered.
   bool owners_broadcast = false;
+  /// CUDA_DEVICE_MAX_CONNECTIONS=1: kernels of all streams start in the order of their launch, so
+  /// that backward stands still from the launch of a bucket's collective until the one before is
+  /// done and it can start.
+  bool one_hardware_queue = false;
 };
 
 struct ParallelConfig {
