@@ -82,12 +82,16 @@ void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
   const std::size_t bracket = run.gpu.find('(');
   const bool unstated = contains(run.gpu, "power limited");
   double watts = unstated ? kUnstatedLimit * limit : 0;
+  int read = 0;  // Only of "(280 W", not of "(8x".
   if (!unstated && bracket != std::string::npos)
-    std::sscanf(run.gpu.c_str() + bracket, "(%lf W", &watts);
+    std::sscanf(run.gpu.c_str() + bracket, "(%lf W%n", &watts, &read);
+  if (!unstated && read == 0) watts = 0;
   if (watts > 0 && watts < limit) {
     const auto share = hardware.gpu.efficiency.find("matmul_training");
-    if (share != hardware.gpu.efficiency.end())
+    if (share != hardware.gpu.efficiency.end()) {
       share->second.value *= std::pow(watts / limit, kPowerExponent);
+      share->second.prior *= std::pow(watts / limit, kPowerExponent);
+    }
     assumptions.push_back(fmt::format("{:.0f} of {:.0f} W{}: products at their ratio to the {}",
                                       watts, limit, unstated ? " (limit not stated)" : "",
                                       kPowerExponent));
