@@ -3,11 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
 namespace foreshard {
 namespace {
+
+/// Sustained products of a power-limited part go with the power to this; assumed, as between
+/// H100's 500 and 700 W parts.
+constexpr double kPowerExponent = 0.4;
+/// "power limited" without a number; assumed.
+constexpr double kUnstatedLimit = 0.75;
+/// B/s: between four and eight lanes of PCIe 3 (3.2 and 6.4 GB/s), and how far off it may be.
+constexpr double kSlowPcie = 4.5e9, kSlowPcieSd = 0.35;
 
 bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
@@ -65,6 +74,38 @@ std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& as
     }
   }
   return name;
+}
+
+void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
+                          std::vector<std::string>& assumptions) {
+  const double limit = hardware.gpu.power_limit.value_or(0);
+  const std::size_t bracket = run.gpu.find('(');
+  const bool unstated = contains(run.gpu, "power limited");
+  double watts = unstated ? kUnstatedLimit * limit : 0;
+  int read = 0;  // Only of "(280 W", not of "(8x".
+  if (!unstated && bracket != std::string::npos)
+    std::sscanf(run.gpu.c_str() + bracket, "(%lf W%n", &watts, &read);
+  if (!unstated && read == 0) watts = 0;
+  if (watts > 0 && watts < limit) {
+    const auto share = hardware.gpu.efficiency.find("matmul_training");
+    if (share != hardware.gpu.efficiency.end()) {
+      share->second.value *= std::pow(watts / limit, kPowerExponent);
+      share->second.prior *= std::pow(watts / limit, kPowerExponent);
+    }
+    assumptions.push_back(fmt::format("{:.0f} of {:.0f} W{}: products at their ratio to the {}",
+                                      watts, limit, unstated ? " (limit not stated)" : "",
+                                      kPowerExponent));
+  }
+  if (contains(run.notes, "slow PCIe")) {
+    NodeProfile& node = hardware.node;
+    for (Fact* rate : {&node.peer_bandwidth, &node.host_to_device, &node.device_to_host}) {
+      rate->value = kSlowPcie;
+      rate->uncertainty = kSlowPcieSd;
+    }
+    assumptions.push_back(
+        fmt::format("slow PCIe lanes (rate not stated): {:.1f} GB/s, between PCIe 3 x4 and x8",
+                    kSlowPcie / 1e9));
+  }
 }
 
 }  // namespace foreshard

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "hwprofiles/profile.h"
 #include "study/runs_table.h"
 
 namespace foreshard {
@@ -10,5 +11,10 @@ namespace foreshard {
 /// Name of the box for `--on`, from what a row says of its GPUs and network; empty if the GPU is
 /// not in the catalogue. What the row does not say goes to `assumptions`.
 std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& assumptions);
+
+/// What a row's words say of its machine beyond its type: GPUs held below their power limit
+/// ("RTX3090 (280 W, ...", "power limited"), "slow PCIe lanes".
+void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
+                          std::vector<std::string>& assumptions);
 
 }  // namespace foreshard

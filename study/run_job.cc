@@ -34,7 +34,7 @@ std::string refusal_of(const MeasuredRun& run) {
            contains(run.model, word);
   };
   if (has("MoE") || has("+EP")) return "expert parallelism is not modelled";
-  if (has("+CP") || run.cp.value_or(1) > 1) return "context parallelism is not modelled";
+  if (run.cp.value_or(has("+CP") ? 2 : 1) > 1) return "context parallelism is not modelled";
   if (run.tp.value_or(1) > 1) return "tensor parallelism is not modelled";
   if (run.pp.value_or(1) > 1) return "pipeline parallelism is not modelled";
   if (has("mxfp8")) return "mxfp8 products (a scale for each block of 32) are not modelled";
@@ -74,6 +74,7 @@ void set_own_data_parallelism(const MeasuredRun& run, ParallelConfig& config) {
     const bool zero = run.strategy.starts_with("ZeRO");
     o.reduce_after_backward = o.gather_lists = zero;
     o.one_collective_per_tensor = !zero;
+    o.one_hardware_queue = true;  // slurm_launcher.py exports CUDA_DEVICE_MAX_CONNECTIONS=1.
     if (!zero) config.shard = 1;
   } else {
     o.bucket_mib = 1024;  // reduce_bucket_size: 512 * 1024^2 elements in 16 bits.
@@ -274,6 +275,7 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
   out.job.gpus = config.world();
   try {
     out.job.hardware = load_hardware(hardware);
+    apply_stated_machine(run, out.job.hardware, out.assumptions);
     out.job.model = model_of_run(run, out.assumptions);
     if (const auto adapters = adapters_of(run, out.assumptions)) {
       out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));

@@ -16,6 +16,7 @@ namespace foreshard {
 namespace {
 
 constexpr double kP90 = 1.2816;  ///< Of the standard normal distribution.
+constexpr double kMeasuredBusSd = 0.25;
 
 /// Relative standard deviation of a number whose profile does not say: by kind, judged.
 double usual_sd(FactKind kind) {
@@ -49,6 +50,7 @@ class Study {
 
   StepUncertainty run() {
     for (Candidate& c : candidates()) measure(c);
+    add_measured_bus();
     add_machine_spread();
     finish();
     return out_;
@@ -96,12 +98,13 @@ class Study {
     return list;
   }
 
-  double step_of(const HardwareProfile& hardware) const {
+  double step_of(const HardwareProfile& hardware) const { return step_of(hardware, parameters_); }
+  double step_of(const HardwareProfile& hardware, const CostParameters& parameters) const {
     SimulationOptions options;
     options.detail = Detail::kTimesOnly;
     options.memory = MemoryDetail::kNone;
     return to_seconds(simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)),
-                               options, parameters_)
+                               options, parameters)
                           .step_time);
   }
 
@@ -125,6 +128,21 @@ class Study {
           {c.path, sd, effect,
            stated ? first.source : fmt::format("usual for {} numbers", name_of(first.kind))});
     }
+  }
+
+  /// Bandwidths that a run measured itself stand for the network of that day at one size of message
+  /// only; no number of the profile moves them.
+  void add_measured_bus() {
+    if (parameters_.links.measured.all_gather <= 0) return;
+    CostParameters worse = parameters_;
+    for (double* bus : {&worse.links.measured.all_gather, &worse.links.measured.reduce_scatter,
+                        &worse.links.measured.all_reduce})
+      *bus *= std::exp(-kMeasuredBusSd);
+    if (!base_) base_ = step_of(job_.hardware);
+    const double effect = (step_of(job_.hardware, worse) - *base_) / step_;
+    if (effect > 0)
+      out_.inputs.push_back({"measured bus bandwidth", kMeasuredBusSd, effect,
+                             "1.25 to 1.56 between the sizes it may have been measured at"});
   }
 
   /// What one machine differs from another of its type, whatever the constants.

@@ -255,6 +255,10 @@ struct ShardedOptimizerOptions {
   /// After the update each tensor is broadcast by the one rank that owns it as a whole (InternEvo);
   /// otherwise gathered.
   bool owners_broadcast = false;
+  /// CUDA_DEVICE_MAX_CONNECTIONS=1: kernels of all streams start in the order of their launch, so
+  /// that backward stands still from the launch of a bucket's collective until the one before is
+  /// done and it can start.
+  bool one_hardware_queue = false;
 };
 
 struct ParallelConfig {

@@ -70,16 +70,17 @@ TEST(ShardedOptimizer, ScattersFloat32SumsAndGathersParameters) {
   EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);  // And the barrier at the end of the step.
 }
 
-// nanotron's ZeRO-1: one all-reduce of the fp32 sums when backward is over, the norm's scalar and
-// the barrier at the end; one gather of all parameters through lists, whose copies are one kernel
-// for each part of each tensor and two for each rank, and one for the own parts.
+// nanotron's ZeRO-1: one all-reduce of the fp32 sums when backward is over and the barrier at the
+// end (its clip_grad_norm works on whole sums: no rank needs another's norm); one gather of all
+// parameters through lists, whose copies are one kernel for each part of each tensor and two for
+// each rank, and one for the own parts.
 TEST(ShardedOptimizer, ReducesAfterBackwardAndGathersThroughLists) {
   ParallelConfig c = config(4, 1);
   c.sharded_optimizer.accumulate_in_float32 = true;
   c.sharded_optimizer.reduce_after_backward = c.sharded_optimizer.gather_lists = true;
   const Schedule s = planned(c);
   std::map<CollectiveKind, Traffic> t = traffic(s);
-  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 3);
+  EXPECT_EQ(t[CollectiveKind::kAllReduce].count, 2);
   EXPECT_GE(t[CollectiveKind::kAllReduce].bytes, 4 * kElements);
   EXPECT_EQ(t[CollectiveKind::kAllGather].count, 1);
   EXPECT_EQ(t[CollectiveKind::kAllGather].bytes, 2 * kElements);
@@ -123,6 +124,30 @@ TEST(ShardedOptimizer, BackwardWaitsForTheBucketBefore) {
   EXPECT_EQ(order[2], -1);
 }
 
+// CUDA_DEVICE_MAX_CONNECTIONS=1: what is launched after a bucket's collective starts after it, and
+// it after the bucket before. So the compute stream waits once for each bucket but the first, and
+// for the last as ever. Buckets of 32 KiB: of head (32,768), the two products of 16,384 twice (norm
+// and wo, wv, wk, wq of 8,192 between), embedding; see the order in
+// BackwardWaitsForTheBucketBefore.
+TEST(ShardedOptimizer, OneHardwareQueueHoldsBackwardUntilTheCollectiveStarts) {
+  ParallelConfig c = config(1, 4);
+  c.accumulate = 1;
+  c.clip = false;
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  c.sharded_optimizer.bucket_mib = 0.03125;
+  const auto waits = [&](bool one_queue) {
+    c.sharded_optimizer.one_hardware_queue = one_queue;
+    const Schedule s = planned(c);
+    const auto& all = s.programs[0].instructions;
+    return std::count_if(all.begin(), all.end(), [](const Instruction& in) {
+      return in.kind == InstructionKind::kWaitEvent && in.stream == 0;
+    });
+  };
+  // Buckets close when they hold 32 KiB: head | norm, w2, w1 | w3, norm, wo, wv | wk, wq, w2 ...
+  // and so on through the second block to the embedding: seven in all, six of which wait.
+  EXPECT_EQ(waits(true) - waits(false), 6);
+}
+
 // Whole copies of the optimizer: gradients are all-reduced, nothing comes back.
 TEST(ShardedOptimizer, WithoutShardsItIsDataParallel) {
   ParallelConfig c = config(1, 4);
@@ -130,6 +155,31 @@ TEST(ShardedOptimizer, WithoutShardsItIsDataParallel) {
   std::map<CollectiveKind, Traffic> t = traffic(planned(c));
   EXPECT_EQ(t[CollectiveKind::kAllReduce].bytes, 4 * kElements + 4);
   EXPECT_EQ(t.size(), 1u);
+}
+
+// DDP without gradient_as_bucket_view copies each gradient into its bucket in the backward that
+// synchronises, and back when it is over; clipping scales all fp32 sums.
+TEST(ShardedOptimizer, DdpCopiesGradientsIntoBucketsAndBack) {
+  ParallelConfig c = config(1, 4);
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  c.clip = true;
+  const Schedule s = planned(c);
+  const RankProgram& p = s.programs[0];
+  const auto of_bucket = [&](std::uint32_t operand) {
+    const TensorId t = p.operands[operand];
+    return p.buffers[p.tensors[t.value].buffer.value].category == BufferCategory::kBucket;
+  };
+  std::int64_t in = 0, out = 0, scaled = 0;
+  for (const Launch& l : p.launches) {
+    if (l.op == OpKind::kCopy) {
+      in += of_bucket(l.first_operand + 1) ? 1 : 0;
+      out += of_bucket(l.first_operand) ? 1 : 0;
+    }
+    if (l.op == OpKind::kForeachMul && l.phase == Phase::kClip) scaled += l.outputs;
+  }
+  EXPECT_EQ(in, kTensors);
+  EXPECT_EQ(out, kTensors);
+  EXPECT_EQ(scaled, kTensors);
 }
 
 // One flat bucket of 16-bit gradients over all 8 ranks; each of 4 neighbours broadcasts what it

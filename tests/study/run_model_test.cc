@@ -67,6 +67,31 @@ TEST(RunJob, ReadsLinksMeasuredInTheRun) {
   EXPECT_EQ(job_of_run(r, {}).parameters.links.measured.all_gather, 0);
 }
 
+// 280 of 350 W: 0.8^0.4 = 0.9146. "(8x" is no power, and neither moves a GPU without a limit below
+// its own.
+TEST(RunJob, ReadsThePowerThatARowStates) {
+  MeasuredRun r = llama(32, 4096, 32, 32, 11008, 32000, 6.74);
+  r.gpu = "RTX3090 (no NVLink)";
+  const double usual = job_of_run(r, {}).job.hardware.gpu.find_efficiency("matmul_training")->value;
+  r.gpu = "RTX3090 (280 W, PCIe, no NVLink)";
+  const double held = job_of_run(r, {}).job.hardware.gpu.find_efficiency("matmul_training")->value;
+  EXPECT_NEAR(held / usual, 0.9146, 1e-4);
+  const HardwareProfile h100 = load_hardware("hgx-h100-96");
+  r.gpu = "H100 (8x, variant not stated)";
+  EXPECT_EQ(job_of_run(r, {}).job.hardware.gpu.find_efficiency("matmul_training")->value,
+            h100.gpu.find_efficiency("matmul_training")->value);
+}
+
+TEST(RunJob, ReadsSlowLanes) {
+  MeasuredRun r = llama(32, 4096, 32, 32, 11008, 32000, 6.74);
+  r.gpu = "RTX3090 (280 W, PCIe, no NVLink)";
+  const double usual = job_of_run(r, {}).job.hardware.node.peer_bandwidth.value;
+  r.notes = "older motherboard, slow PCIe lanes";
+  const RunJob job = job_of_run(r, {});
+  EXPECT_LT(job.job.hardware.node.peer_bandwidth.value, usual / 2);
+  EXPECT_GT(job.job.hardware.node.peer_bandwidth.uncertainty, 0.3);
+}
+
 // 100 bytes live throughout, 40 more in the optimizer's phase, 400 more in backward.
 TEST(ScoreMemory, LivePeakOfAPhase) {
   Schedule s;

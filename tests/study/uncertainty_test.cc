@@ -57,6 +57,14 @@ TEST(Uncertainty, ANumberKnownHalfAsWellCountsTwice) {
   EXPECT_NEAR(two / one, (std::exp(0.2) - 1) / (std::exp(0.1) - 1), 0.1);
 }
 
+// exp(1.2816 * 0.1) = 1.1367: a tenth above and below.
+TEST(Uncertainty, TheRangeEndsAtTheTenthAndNinetiethPercentile) {
+  EXPECT_TRUE(within_p10_p90(1, 1.136, 0.1));
+  EXPECT_FALSE(within_p10_p90(1, 1.138, 0.1));
+  EXPECT_TRUE(within_p10_p90(1.136, 1, 0.1));
+  EXPECT_FALSE(within_p10_p90(1.138, 1, 0.1));
+}
+
 TEST(Uncertainty, OneGpuDoesNotDependOnLinks) {
   const StepUncertainty u = range_of(job_on("dgx-h100", 1));
   EXPECT_EQ(effect_of(u, "gpu.nvlink_planning"), 0);

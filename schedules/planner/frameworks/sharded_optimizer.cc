@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "core/error.h"
 #include "schedules/planner/clip.h"
@@ -59,7 +60,13 @@ class ShardedOptimizer final : public Framework {
   void set_shard_gradients(Host& host);
   void send_parameters(Host& host);
   void gather_through_lists(Host& host);
-  void add_to_sums(Host& host, std::size_t i);
+  void add_to_sums(Host& host, std::size_t i, const SymTensor& grad);
+  void add_through_bucket(Host& host, std::size_t i);
+  void copy_buckets_back(Host& host);
+  /// The model is wrapped in DDP, whose communication hook adds to the fp32 sums.
+  bool wrapped_in_ddp() const {
+    return options_.accumulate_in_float32 && !options_.reduce_after_backward;
+  }
   /// This rank's part of a whole tensor, flat.
   SymTensor part(Host& host, const SymTensor& whole) const {
     const std::int64_t n = whole->numel / shard_;
@@ -76,11 +83,13 @@ class ShardedOptimizer final : public Framework {
   bool sync_ = true;
   std::vector<LocalParameter> masters_;  ///< fp32 parts that the optimizer updates.
   std::vector<SymTensor> parameters_, sums_;
-  SymTensor all_sums_;     ///< One buffer; sums_ are its views.
-  SymTensor ddp_buckets_;  ///< The reducer's 16-bit buckets, where DDP wraps the model.
+  SymTensor all_sums_;               ///< One buffer; sums_ are its views.
+  SymTensor ddp_buckets_;            ///< The reducer's 16-bit buckets, where DDP wraps the model.
+  std::vector<std::int64_t> first_;  ///< Element of each parameter in the sums and buckets.
   std::vector<Ref<AutogradNode>> accumulators_;
   std::vector<std::size_t> bucket_;
   std::int64_t bucket_bytes_ = 0;
+  std::optional<EventId> bucket_before_;  ///< Its collectives are done; one hardware queue.
   std::vector<Flat> in_flight_;
 };
 
@@ -111,16 +120,34 @@ void ShardedOptimizer::allocate_sums(Host& host) {
   std::int64_t offset = 0;
   for (const SymTensor& p : parameters_) {
     sums_.push_back(host.view_as(all_sums_, p->shape, offset));
+    first_.push_back(offset);
     offset += p->numel;
   }
-  if (!options_.reduce_after_backward)
+  if (wrapped_in_ddp())
     ddp_buckets_ = host.empty({numel}, parameters_[0]->dtype, BufferCategory::kBucket);
 }
 
-void ShardedOptimizer::add_to_sums(Host& host, std::size_t i) {
-  SymTensor& grad = parameters_[i]->grad;
+void ShardedOptimizer::add_to_sums(Host& host, std::size_t i, const SymTensor& grad) {
   host.launch(OpKind::kAddInPlace, {sums_[i], grad}, {sums_[i]});
-  grad.reset();
+}
+
+/// torch/csrc/distributed/c10d/reducer.cpp without gradient_as_bucket_view (nanotron's default):
+/// the gradient is copied into its bucket, where the hook finds it ...
+void ShardedOptimizer::add_through_bucket(Host& host, std::size_t i) {
+  const SymTensor& grad = parameters_[i]->grad;
+  const SymTensor place = host.view_as(ddp_buckets_, grad->shape, first_[i]);
+  host.launch(OpKind::kCopy, {grad}, {place});
+  add_to_sums(host, i, place);
+}
+
+/// ... and copied back when backward is over (finalize_bucket_dense).
+void ShardedOptimizer::copy_buckets_back(Host& host) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    SymTensor& grad = parameters_[i]->grad;
+    if (!grad) continue;
+    host.launch(OpKind::kCopy, {host.view_as(ddp_buckets_, grad->shape, first_[i])}, {grad});
+    grad.reset();
+  }
 }
 
 void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group,
@@ -145,7 +172,7 @@ void ShardedOptimizer::on_accumulated(Host& host, std::uint32_t index) {
   spend_host(host, kDdpHookUs, "gradient hooks");
   const std::int64_t bytes = parameters_[index]->grad->bytes();
   if (!sync_ || options_.reduce_after_backward) return;
-  if (options_.accumulate_in_float32) add_to_sums(host, index);
+  if (wrapped_in_ddp()) add_through_bucket(host, index);
   const double most = options_.bucket_mib * 1048576;
   const bool flat = !options_.one_collective_per_tensor;
   // InternEvo reduces a bucket when the next gradient would not fit, DDP when it is full.
@@ -181,6 +208,10 @@ void ShardedOptimizer::flush(Host& host) {
     unflatten(host);  // Backward waits for the bucket before: _reduce_grads_by_rank.
     in_flight_.push_back({bucket_, flat[0], host.record_event(stream_)});
   }
+  if (options_.one_hardware_queue) {
+    if (bucket_before_) host.wait_event(host.stream(), *bucket_before_);
+    bucket_before_ = host.record_event(stream_);
+  }
   bucket_.clear();
   bucket_bytes_ = 0;
 }
@@ -203,9 +234,13 @@ void ShardedOptimizer::unflatten(Host& host) {
 
 void ShardedOptimizer::end_micro_batch(Host& host) {
   host.set_phase(Phase::kBackward);
-  if (options_.accumulate_in_float32) {  // FP32GradientAccumulator.backward
+  if (sync_ && wrapped_in_ddp()) {
+    copy_buckets_back(host);
+  } else if (options_.accumulate_in_float32) {  // FP32GradientAccumulator.backward
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (parameters_[i]->grad) add_to_sums(host, i);
+      SymTensor& grad = parameters_[i]->grad;
+      if (grad) add_to_sums(host, i, grad);
+      grad.reset();
     }
   }
   if (!sync_) return;
@@ -214,6 +249,7 @@ void ShardedOptimizer::end_micro_batch(Host& host) {
     collective(host, CollectiveKind::kAllReduce, data_group_, all_sums_, all_sums_);
   }
   flush(host);
+  bucket_before_.reset();
   unflatten(host);
   host.wait_stream(host.stream(), stream_);
   set_shard_gradients(host);
@@ -235,16 +271,20 @@ void ShardedOptimizer::set_shard_gradients(Host& host) {
 }
 
 void ShardedOptimizer::clip_gradients(Host& host, double max_norm) {
+  // nanotron takes the norm of whole fp32 sums and scales them, sharded or not (clip_grads.py), so
+  // that no rank needs another's.
+  const bool whole = options_.accumulate_in_float32 && !options_.reduce_scatter;
   TensorList gradients;
+  if (whole) gradients = sums_;
   for (const LocalParameter& p : masters_) {
-    if (p.local->grad && p.local->grad->numel > 0) gradients.push_back(p.local->grad);
+    if (!whole && p.local->grad && p.local->grad->numel > 0) gradients.push_back(p.local->grad);
   }
   SymTensor norm;
   {
     TensorList norms = foreach_norms(host, gradients);
     norm = vector_norm(host, stack_scalars(host, norms));
   }
-  if (shard_ > 1) {
+  if (shard_ > 1 && !whole) {
     host.wait_stream(stream_, host.stream());
     collective(host, CollectiveKind::kAllReduce, shard_group_, norm, norm);
     host.wait_stream(host.stream(), stream_);
