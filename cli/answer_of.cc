@@ -146,6 +146,9 @@ MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& e,
   for (const MemoryChange& c : study.changes)
     x.changes.push_back({c.change, c.kind, c.allocated, c.reserved, c.device, c.device_change,
                          c.step, c.speed, c.fits, c.peak_at});
+  for (const CheckpointRow& c : study.checkpoints)
+    x.checkpoints.push_back(
+        {c.phase, c.way, c.allocated, c.reserved, c.host, c.host_node, c.fits, c.host_fits});
   return x;
 }
 

@@ -72,6 +72,7 @@ class ExplanationText {
     phases();
     live_set();
     changes();
+    checkpoints();
     return std::move(out_);
   }
 
@@ -179,6 +180,21 @@ class ExplanationText {
     if (!useless.empty()) out_ += "  no gain: " + useless + "\n";
   }
 
+  void checkpoints() {
+    if (x_.checkpoints.empty()) return;
+    out_ += "\n  " +
+            paint(fmt::format("{:<38}{:>18}{:>12}{:>12}", "saving and loading, GiB", "device",
+                              "host: rank", "node"),
+                  "2") +
+            "\n";
+    for (const AnswerCheckpoint& c : x_.checkpoints) {
+      out_ += fmt::format("  {:<38}{:>18}{:>12.2f}{:>12.2f}{}{}\n", c.phase + " " + c.way,
+                          fmt::format("{:.2f} / {:.2f}", gib(c.allocated), gib(c.reserved)),
+                          gib(c.host), gib(c.host_node), c.fits ? "" : "  device memory runs out",
+                          c.host_fits ? "" : "  more than a node has");
+    }
+  }
+
   const MemoryExplanation& x_;
   const TextStyle& style_;
   std::string out_;
@@ -224,6 +240,16 @@ Json to_json(const MemoryExplanation& x) {
                               {"relative_speed", c.speed},
                               {"fits", c.fits},
                               {"peak_at", c.peak_at}});
+  out["checkpoints"] = Json::array();
+  for (const AnswerCheckpoint& c : x.checkpoints)
+    out["checkpoints"].push_back({{"phase", c.phase},
+                                  {"way", c.way},
+                                  {"allocated_peak_bytes", c.allocated.value},
+                                  {"reserved_peak_bytes", c.reserved.value},
+                                  {"host_bytes", c.host.value},
+                                  {"host_node_bytes", c.host_node.value},
+                                  {"fits", c.fits},
+                                  {"host_fits", c.host_fits}});
   return out;
 }
 

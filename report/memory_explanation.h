@@ -30,6 +30,14 @@ struct AnswerMemoryChange {
   std::string peak_at;
 };
 
+/// Memory while a checkpoint is saved or loaded in one way.
+struct AnswerCheckpoint {
+  std::string phase, way;     ///< "save" or "load".
+  Bytes allocated, reserved;  ///< Device peaks.
+  Bytes host, host_node;      ///< Of the rank and of the node that need most.
+  bool fits = true, host_fits = true;
+};
+
 struct MemoryExplanation {
   std::string title;      ///< Model, framework, machines, precision in one line.
   AnswerMemory memory;    ///< Owners by block or unit.
@@ -38,6 +46,7 @@ struct MemoryExplanation {
   Time step_time;
   std::vector<AnswerPhase> phases;
   std::vector<AnswerMemoryChange> changes;  ///< Largest gain first.
+  std::vector<AnswerCheckpoint> checkpoints;
 };
 
 /// One screen for people.

@@ -186,6 +186,19 @@ std::vector<PhaseRow> phases_of(const Job& job, const Evaluation& base,
   return rows;
 }
 
+/// Saving stands where the steps end, beside the same context and communicators.
+std::vector<CheckpointRow> checkpoints_of(const Job& job, const Evaluation& base) {
+  const MemoryResult& m = base.result.memory;
+  CheckpointSetting setting;
+  setting.allocator = job.allocator;
+  setting.device_memory = m.capacity - m.context - m.communicators;
+  setting.ranks_per_node =
+      std::min<std::int64_t>(base.schedule.world, job.hardware.gpus_per_node());
+  if (job.hardware.node.host_memory.known())
+    setting.host_memory = Bytes(static_cast<std::int64_t>(job.hardware.node.host_memory.value));
+  return study_checkpoints(*job.model, job.config, base.schedule.program_for(m.rank), setting);
+}
+
 }  // namespace
 
 std::string describe_place(const Place& p) {
@@ -201,6 +214,7 @@ std::string describe_place(const Place& p) {
 MemoryStudy study_memory(const Job& job, const Evaluation& base, const SimulationOptions& options) {
   MemoryStudy study;
   study.phases = phases_of(job, base, options);
+  study.checkpoints = checkpoints_of(job, base);
   for (const Change& c : ChangeList(job).take()) {
     Job changed = job;
     SimulationOptions with = options;

@@ -8,6 +8,7 @@
 
 #include "core/units.h"
 #include "sim/options.h"
+#include "study/checkpoint_memory.h"
 #include "study/evaluate.h"
 #include "study/job.h"
 
@@ -35,6 +36,7 @@ struct MemoryStudy {
   std::vector<PhaseRow> phases;  ///< Initialisation, first and last step, step of the peak.
   std::vector<MemoryChange>
       changes;  ///< Those that lower the device peak first, the largest gain first.
+  std::vector<CheckpointRow> checkpoints;  ///< Saving and loading, on the rank of the peak.
 };
 
 /// `base` is the job's own evaluation under `options`.

@@ -11,8 +11,10 @@
 #include "memory/caching_allocator.h"
 #include "memory/virtual_segment_source.h"
 #include "models/load_model.h"
+#include "study/checkpoint_memory.h"
 #include "study/evaluate.h"
 #include "study/memory_replay.h"
+#include "tests/catalogue_job.h"
 
 namespace foreshard {
 namespace {
@@ -183,6 +185,27 @@ TEST(UserCases, A26LargeRequestsAreRoundedToTwoMebibytes) {
   CachingAllocator allocator(AllocatorOptions{}, source, progress);
   ASSERT_TRUE(allocator.allocate(Bytes(std::int64_t{32001} * 4096 * 4), 0).ok);
   EXPECT_EQ(allocator.stats().reserved.current, std::int64_t{502} << 20);
+}
+
+// torchtune#1092: saving Llama-2-70B with AdamW in bf16 (68.98 billion parameters, three tensors of
+// 2 bytes) takes 420 GB (their rounding) of host memory where it is whole once, and each of 8 ranks
+// took that much.
+TEST(UserCases, A27WholeStateInHostMemory) {
+  const Job job = catalogue_job("llama2-70b", "dgx-h100", 8);
+  ParallelConfig c = job.config;
+  c.model_dtype = c.precision.reduce.emplace(DType::kBFloat16);
+  Model model = *job.model;
+  for (ParameterDef& d : model.parameters) d.dtype = DType::kBFloat16;
+  PlanOptions o;
+  o.executable = false;
+  const Schedule s = plan(model, c, o);
+  CheckpointSetting setting;
+  setting.device_memory = VirtualSegmentSource::kUnlimited;
+  setting.ranks_per_node = 8;
+  for (const CheckpointRow& r : study_checkpoints(model, c, s.programs.at(0), setting)) {
+    if (r.way != "whole, gathered to rank 0") continue;
+    EXPECT_NEAR(static_cast<double>(r.host.value) / 1e9, 420, 7);
+  }
 }
 
 // trl#6858 and others: 16,384 tokens x 248,320 classes: 47.55 GB dense against 3.09 GB fused. Dense

@@ -1,0 +1,243 @@
+#include "study/checkpoint_memory.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "memory/virtual_segment_source.h"
+#include "study/memory_replay.h"
+
+namespace foreshard {
+namespace {
+
+/// FileSystemWriter's per_thread_copy_ahead: copies to the host run this far ahead of the file.
+constexpr std::int64_t kCopyAhead = 10'000'000;
+
+std::int64_t bytes_of(const ParameterView& p) { return p.elements * size_of(p.dtype); }
+
+/// Tensors of a parameter's size that the optimizer keeps for it.
+std::int64_t states_of(const ParallelConfig& c) {
+  switch (c.optimizer) {
+    case OptimizerKind::kNone:
+      return 0;
+    case OptimizerKind::kSgd:
+      return c.momentum != 0 ? 1 : 0;
+    default:
+      return 2;
+  }
+}
+
+/// What a state dictionary of the whole model holds: a tied parameter under each of its names.
+std::int64_t model_bytes(const Model& model) {
+  std::int64_t sum = 0;
+  for (const Module& m : model.modules) {
+    for (const OwnedParameter& p : m.parameters) {
+      const ParameterDef& d = model.parameters[p.id.value];
+      sum += d.numel() * size_of(d.dtype);
+    }
+    for (const BufferDef& b : m.buffers) {
+      std::int64_t n = b.persistent ? size_of(b.dtype) : 0;
+      for (const std::int64_t d : b.shape) n *= d;
+      sum += n;
+    }
+  }
+  return sum;
+}
+
+/// A program with further work behind its last step, or in the place of all steps.
+class Appendix {
+ public:
+  Appendix(const RankProgram& program, bool after_steps) : program_(program) {
+    if (!after_steps) program_.instructions.resize(program_.init.end);
+    Mark step, phase;
+    step.number = static_cast<std::int32_t>(program_.steps.size());
+    mark(step);
+    phase.kind = MarkKind::kPhase;
+    mark(phase);
+  }
+
+  std::uint32_t alloc(std::int64_t bytes) {
+    Buffer b;
+    b.bytes = Bytes(bytes);
+    b.category = BufferCategory::kWorkspace;
+    program_.buffers.push_back(b);
+    const auto id = static_cast<std::uint32_t>(program_.buffers.size() - 1);
+    if (bytes > 0) add(InstructionKind::kAlloc, id);
+    return id;
+  }
+  void free(std::uint32_t id) {
+    if (program_.buffers[id].bytes.value > 0) add(InstructionKind::kFree, id);
+  }
+
+  /// Frees what the steps have left of a category.
+  void free_all(BufferCategory category) {
+    std::vector<bool> live(program_.buffers.size());
+    for (const Instruction& i : program_.instructions) {
+      if (i.kind == InstructionKind::kAlloc) live[i.id] = true;
+      if (i.kind == InstructionKind::kFree) live[i.id] = false;
+    }
+    for (std::uint32_t id = 0; id < live.size(); ++id) {
+      const Buffer& b = program_.buffers[id];
+      if (live[id] && b.category == category && b.space == MemorySpace::kDevice) free(id);
+    }
+  }
+
+  void run(const CheckpointSetting& setting, CheckpointRow& row) const {
+    ReplayOptions options;
+    options.allocator = setting.allocator;
+    options.device_memory = setting.device_memory;
+    MemoryReplay replay = replay_memory(program_, options);
+    row.fits = !replay.oom;
+    if (!row.fits) {
+      options.device_memory = VirtualSegmentSource::kUnlimited;
+      replay = replay_memory(program_, options);
+    }
+    row.allocated = Bytes(replay.steps.back().peak_allocated);
+    row.reserved = Bytes(replay.steps.back().peak_reserved);
+  }
+
+ private:
+  void add(InstructionKind kind, std::uint32_t id) {
+    Instruction i;
+    i.kind = kind;
+    i.id = id;
+    program_.instructions.push_back(i);
+  }
+  void mark(const Mark& m) {
+    program_.marks.push_back(m);
+    add(InstructionKind::kMark, static_cast<std::uint32_t>(program_.marks.size() - 1));
+  }
+
+  RankProgram program_;
+};
+
+class CheckpointStudy {
+ public:
+  CheckpointStudy(const Model& model, const ParallelConfig& config, const RankProgram& program,
+                  const CheckpointSetting& setting)
+      : config_(config), program_(program), setting_(setting), whole_model_(model_bytes(model)) {
+    for (const ParameterView& p : program.parameters) {
+      const std::int64_t tensors = 1 + (p.trainable ? states_of(config) : 0);
+      local_ += bytes_of(p) * tensors;
+      largest_local_ = std::max(largest_local_, bytes_of(p));
+      largest_ = std::max(largest_, whole_numel(p) * size_of(p.dtype));
+      if (p.trainable) whole_states_ += states_of(config) * whole_numel(p) * size_of(p.dtype);
+    }
+  }
+
+  std::vector<CheckpointRow> rows() {
+    const bool sharded =
+        config_.framework == FrameworkKind::kFsdp2 || config_.framework == FrameworkKind::kFsdp1;
+    const std::int64_t ranks = setting_.ranks_per_node;
+    const std::int64_t whole = whole_model_ + whole_states_;
+    Appendix gather(program_, true), resting(program_, true), loading(program_, false),
+        empty(program_, false);
+    gather_whole(gather);
+    add("save", sharded ? "whole, gathered to rank 0" : "whole, by rank 0", gather, whole, whole);
+    if (config_.framework == FrameworkKind::kFsdp2 && config_.shard > 1) {
+      Appendix keeping(program_, true);
+      for (const ParameterView& p : program_.parameters) gather_tensor(keeping, p, true);
+      add("save", "model alone, whole on every device", keeping, largest_, largest_);
+    }
+    if (sharded) {
+      const std::int64_t ahead = std::min(local_, kCopyAhead + largest_local_);
+      add("save", "sharded", resting, ahead, ahead * ranks);
+      add("save", "sharded, in the background", resting, local_, local_ * ranks);
+    }
+    add("load", "whole file in every process", empty, whole_model_, whole_model_ * ranks);
+    if (sharded && config_.offload == OffloadKind::kNone) {
+      broadcast_whole(loading);
+      add("load", "whole file in rank 0, broadcast", loading, whole_model_, whole_model_);
+    }
+    if (sharded) add("load", "sharded", empty, largest_local_, largest_local_ * ranks);
+    return std::move(rows_);
+  }
+
+ private:
+  static std::int64_t whole_numel(const ParameterView& p) {
+    std::int64_t n = 1;
+    for (const std::int64_t d : p.shape) n *= d;
+    return n;
+  }
+
+  void add(const char* phase, const char* way, const Appendix& appendix, std::int64_t host,
+           std::int64_t node) {
+    CheckpointRow row;
+    row.phase = phase;
+    row.way = way;
+    row.host = Bytes(host);
+    row.host_node = Bytes(node);
+    row.host_fits = !setting_.host_memory || row.host_node <= *setting_.host_memory;
+    appendix.run(setting_, row);
+    rows_.push_back(std::move(row));
+  }
+
+  /// full_state_dict with cpu_offload: one tensor after the other is gathered and copied down, on
+  /// every rank; rank 0 keeps the copies.
+  void gather_whole(Appendix& a) {
+    if (config_.framework == FrameworkKind::kFsdp1) return gather_flat(a);
+    if (config_.framework != FrameworkKind::kFsdp2 || config_.shard == 1) return;
+    for (const ParameterView& p : program_.parameters) gather_tensor(a, p);
+    for (const ParameterView& p : program_.parameters) {
+      for (std::int64_t k = 0; p.trainable && k < states_of(config_); ++k) gather_tensor(a, p);
+    }
+  }
+
+  /// DTensor.full_tensor(): shards of fewer rows are padded first, offloaded ones come up. `keep`:
+  /// full_state_dict without cpu_offload, or scripts that collect full tensors.
+  void gather_tensor(Appendix& a, const ParameterView& p, bool keep = false) {
+    if (p.shard_dim < 0) return;
+    const std::int64_t rows = p.shape[static_cast<std::size_t>(p.shard_dim)];
+    const std::int64_t each = (rows + config_.shard - 1) / config_.shard;
+    const std::int64_t padded = whole_numel(p) / rows * each * size_of(p.dtype);
+    const std::uint32_t up = a.alloc(config_.offload != OffloadKind::kNone ? bytes_of(p) : 0);
+    const std::uint32_t wide = a.alloc(bytes_of(p) < padded ? padded : 0);
+    const std::uint32_t whole = a.alloc(padded * config_.shard);
+    a.free(up);
+    a.free(wide);
+    if (!keep) a.free(whole);
+  }
+
+  /// FSDP1 unshards one flat parameter after the other in full precision, the root's first, and
+  /// again for those that stay in host memory meanwhile. Gradients of the original parameters go
+  /// when the first does. Optimizer states are gathered apart, parameter by parameter.
+  void gather_flat(Appendix& a) {
+    if (config_.fsdp1.use_orig_params) a.free_all(BufferCategory::kShardedGradient);
+    for (const ShardUnit& u : program_.units) {
+      const DType dtype =
+          program_.parameters.empty() ? DType::kFloat32 : program_.parameters.front().dtype;
+      a.free(a.alloc(u.padded_numel.value * size_of(dtype)));
+    }
+  }
+
+  /// broadcast_from_rank0: each whole tensor passes through every rank's device.
+  void broadcast_whole(Appendix& a) {
+    for (const ParameterView& p : program_.parameters)
+      a.free(a.alloc(whole_numel(p) * size_of(p.dtype)));
+  }
+
+  const ParallelConfig& config_;
+  const RankProgram& program_;
+  const CheckpointSetting& setting_;
+  std::int64_t whole_model_ = 0, whole_states_ = 0, local_ = 0;
+  std::int64_t largest_ = 0, largest_local_ = 0;  ///< Of one tensor.
+  std::vector<CheckpointRow> rows_;
+};
+
+}  // namespace
+
+std::vector<CheckpointRow> study_checkpoints(const Model& model, const ParallelConfig& config,
+                                             const RankProgram& program,
+                                             const CheckpointSetting& setting) {
+  switch (config.framework) {
+    case FrameworkKind::kUnsharded:
+    case FrameworkKind::kDdp:
+    case FrameworkKind::kFsdp2:
+    case FrameworkKind::kFsdp1:
+      return CheckpointStudy(model, config, program, setting).rows();
+    default:
+      return {};
+  }
+}
+
+}  // namespace foreshard
