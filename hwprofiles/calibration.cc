@@ -56,6 +56,22 @@ std::optional<CalibrationCoverage> training_coverage() {
   return std::nullopt;
 }
 
+std::string uncalibrated_source(std::string_view gpu, std::string_view efficiency) {
+  std::string name(gpu);
+  while (!name.empty()) {
+    Json json;
+    for (const EmbeddedFile& file : embedded_catalogue()) {
+      if (file.folder == "gpus" && file.name == name) json = parse_json(file.text, name);
+    }
+    if (!json.is_object()) break;
+    const Json facts = json.value("efficiency", Json::object());
+    const auto fact = facts.find(std::string(efficiency));
+    if (fact != facts.end()) return fact->value("source", std::string());
+    name = json.value("base", std::string());
+  }
+  return {};
+}
+
 void forget_calibration(GpuProfile& gpu) {
   for (auto& [key, fact] : gpu.efficiency) {
     if (!std::isnan(fact.prior)) fact.value = fact.prior;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "hwprofiles/profile.h"
@@ -18,6 +19,10 @@ void apply_catalogue_calibrations(std::string_view name, GpuProfile& gpu);
 
 /// The profile as it was before calibration: every fact with a prior takes it back.
 void forget_calibration(GpuProfile& gpu);
+
+/// Source of an efficiency in the GPU's own file: of what forget_calibration() takes back. Empty if
+/// neither the file nor the one that it is based on says.
+std::string uncalibrated_source(std::string_view gpu, std::string_view efficiency);
 
 /// What the runs behind the training calibration span.
 struct CalibrationCoverage {

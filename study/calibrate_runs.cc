@@ -122,7 +122,7 @@ Json gpu_facts(const std::string& name, const CeilingFit& fit,
         "foreshard calibrate runs on {} rows of {} laboratories ({}); prior {:.4g} ({}); leaving "
         "one "
         "laboratory out {:.4g} to {:.4g}",
-        fit.rows, fit.laboratories, table, before->value, before->source,
+        fit.rows, fit.laboratories, table, before->value, uncalibrated_source(name, key),
         before->value * std::exp(s[1]), before->value * std::exp(s[2]));
     facts[std::string(key)] = fact_to_json(fact);
   }

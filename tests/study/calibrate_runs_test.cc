@@ -133,6 +133,9 @@ TEST(TrainingCeilings, CommittedConstantsSayTheirPriorAndUncertainty) {
         ASSERT_NE(fact, nullptr) << name << " " << key;
         EXPECT_EQ(fact->kind, FactKind::kCalibrated) << name << " " << key;
         EXPECT_GT(fact->prior, 0) << name << " " << key;
+        // The prior's own source stands in it, not that of the calibration before.
+        EXPECT_EQ(fact->source.rfind("foreshard calibrate"), 0u) << name << " " << key;
+        EXPECT_FALSE(uncalibrated_source(name, key).empty()) << name << " " << key;
         EXPECT_GT(fact->uncertainty, 0) << name << " " << key;
         EXPECT_LT(std::fabs(std::log(fact->value / fact->prior)), 2 * c.sd + 0.13)
             << name << " " << key;
