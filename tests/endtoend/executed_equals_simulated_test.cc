@@ -17,27 +17,14 @@
 #include "schedules/planner/planner.h"
 #include "schedules/validate.h"
 #include "sim/hardware_cost.h"
+#include "tests/endtoend/dice.h"
 
 namespace foreshard {
 namespace {
 
 constexpr int kCases = 220;
 
-class Dice {
- public:
-  explicit Dice(std::uint32_t seed) : engine_(seed) {}
-  std::int64_t below(std::int64_t n) {
-    return static_cast<std::int64_t>(engine_() % static_cast<std::uint32_t>(n));
-  }
-  bool one_in(std::int64_t n) { return below(n) == 0; }
-  template <typename T>
-  T of(std::initializer_list<T> choices) {
-    return *(choices.begin() + below(static_cast<std::int64_t>(choices.size())));
-  }
-
- private:
-  std::mt19937 engine_;
-};
+using fixture::Dice;
 
 Model toy_model(Dice& dice) {
   PlainModelOptions o;

@@ -10,21 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "tests/endtoend/dice.h"
 #include "tests/toy_training.h"
 
 namespace foreshard {
 namespace {
 
-using Strategy = Fsdp1Options::Strategy;
-using Prefetch = Fsdp1Options::BackwardPrefetch;
-
-Model tiny() { return plain_llama(uneven_sizes(3)); }
+Model uneven_llama() { return plain_llama(uneven_sizes(3)); }
 
 std::vector<double> losses(const std::function<void(ParallelConfig&)>& change) {
   ParallelConfig c = toy_config(FrameworkKind::kFsdp1);
   c.wrap.root_split = false;
   change(c);
-  return trained(tiny(), c).losses;
+  return trained(uneven_llama(), c).losses;
 }
 
 void expect_as_ddp(const std::function<void(ParallelConfig&)>& change) {
@@ -52,20 +50,20 @@ TEST(Fsdp1Numerics, OriginalParametersAndForwardPrefetch) {
 
 TEST(Fsdp1Numerics, ShardGradOpAfterwards) {
   expect_as_ddp([](ParallelConfig& c) {
-    c.fsdp1.strategy = Strategy::kShardGradOp;
-    c.fsdp1.backward_prefetch = Prefetch::kPost;
+    c.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
+    c.fsdp1.backward_prefetch = Fsdp1Options::BackwardPrefetch::kPost;
     c.fsdp1.use_orig_params = true;
     c.accumulate = 2;
   });
 }
 
 TEST(Fsdp1Numerics, NoShard) {
-  expect_as_ddp([](ParallelConfig& c) { c.fsdp1.strategy = Strategy::kNoShard; });
+  expect_as_ddp([](ParallelConfig& c) { c.fsdp1.strategy = Fsdp1Options::Strategy::kNoShard; });
 }
 
 TEST(Fsdp1Numerics, HybridWithoutSyncOfEveryMicroBatch) {
   expect_as_ddp([](ParallelConfig& c) {
-    c.fsdp1.strategy = Strategy::kHybrid;
+    c.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
     c.shard = c.replicate = 2;
     c.accumulate = 2;
     c.sync_each_micro_batch = false;
@@ -94,25 +92,14 @@ TEST(Fsdp1Numerics, CheckpointsInsideAndAroundTheUnits) {
 // ------------------------------------------------------------------------------------------------
 // random combinations
 
-class Dice {
- public:
-  explicit Dice(std::uint32_t seed) : engine_(seed * 2654435761u + 7) {}
-  bool one_in(std::uint32_t n) { return engine_() % n == 0; }
-  template <typename T>
-  T of(std::initializer_list<T> choices) {
-    return *(choices.begin() + engine_() % choices.size());
-  }
-
- private:
-  std::mt19937 engine_;
-};
+using fixture::Dice;
 
 // ------------------------------------------------------------------------------------------------
 // frozen parameters beside trained ones
 
 /// Parameters frozen at random; one block called twice, or not.
 Model partly_frozen(Dice& dice) {
-  Model model = tiny();
+  Model model = uneven_llama();
   for (ParameterDef& p : model.parameters) p.trainable = !dice.one_in(4);
   model.parameters.back().trainable = true;
   if (dice.one_in(3)) return model;
@@ -138,13 +125,18 @@ TEST_P(Fsdp1Frozen, TrainsAsOneRank) {
   c.precision = MixedPrecision{};
   c.wrap.root_split = false;
   c.fsdp1.use_orig_params = true;
-  c.fsdp1.strategy = dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
-  c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
+  c.fsdp1.strategy =
+      dice.of({Fsdp1Options::Strategy::kFullShard, Fsdp1Options::Strategy::kShardGradOp,
+               Fsdp1Options::Strategy::kNoShard});
+  c.fsdp1.backward_prefetch =
+      dice.of({Fsdp1Options::BackwardPrefetch::kPre, Fsdp1Options::BackwardPrefetch::kPost,
+               Fsdp1Options::BackwardPrefetch::kNone});
   c.fsdp1.forward_prefetch = dice.one_in(2);
   c.accumulate = dice.of({1, 2, 3});
   c.sync_each_micro_batch = dice.one_in(2);
   // NO_SHARD reduces what it has reduced before again when it accumulates.
-  if (c.fsdp1.strategy == Strategy::kNoShard && c.sync_each_micro_batch) c.accumulate = 1;
+  if (c.fsdp1.strategy == Fsdp1Options::Strategy::kNoShard && c.sync_each_micro_batch)
+    c.accumulate = 1;
   if (dice.one_in(2)) c.checkpoint = CheckpointKind::kFull;
   ParallelConfig one = c;
   one.framework = FrameworkKind::kUnsharded;
@@ -166,12 +158,17 @@ INSTANTIATE_TEST_SUITE_P(Seeds, Fsdp1Frozen, testing::Range(0, 60));
 ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   Dice dice(seed);
   c.shard = dice.of({1, 2, 3, 4});
-  c.fsdp1.strategy = dice.of({Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard});
+  c.fsdp1.strategy =
+      dice.of({Fsdp1Options::Strategy::kFullShard, Fsdp1Options::Strategy::kShardGradOp,
+               Fsdp1Options::Strategy::kNoShard});
   if (c.shard == 2 && dice.one_in(2)) {
     c.replicate = 2;
-    c.fsdp1.strategy = dice.of({Strategy::kHybrid, Strategy::kHybridZero2});
+    c.fsdp1.strategy =
+        dice.of({Fsdp1Options::Strategy::kHybrid, Fsdp1Options::Strategy::kHybridZero2});
   }
-  c.fsdp1.backward_prefetch = dice.of({Prefetch::kPre, Prefetch::kPost, Prefetch::kNone});
+  c.fsdp1.backward_prefetch =
+      dice.of({Fsdp1Options::BackwardPrefetch::kPre, Fsdp1Options::BackwardPrefetch::kPost,
+               Fsdp1Options::BackwardPrefetch::kNone});
   c.fsdp1.forward_prefetch = dice.one_in(2);
   c.fsdp1.limit_all_gathers = dice.one_in(2);
   c.fsdp1.use_orig_params = dice.one_in(2);
@@ -180,7 +177,7 @@ ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   c.wrap.min_elements = dice.of({1000, 3000});
   c.wrap.root_split = dice.one_in(2);
   c.accumulate = dice.of({1, 2});
-  c.sync_each_micro_batch = dice.one_in(2) || c.fsdp1.strategy == Strategy::kNoShard;
+  c.sync_each_micro_batch = dice.one_in(2) || c.fsdp1.strategy == Fsdp1Options::Strategy::kNoShard;
   c.clip = dice.one_in(2);
   c.optimizer = dice.of({OptimizerKind::kAdamWFused, OptimizerKind::kAdamWForeach,
                          OptimizerKind::kAdamWForLoop, OptimizerKind::kSgd});
@@ -194,7 +191,7 @@ ParallelConfig random_config(std::uint32_t seed, ParallelConfig c) {
   // Accumulation with sync overwrites the host's gradient (F1-OFF-1).
   if (c.accumulate == 1 && dice.one_in(4)) c.offload = OffloadKind::kParameters;
   // NO_SHARD reduces what it has reduced before again when it accumulates.
-  if (c.shard == 1 || c.fsdp1.strategy == Strategy::kNoShard) c.accumulate = 1;
+  if (c.shard == 1 || c.fsdp1.strategy == Fsdp1Options::Strategy::kNoShard) c.accumulate = 1;
   return c;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/plain/plain_models.h"
+#include "tests/endtoend/dice.h"
 #include "tests/toy_training.h"
 
 namespace foreshard {
@@ -22,21 +23,7 @@ constexpr std::int64_t kSteps = 4;
 /// fp32 sums in another order, through four steps of an optimizer.
 constexpr double kLossTolerance = 1e-4, kNormTolerance = 1e-3;
 
-class Dice {
- public:
-  explicit Dice(int seed) : engine_(static_cast<std::uint32_t>(seed) * 2654435761u + 7) {}
-  std::int64_t below(std::int64_t n) {
-    return static_cast<std::int64_t>(engine_() % static_cast<std::uint32_t>(n));
-  }
-  bool one_in(std::int64_t n) { return below(n) == 0; }
-  template <typename T>
-  T of(std::initializer_list<T> choices) {
-    return *(choices.begin() + below(static_cast<std::int64_t>(choices.size())));
-  }
-
- private:
-  std::mt19937 engine_;
-};
+using fixture::Dice;
 
 struct Job {
   Model model;

@@ -12,7 +12,7 @@
 #include "exec/transport/transport.h"
 #include "tests/exec/host_tensor.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 namespace {
 
 constexpr std::int64_t kShard = 5;
@@ -291,4 +291,4 @@ TEST(Transport, ReadyTimeIsTheLatestMember) {
 }
 
 }  // namespace
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -11,7 +11,7 @@
 namespace foreshard {
 namespace {
 
-using testing::ProgramMaker;
+using fixture::ProgramMaker;
 
 /// Per step: rank-dependent work A on stream 0, an all-reduce on stream 1 after it, work B on
 /// stream 0 beside the all-reduce, work C on stream 0 after both.

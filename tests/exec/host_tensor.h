@@ -17,7 +17,7 @@
 #include "exec/kernels/rows.h"
 #include "exec/rank_context.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 
 using Shape = std::vector<std::int64_t>;
 
@@ -125,4 +125,4 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

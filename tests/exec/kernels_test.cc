@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "tests/exec/host_tensor.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 namespace {
 
 using Values = std::vector<double>;
@@ -709,4 +709,4 @@ TEST(Kernels, UnknownOpIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -10,7 +10,7 @@
 
 #include "schedules/schedule.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 
 class ProgramMaker {
  public:
@@ -138,4 +138,4 @@ class ProgramMaker {
   RankProgram p_;
 };
 
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -12,7 +12,7 @@
 namespace foreshard {
 namespace {
 
-using testing::ProgramMaker;
+using fixture::ProgramMaker;
 
 constexpr StreamIndex kCompute = 0, kGather = 1, kReduce = 2;
 constexpr std::int64_t kRows = 8, kColumns = 3,

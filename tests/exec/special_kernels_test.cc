@@ -7,7 +7,7 @@
 
 #include "tests/exec/host_tensor.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 namespace {
 
 using Values = std::vector<double>;
@@ -152,4 +152,4 @@ TEST(SpecialKernels, GradientOfAnAddedMask) {
 }
 
 }  // namespace
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -8,7 +8,7 @@
 namespace foreshard {
 namespace {
 
-std::string error_of(const std::string& name) {
+std::string error_of_name(const std::string& name) {
   try {
     load_hardware(name);
   } catch (const InputError& e) {
@@ -86,15 +86,16 @@ TEST(Catalogue, NamesThatUsersTypeMeanWhatTheySay) {
 }
 
 TEST(Catalogue, UnknownNamesGetTheNearestOne) {
-  EXPECT_NE(error_of("dgx-h10").find("dgx-h100"), std::string::npos) << error_of("dgx-h10");
-  EXPECT_NE(error_of("8x-l40").find("l4"), std::string::npos) << error_of("8x-l40");
-  EXPECT_NE(error_of("dgx-h100@fast").find("@400g"), std::string::npos);
-  EXPECT_NE(error_of("dgx-h100@400g-token-ring").find("roce"), std::string::npos);
-  EXPECT_NE(error_of("12x-h100").find("multiple of 8"), std::string::npos);
-  EXPECT_NE(error_of("dgx-h100@0g"), "no error");
-  EXPECT_NE(error_of("dgx-h100@99999999999g"), "no error");
-  EXPECT_NE(error_of(""), "no error");
-  EXPECT_NE(error_of("@"), "no error");
+  EXPECT_NE(error_of_name("dgx-h10").find("dgx-h100"), std::string::npos)
+      << error_of_name("dgx-h10");
+  EXPECT_NE(error_of_name("8x-l40").find("l4"), std::string::npos) << error_of_name("8x-l40");
+  EXPECT_NE(error_of_name("dgx-h100@fast").find("@400g"), std::string::npos);
+  EXPECT_NE(error_of_name("dgx-h100@400g-token-ring").find("roce"), std::string::npos);
+  EXPECT_NE(error_of_name("12x-h100").find("multiple of 8"), std::string::npos);
+  EXPECT_NE(error_of_name("dgx-h100@0g"), "no error");
+  EXPECT_NE(error_of_name("dgx-h100@99999999999g"), "no error");
+  EXPECT_NE(error_of_name(""), "no error");
+  EXPECT_NE(error_of_name("@"), "no error");
 }
 
 TEST(Catalogue, ClustersFillNodes) {

@@ -27,7 +27,7 @@ Legend:
   NV#  = Connection traversing a bonded set of # NVLinks
 )";
 
-std::string error_of(const std::string& text, bool xml = false) {
+std::string error_of_topology(const std::string& text, bool xml = false) {
   try {
     xml ? parse_nccl_topology_xml(text, "file") : parse_smi_topology(text, "file");
   } catch (const InputError& e) {
@@ -81,16 +81,16 @@ TEST(SmiTopology, BridgesAndSocketsAreSeen) {
 }
 
 TEST(SmiTopology, DamagedTextIsRefused) {
-  EXPECT_NE(error_of("").find("no matrix"), std::string::npos);
-  EXPECT_NE(error_of(std::string("GPU0\0GPU1", 9)).find("binary"), std::string::npos);
+  EXPECT_NE(error_of_topology("").find("no matrix"), std::string::npos);
+  EXPECT_NE(error_of_topology(std::string("GPU0\0GPU1", 9)).find("binary"), std::string::npos);
   const std::string whole = kA100;
-  EXPECT_NE(error_of(whole.substr(0, 150)), "no error");  // cut inside the rows
+  EXPECT_NE(error_of_topology(whole.substr(0, 150)), "no error");  // cut inside the rows
   std::string asymmetric = whole;
   asymmetric.replace(asymmetric.find("NV12"), 4, "NV11");
-  EXPECT_NE(error_of(asymmetric).find("contradicts"), std::string::npos);
+  EXPECT_NE(error_of_topology(asymmetric).find("contradicts"), std::string::npos);
   std::string unknown = whole;
   unknown.replace(unknown.find("NV12"), 4, "WIFI");
-  EXPECT_NE(error_of(unknown).find("cells"), std::string::npos);
+  EXPECT_NE(error_of_topology(unknown).find("cells"), std::string::npos);
 }
 
 // Form of NCCL's src/graph/xml.cc: two GPUs on one PCIe switch, links to an NVSwitch, one NIC of
@@ -131,19 +131,19 @@ TEST(NcclTopology, ReadsSwitchNicAndSlots) {
 TEST(NcclTopology, DamagedXmlIsRefused) {
   const std::string whole = kXml;
   for (std::size_t size = 0; size < whole.size() - 10; size += 37)
-    EXPECT_NE(error_of(whole.substr(0, size), true), "no error");
-  EXPECT_NE(error_of("<html></html>", true).find("<system>"), std::string::npos);
-  EXPECT_NE(error_of("<system/>", true).find("no GPU"), std::string::npos);
-  EXPECT_NE(
-      error_of("<!DOCTYPE x [<!ENTITY a \"b\">]><system>&a;</system>", true).find("document type"),
-      std::string::npos);
+    EXPECT_NE(error_of_topology(whole.substr(0, size), true), "no error");
+  EXPECT_NE(error_of_topology("<html></html>", true).find("<system>"), std::string::npos);
+  EXPECT_NE(error_of_topology("<system/>", true).find("no GPU"), std::string::npos);
+  EXPECT_NE(error_of_topology("<!DOCTYPE x [<!ENTITY a \"b\">]><system>&a;</system>", true)
+                .find("document type"),
+            std::string::npos);
   std::string deep = "<system>";
   for (int i = 0; i < 100000; ++i) deep += "<pci>";
-  EXPECT_NE(error_of(deep, true).find("deeply"), std::string::npos);
-  EXPECT_NE(error_of(std::string("\x7f"
-                                 "ELF\0\1\2",
-                                 7),
-                     true),
+  EXPECT_NE(error_of_topology(deep, true).find("deeply"), std::string::npos);
+  EXPECT_NE(error_of_topology(std::string("\x7f"
+                                          "ELF\0\1\2",
+                                          7),
+                              true),
             "no error");
 }
 
@@ -154,7 +154,7 @@ TEST(TopologyFiles, MutatedFilesAreReadOrRefused) {
     const bool xml = round % 2 == 0;
     std::string text = xml ? kXml : kA100;
     for (int i = 0; i < 3; ++i) text[(next() >> 8) % text.size()] = static_cast<char>(next() >> 24);
-    error_of(text, xml);  // any exception but InputError fails the test
+    error_of_topology(text, xml);  // any exception but InputError fails the test
   }
 }
 

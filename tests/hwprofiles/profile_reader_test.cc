@@ -6,7 +6,7 @@
 namespace foreshard {
 namespace {
 
-std::string error_of(const std::string& text, const std::string& file = "box.yaml") {
+std::string error_of_profile(const std::string& text, const std::string& file = "box.yaml") {
   try {
     parse_hardware(text, file);
   } catch (const InputError& e) {
@@ -54,65 +54,70 @@ TEST(OwnProfile, JsonReadsTheSame) {
 }
 
 TEST(OwnProfile, NumbersNeedSourceAndUnit) {
-  EXPECT_NE(error_of("base: dgx-h100\ngpu: {power_limit: 600 W}\n").find("no source"),
+  EXPECT_NE(error_of_profile("base: dgx-h100\ngpu: {power_limit: 600 W}\n").find("no source"),
             std::string::npos);
   const std::string head = "base: dgx-h100\nsource: us\nkind_of_numbers: measured\n";
-  EXPECT_NE(error_of(head + "gpu: {power_limit: 600 GB}\n").find("unit \"GB\" does not fit"),
-            std::string::npos);
-  EXPECT_NE(error_of(head + "gpu: {power_limit: 600}\n").find("no unit"), std::string::npos);
-  EXPECT_NE(error_of(head + "gpu: {power_limit: -600 W}\n").find("out of range"),
-            std::string::npos);
-  EXPECT_NE(error_of(head + "gpu: {power_limit: lots}\n").find("not a number"), std::string::npos);
-  EXPECT_NE(error_of(head + "gpu: {memory: nan GB}\n"), "no error");
-  EXPECT_NE(error_of(head + "gpu: {memory: inf GB}\n"), "no error");
   EXPECT_NE(
-      error_of(R"({"base": "dgx-h100", "gpu": {"memory": {"value": 1, "unit": "GB"}}})", "b.json")
-          .find("gpu.memory.source"),
+      error_of_profile(head + "gpu: {power_limit: 600 GB}\n").find("unit \"GB\" does not fit"),
       std::string::npos);
+  EXPECT_NE(error_of_profile(head + "gpu: {power_limit: 600}\n").find("no unit"),
+            std::string::npos);
+  EXPECT_NE(error_of_profile(head + "gpu: {power_limit: -600 W}\n").find("out of range"),
+            std::string::npos);
+  EXPECT_NE(error_of_profile(head + "gpu: {power_limit: lots}\n").find("not a number"),
+            std::string::npos);
+  EXPECT_NE(error_of_profile(head + "gpu: {memory: nan GB}\n"), "no error");
+  EXPECT_NE(error_of_profile(head + "gpu: {memory: inf GB}\n"), "no error");
+  EXPECT_NE(error_of_profile(
+                R"({"base": "dgx-h100", "gpu": {"memory": {"value": 1, "unit": "GB"}}})", "b.json")
+                .find("gpu.memory.source"),
+            std::string::npos);
 }
 
 TEST(OwnProfile, UnknownKeysAndNamesAreErrors) {
-  EXPECT_NE(error_of("base: dgx-h100\ngpus: 4\n").find("gpus"), std::string::npos);
-  EXPECT_NE(error_of("base: dgx-h10\n").find("dgx-h100"), std::string::npos);
-  EXPECT_NE(error_of("base: dgx-h100\ngpu: {base: h1000}\n"), "no error");
-  EXPECT_NE(error_of("base: dgx-h100\nnetwork: {base: carrier-pigeon}\n").find("roce"),
+  EXPECT_NE(error_of_profile("base: dgx-h100\ngpus: 4\n").find("gpus"), std::string::npos);
+  EXPECT_NE(error_of_profile("base: dgx-h10\n").find("dgx-h100"), std::string::npos);
+  EXPECT_NE(error_of_profile("base: dgx-h100\ngpu: {base: h1000}\n"), "no error");
+  EXPECT_NE(error_of_profile("base: dgx-h100\nnetwork: {base: carrier-pigeon}\n").find("roce"),
             std::string::npos);
-  EXPECT_NE(error_of("base: dgx-h100\nnode: {fabric: nvswich}\n").find("nvswitch"),
+  EXPECT_NE(error_of_profile("base: dgx-h100\nnode: {fabric: nvswich}\n").find("nvswitch"),
             std::string::npos);
-  EXPECT_NE(error_of("base: dgx-h100\ngpu: {efficiency: {matmul_trainig: 0.5}}\n")
+  EXPECT_NE(error_of_profile("base: dgx-h100\ngpu: {efficiency: {matmul_trainig: 0.5}}\n")
                 .find("matmul_training"),
             std::string::npos);
 }
 
 TEST(OwnProfile, ContradictionsAreErrors) {
-  EXPECT_NE(error_of("base: 8x-l40s\nnode: {fabric: nvswitch}\n").find("needs a GPU with links"),
+  EXPECT_NE(
+      error_of_profile("base: 8x-l40s\nnode: {fabric: nvswitch}\n").find("needs a GPU with links"),
+      std::string::npos);
+  EXPECT_NE(error_of_profile("name: nothing\n").find("missing"), std::string::npos);
+  EXPECT_NE(error_of_profile("base: dgx-1v\nnode: {mesh: [[0, 9, 1]]}\n").find("[0, 9, 1]"),
             std::string::npos);
-  EXPECT_NE(error_of("name: nothing\n").find("missing"), std::string::npos);
-  EXPECT_NE(error_of("base: dgx-1v\nnode: {mesh: [[0, 9, 1]]}\n").find("[0, 9, 1]"),
+  EXPECT_NE(error_of_profile("base: dgx-1v\nnode: {mesh: [[0, 1]]}\n").find("is no link"),
             std::string::npos);
-  EXPECT_NE(error_of("base: dgx-1v\nnode: {mesh: [[0, 1]]}\n").find("is no link"),
-            std::string::npos);
-  EXPECT_NE(error_of("base: dgx-h100\nsource: us\nkind_of_numbers: measured\nnode: {gpus: 7.5}\n")
-                .find("no count"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of_profile("base: dgx-h100\nsource: us\nkind_of_numbers: measured\nnode: {gpus: 7.5}\n")
+          .find("no count"),
+      std::string::npos);
 }
 
 TEST(OwnProfile, DamagedTextIsRefused) {
-  EXPECT_NE(error_of("{\"base\": \"dgx-h1", "b.json"), "no error");
-  EXPECT_NE(error_of("[1, 2", "b.yaml"), "no error");
-  EXPECT_NE(error_of(std::string("\0\1\2", 3), "b.yaml").find("binary"), std::string::npos);
-  EXPECT_NE(error_of("base: dgx-h100\nbase: dgx-a100\n").find("twice"), std::string::npos);
-  EXPECT_NE(error_of(std::string(100000, '['), "b.yaml").find("nested"), std::string::npos);
-  EXPECT_NE(error_of(std::string(100000, '['), "b.json").find("nested"), std::string::npos);
-  EXPECT_NE(
-      error_of("a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c "
-               "[*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
-               "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n"
-               "f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n")
-          .find("too many"),
-      std::string::npos);
-  EXPECT_NE(error_of("", "b.yaml"), "no error");
-  EXPECT_NE(error_of("", "b.json"), "no error");
+  EXPECT_NE(error_of_profile("{\"base\": \"dgx-h1", "b.json"), "no error");
+  EXPECT_NE(error_of_profile("[1, 2", "b.yaml"), "no error");
+  EXPECT_NE(error_of_profile(std::string("\0\1\2", 3), "b.yaml").find("binary"), std::string::npos);
+  EXPECT_NE(error_of_profile("base: dgx-h100\nbase: dgx-a100\n").find("twice"), std::string::npos);
+  EXPECT_NE(error_of_profile(std::string(100000, '['), "b.yaml").find("nested"), std::string::npos);
+  EXPECT_NE(error_of_profile(std::string(100000, '['), "b.json").find("nested"), std::string::npos);
+  EXPECT_NE(error_of_profile(
+                "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c "
+                "[*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+                "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n"
+                "f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n")
+                .find("too many"),
+            std::string::npos);
+  EXPECT_NE(error_of_profile("", "b.yaml"), "no error");
+  EXPECT_NE(error_of_profile("", "b.json"), "no error");
 }
 
 TEST(OwnProfile, MutatedFilesAreReadOrRefused) {
@@ -121,13 +126,13 @@ TEST(OwnProfile, MutatedFilesAreReadOrRefused) {
   for (int round = 0; round < 1000; ++round) {
     std::string text = kMine;
     for (int i = 0; i < 3; ++i) text[(next() >> 8) % text.size()] = static_cast<char>(next() >> 24);
-    error_of(text);  // any exception but InputError fails the test
+    error_of_profile(text);  // any exception but InputError fails the test
   }
 }
 
 // yaml-cpp 0.7 takes this for documents without end.
 TEST(ProfileReader, MalformedYamlEnds) {
-  EXPECT_NE(error_of(" \"mo\",\"n}\n\",\"n}\n", "a.yaml"), "no error");
+  EXPECT_NE(error_of_profile(" \"mo\",\"n}\n\",\"n}\n", "a.yaml"), "no error");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@
 #include "memory/caching_allocator.h"
 #include "memory/virtual_segment_source.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 
 inline std::vector<std::string> read_gz_lines(const std::filesystem::path& path) {
   std::vector<std::string> lines;
@@ -298,4 +298,4 @@ inline std::filesystem::path shared_folder() {
   return std::filesystem::path(FORESHARD_SOURCE_DIR) / ".." / "shared";
 }
 
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -2,7 +2,7 @@
 
 #include "tests/memory/recording.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 namespace {
 
 void replay_all(const std::filesystem::path& folder) {
@@ -38,4 +38,4 @@ TEST(Replay, SharedRecordings) {
 }
 
 }  // namespace
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -18,7 +18,7 @@
 #include "memory/options.h"
 #include "memory/segment_source.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 
 class SlowAllocator {
  public:
@@ -427,4 +427,4 @@ class SlowAllocator {
   std::int64_t searches_[2] = {0, 0};
 };
 
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

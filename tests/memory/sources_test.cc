@@ -12,6 +12,8 @@
 namespace foreshard {
 namespace {
 
+constexpr std::int64_t kMebibyte = 1 << 20;
+
 using namespace literals;
 
 std::string issues_of(std::string_view conf) {
@@ -88,18 +90,17 @@ TEST(AllocConf, RefusesWhatItCannotModel) {
 }
 
 TEST(Addresses, GrowThenFillGaps) {
-  constexpr std::int64_t kMiB = 1 << 20;
-  AddressSpace space(100 * kMiB);
-  EXPECT_EQ(space.place(40 * kMiB), 0);
-  EXPECT_EQ(space.place(40 * kMiB), 42 * kMiB);
-  EXPECT_TRUE(space.remove(0, 40 * kMiB));
-  EXPECT_FALSE(space.remove(0, 40 * kMiB));
-  EXPECT_EQ(space.place(10 * kMiB), 84 * kMiB);  // above all, though there is a gap
-  EXPECT_EQ(space.place(30 * kMiB), 0);          // the top is reached
-  EXPECT_EQ(space.place(20 * kMiB), -1);
-  EXPECT_EQ(space.place(8 * kMiB), 32 * kMiB);
-  EXPECT_TRUE(space.contains(50 * kMiB, 32 * kMiB));
-  EXPECT_FALSE(space.contains(50 * kMiB, 33 * kMiB));
+  AddressSpace space(100 * kMebibyte);
+  EXPECT_EQ(space.place(40 * kMebibyte), 0);
+  EXPECT_EQ(space.place(40 * kMebibyte), 42 * kMebibyte);
+  EXPECT_TRUE(space.remove(0, 40 * kMebibyte));
+  EXPECT_FALSE(space.remove(0, 40 * kMebibyte));
+  EXPECT_EQ(space.place(10 * kMebibyte), 84 * kMebibyte);  // above all, though there is a gap
+  EXPECT_EQ(space.place(30 * kMebibyte), 0);               // the top is reached
+  EXPECT_EQ(space.place(20 * kMebibyte), -1);
+  EXPECT_EQ(space.place(8 * kMebibyte), 32 * kMebibyte);
+  EXPECT_TRUE(space.contains(50 * kMebibyte, 32 * kMebibyte));
+  EXPECT_FALSE(space.contains(50 * kMebibyte, 33 * kMebibyte));
 }
 
 TEST(VirtualSource, RefusesBeyondCapacityAndForeignReleases) {

@@ -6,7 +6,7 @@
 #include "memory/virtual_segment_source.h"
 #include "tests/memory/slow_allocator.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
@@ -181,4 +181,4 @@ TEST(Twin, SameDecisionsAsLinearSearch) {
 }
 
 }  // namespace
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

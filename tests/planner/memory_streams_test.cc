@@ -8,7 +8,7 @@
 #include "schedules/planner/planner.h"
 #include "tests/planner/memory_support.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 namespace {
 
 class MemoryStreams : public ::testing::TestWithParam<const char*> {};
@@ -64,4 +64,4 @@ INSTANTIATE_TEST_SUITE_P(
     name_of_case);
 
 }  // namespace
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -14,7 +14,7 @@
 #include "models/plain/plain_models.h"
 #include "schedules/planner/framework_table.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 namespace {
 
 using nlohmann::json;
@@ -236,4 +236,4 @@ std::string first_difference(const Stream& expected, const Stream& found) {
   return out;
 }
 
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

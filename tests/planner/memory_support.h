@@ -11,7 +11,7 @@
 #include "schedules/planner/config.h"
 #include "schedules/schedule.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 
 /// One request: size > 0 allocates block `id`, size 0 frees it.
 struct Request {
@@ -44,4 +44,4 @@ Stream requests_of(const RankProgram& program);
 /// to renaming.
 std::string first_difference(const Stream& expected, const Stream& found);
 
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

@@ -38,14 +38,14 @@ ParallelConfig job(FrameworkKind framework, OffloadKind offload) {
   return c;
 }
 
-struct Traffic {
+struct HostTraffic {
   std::int64_t up = 0, down = 0;
 };
 
 /// Of the last of three steps (the first records the trace, the second compares it), without model
 /// inputs, what the host reads, and norms.
-Traffic traffic(const RankProgram& p) {
-  Traffic t;
+HostTraffic host_traffic(const RankProgram& p) {
+  HostTraffic t;
   for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
     if (p.instructions[i].kind != InstructionKind::kCopy) continue;
     const Copy& c = p.copies[p.instructions[i].id];
@@ -113,7 +113,7 @@ TEST(ZeroOffload, StageTwoSendsWideGradientsDownAndHalvesUp) {
   const std::int64_t part = m.parameter_count().value / 4;
   ASSERT_EQ(part * 4, m.parameter_count().value);
   const RankProgram p = planned(m, job(FrameworkKind::kZero2, OffloadKind::kOptimizer));
-  const Traffic t = traffic(p);
+  const HostTraffic t = host_traffic(p);
   EXPECT_EQ(t.down, 4 * part);                        // The own gradients in fp32.
   EXPECT_EQ(t.up, 2 * part);                          // The updated partition in bf16.
   EXPECT_EQ(cpu_kernels(p, OpKind::kFusedAdamW), 3);  // One in each step: DeepSpeedCPUAdam.
@@ -124,7 +124,8 @@ TEST(ZeroOffload, StageTwoSendsWideGradientsDownAndHalvesUp) {
 TEST(ZeroOffload, StageThreeMovesGradientsThreeTimes) {
   const Model m = tiny();
   const std::int64_t part = m.parameter_count().value / 4;
-  const Traffic t = traffic(planned(m, job(FrameworkKind::kZero3, OffloadKind::kOptimizer)));
+  const HostTraffic t =
+      host_traffic(planned(m, job(FrameworkKind::kZero3, OffloadKind::kOptimizer)));
   EXPECT_EQ(t.down, 2 * part + 4 * part);
   EXPECT_EQ(t.up, 2 * part + 2 * part);
 }
@@ -137,7 +138,7 @@ TEST(ZeroOffload, ParametersComeUpWithEachGather) {
   ParallelConfig c = job(FrameworkKind::kZero3, OffloadKind::kBoth);
   c.zero.max_reuse_distance = 0;
   c.zero.prefetch_bucket_size = 0;
-  const Traffic t = traffic(planned(m, c));
+  const HostTraffic t = host_traffic(planned(m, c));
   EXPECT_EQ(t.down, 2 * part + 4 * part);
   EXPECT_EQ(
       t.up,
@@ -180,7 +181,7 @@ TEST(ZeroOffload, RatioKeepsTheFirstSubGroupsOnTheDevice) {
     for (const ParameterView& v : p.parameters) sizes.push_back(v.elements);
     for (std::int64_t i = 0; i < on_device; ++i)
       kept += sizes[order_of(m)[static_cast<std::size_t>(i)]];
-    const Traffic t = traffic(p);
+    const HostTraffic t = host_traffic(p);
     EXPECT_EQ(t.down, 2 * part + 4 * (part - kept)) << ratio;
     EXPECT_EQ(t.up, 2 * part + 2 * (part - kept)) << ratio;
   }

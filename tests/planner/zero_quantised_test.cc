@@ -14,7 +14,7 @@
 namespace foreshard {
 namespace {
 
-Model llama(std::int64_t hidden) {
+Model wide_llama(std::int64_t hidden) {
   PlainModelOptions o;
   o.layers = 2;
   o.hidden = hidden;
@@ -41,30 +41,30 @@ ParallelConfig job() {
   return c;
 }
 
-struct Sent {
+struct Quantised {
   std::int64_t calls = 0, bytes = 0;
-  bool operator==(const Sent&) const = default;
+  bool operator==(const Quantised&) const = default;
 };
 using Kind = std::tuple<CollectiveKind, DType, std::string>;  // and the name of the group
 
 /// Collectives of the last of three steps; `bytes` is the larger of input and output.
-std::map<Kind, Sent> sent(const Model& m, const ParallelConfig& c) {
+std::map<Kind, Quantised> sent(const Model& m, const ParallelConfig& c) {
   PlanOptions options;
   options.steps = 3;
   const Schedule s = plan(m, c, options);
   const RankProgram& p = s.programs[0];
-  std::map<Kind, Sent> all;
+  std::map<Kind, Quantised> all;
   for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
     if (p.instructions[i].kind != InstructionKind::kCollective) continue;
     const Collective& call = p.collectives[p.instructions[i].id];
-    Sent& kind = all[{call.kind, call.dtype, s.groups[call.group.value].name}];
+    Quantised& kind = all[{call.kind, call.dtype, s.groups[call.group.value].name}];
     ++kind.calls;
     kind.bytes += call.bytes.value;
   }
   return all;
 }
 
-// Of llama(64): embedding and head 96 x 64, two blocks of four 64 x 64 and three 64 x 128
+// Of wide_llama(64): embedding and head 96 x 64, two blocks of four 64 x 64 and three 64 x 128
 // matrices, five norms of 64.
 constexpr std::int64_t kMatrices = 2 * 6144 + 2 * (4 * 4096 + 3 * 8192), kVectors = 5 * 64;
 constexpr std::int64_t kParameters = 2 + 2 * (7 + 2) + 1;
@@ -73,12 +73,12 @@ constexpr std::int64_t kParameters = 2 + 2 * (7 + 2) + 1;
 TEST(ZeroQuantised, WeightsTravelInBytesAndScales) {
   ParallelConfig c = job();
   c.zero.quantised_weights = true;
-  const auto all = sent(llama(64), c);
+  const auto all = sent(wide_llama(64), c);
   using enum CollectiveKind;
   EXPECT_EQ(all.at({kAllGather, DType::kUInt8, "shard"}),
-            (Sent{2 * kParameters, 2 * (kMatrices + kVectors)}));
+            (Quantised{2 * kParameters, 2 * (kMatrices + kVectors)}));
   EXPECT_EQ(all.at({kAllGather, DType::kFloat32, "shard"}),
-            (Sent{2 * kParameters, 2 * kParameters * 4 * 4}));
+            (Quantised{2 * kParameters, 2 * kParameters * 4 * 4}));
   EXPECT_EQ(all.count({kAllGather, DType::kFloat16, "shard"}), 0U);
 }
 
@@ -87,7 +87,7 @@ TEST(ZeroQuantised, WeightsTravelInBytesAndScales) {
 TEST(ZeroQuantised, BlocksDivideThePart) {
   ParallelConfig c = job();
   c.zero.quantised_weights = true;
-  const auto all = sent(llama(256), c);
+  const auto all = sent(wide_llama(256), c);
   // Embedding and head: 96 x 256 / 4 = 6,144, one block; norms one block.
   const std::int64_t scales = 2 + 2 * (4 * 4 + 3 * 8 + 2) + 1;
   EXPECT_EQ(all.at({CollectiveKind::kAllGather, DType::kFloat32, "shard"}).bytes,
@@ -100,13 +100,13 @@ TEST(ZeroQuantised, SecondaryPartsAreQuantisedToo) {
   ParallelConfig c = job();
   c.zero.quantised_weights = true;
   c.zero.hpz_partition_size = 2;
-  const auto all = sent(llama(64), c);
+  const auto all = sent(wide_llama(64), c);
   using enum CollectiveKind;
   const std::int64_t n = kMatrices + kVectors;
-  EXPECT_EQ(all.at({kAllGather, DType::kUInt8, "shard"}), (Sent{kParameters, n}));
-  EXPECT_EQ(all.at({kAllGather, DType::kUInt8, "secondary"}), (Sent{kParameters, n}));
+  EXPECT_EQ(all.at({kAllGather, DType::kUInt8, "shard"}), (Quantised{kParameters, n}));
+  EXPECT_EQ(all.at({kAllGather, DType::kUInt8, "secondary"}), (Quantised{kParameters, n}));
   EXPECT_EQ(all.at({kAllGather, DType::kFloat32, "secondary"}),
-            (Sent{kParameters, kParameters * 2 * 4}));
+            (Quantised{kParameters, kParameters * 2 * 4}));
 }
 
 /// Two values a byte, first in the node, then half as many across nodes; a scale for each row or
@@ -114,23 +114,25 @@ TEST(ZeroQuantised, SecondaryPartsAreQuantisedToo) {
 TEST(ZeroQuantised, GradientsTravelInHalfBytesTwice) {
   ParallelConfig c = job();
   c.zero.quantised_gradients = true;
-  const auto all = sent(llama(64), c);
+  const auto all = sent(wide_llama(64), c);
   using enum CollectiveKind;
   const std::int64_t matrices = 2 + 2 * 7;
   const std::int64_t blocks = 96 + 96 + 2 * (4 * 64 + 3 * 128);
-  EXPECT_EQ(all.at({kAllToAll, DType::kUInt8, "node"}), (Sent{matrices, kMatrices / 2}));
-  EXPECT_EQ(all.at({kAllToAll, DType::kFloat32, "node"}), (Sent{matrices, blocks * 4}));
-  EXPECT_EQ(all.at({kAllToAll, DType::kUInt8, "across_nodes"}), (Sent{matrices, kMatrices / 4}));
-  EXPECT_EQ(all.at({kAllToAll, DType::kFloat32, "across_nodes"}), (Sent{matrices, blocks * 2}));
-  EXPECT_EQ(all.at({kReduceScatter, DType::kFloat16, "shard"}), (Sent{5, kVectors * 2}));
+  EXPECT_EQ(all.at({kAllToAll, DType::kUInt8, "node"}), (Quantised{matrices, kMatrices / 2}));
+  EXPECT_EQ(all.at({kAllToAll, DType::kFloat32, "node"}), (Quantised{matrices, blocks * 4}));
+  EXPECT_EQ(all.at({kAllToAll, DType::kUInt8, "across_nodes"}),
+            (Quantised{matrices, kMatrices / 4}));
+  EXPECT_EQ(all.at({kAllToAll, DType::kFloat32, "across_nodes"}),
+            (Quantised{matrices, blocks * 2}));
+  EXPECT_EQ(all.at({kReduceScatter, DType::kFloat16, "shard"}), (Quantised{5, kVectors * 2}));
 }
 
 TEST(ZeroQuantised, OneNodeReducesAsBefore) {
   ParallelConfig c = job();
-  const auto plain = sent(llama(64), c);
+  const auto plain = sent(wide_llama(64), c);
   c.zero.quantised_gradients = true;
   c.zero.gpus_per_node = 4;
-  EXPECT_EQ(sent(llama(64), c), plain);
+  EXPECT_EQ(sent(wide_llama(64), c), plain);
 }
 
 /// CUDAQuantizer asserts that a part is a multiple of 8 elements: a norm of 64 over 16 ranks is
@@ -140,7 +142,7 @@ TEST(ZeroQuantised, StopsAsDeepSpeedDoes) {
   c.shard = 16;
   c.zero.quantised_weights = true;
   try {
-    sent(llama(64), c);
+    sent(wide_llama(64), c);
     FAIL() << "planned";
   } catch (const zero::ZeroError& e) {
     EXPECT_EQ(e.type(), "AssertionError");
@@ -153,7 +155,7 @@ TEST(ZeroQuantised, RefusesWhatItsKernelsMisread) {
     ParallelConfig c = job();
     c.zero.quantised_gradients = true;
     change(c);
-    EXPECT_THROW(sent(llama(64), c), InputError);
+    EXPECT_THROW(sent(wide_llama(64), c), InputError);
   };
   refused([](ParallelConfig& c) { c.precision.param = DType::kBFloat16; });
   refused([](ParallelConfig& c) { c.zero.gpus_per_node = 3; });

@@ -12,7 +12,7 @@ namespace foreshard {
 namespace {
 
 /// A trace of the toy's second step on one rank: the gather from 1 to 3 us, the use from 3 to 4 us.
-Trace toy_trace(const testing::ToyPlaces& at, std::int32_t step) {
+Trace toy_trace(const fixture::ToyPlaces& at, std::int32_t step) {
   Trace t;
   t.source = "simulated";
   t.model = "toy \"quoted\"";
@@ -32,8 +32,8 @@ Trace toy_trace(const testing::ToyPlaces& at, std::int32_t step) {
 
 struct Pair {
   Schedule schedule;
-  testing::ToyPlaces at;
-  Pair() { schedule = testing::toy_schedule(4, &at); }
+  fixture::ToyPlaces at;
+  Pair() { schedule = fixture::toy_schedule(4, &at); }
   TraceDocument document(Trace t) const { return make_trace_document(schedule, std::move(t)); }
 };
 

@@ -31,7 +31,7 @@ std::string issues_of(const std::string& text) {
 
 /// The toy's file with the first `from` replaced.
 std::string with(const std::string& from, const std::string& to) {
-  std::string text = text_of(testing::toy_schedule());
+  std::string text = text_of(fixture::toy_schedule());
   const auto at = text.find(from);
   if (at == std::string::npos)
     ADD_FAILURE() << "no \"" << from << "\" in\n" << text;
@@ -41,7 +41,7 @@ std::string with(const std::string& from, const std::string& to) {
 }
 
 TEST(ScheduleJson, ReadsBackWhatItWrites) {
-  Schedule s = testing::toy_schedule();
+  Schedule s = fixture::toy_schedule();
   RankProgram& p = s.programs[0];
   p.names.push_back("a \"quoted\" name\n");
   p.attributes = {0.1, -1e-8, std::numeric_limits<double>::infinity()};
@@ -118,13 +118,13 @@ TEST(ScheduleJson, HostileSizesDoNotOverflow) {
 }
 
 TEST(ScheduleJson, TruncatedAtEveryPlace) {
-  const std::string text = text_of(testing::toy_schedule());
+  const std::string text = text_of(fixture::toy_schedule());
   for (std::size_t n = 0; n + 2 < text.size(); n += 7)
     EXPECT_THROW(parse_schedule(text.substr(0, n), "plan.json"), InputError);
 }
 
 TEST(ScheduleText, OneLineForEachInstruction) {
-  const Schedule s = testing::toy_schedule();
+  const Schedule s = fixture::toy_schedule();
   const std::string step = describe_step(s);
   EXPECT_EQ(std::count(step.begin(), step.end(), '\n'), 10);
   EXPECT_NE(step.find("[all_gather] all-gather layers.0  1.02 kB float32 over shard(4)"),

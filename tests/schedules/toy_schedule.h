@@ -7,7 +7,7 @@
 
 #include "schedules/schedule.h"
 
-namespace foreshard::testing {
+namespace foreshard::fixture {
 
 /// Positions of the instructions that tests disturb, within the second step.
 struct ToyPlaces {
@@ -117,4 +117,4 @@ inline void move_instruction(RankProgram& p, std::uint32_t from, std::uint32_t t
     std::rotate(b + to, b + from, b + from + 1);
 }
 
-}  // namespace foreshard::testing
+}  // namespace foreshard::fixture

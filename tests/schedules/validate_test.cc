@@ -7,9 +7,9 @@
 namespace foreshard {
 namespace {
 
-using testing::move_instruction;
-using testing::toy_schedule;
-using testing::ToyPlaces;
+using fixture::move_instruction;
+using fixture::toy_schedule;
+using fixture::ToyPlaces;
 
 /// The faults of a schedule, without repeats, in order.
 std::vector<ScheduleFault> faults_of(const Schedule& s) {

@@ -25,7 +25,7 @@ PlainModelOptions llama() {
   return o;
 }
 
-ParallelConfig fsdp2(std::int64_t shard) {
+ParallelConfig saved_config(std::int64_t shard) {
   ParallelConfig c;
   c.shard = shard;
   c.sequence = 128;
@@ -56,7 +56,7 @@ constexpr const char* kGathered = "whole, gathered to rank 0";
 
 TEST(CheckpointMemory, OneTensorIsWholeAtATime) {
   const Model model = plain_llama(llama());
-  const auto rows = rows_of(model, fsdp2(4), 0);
+  const auto rows = rows_of(model, saved_config(4), 0);
   const CheckpointRow whole = row(rows, kGathered);
   EXPECT_EQ(whole.allocated, Bytes(14'211'072));
   EXPECT_EQ(whole.reserved, Bytes(98'566'144));
@@ -71,13 +71,13 @@ TEST(CheckpointMemory, OneTensorIsWholeAtATime) {
 
 /// 3,001 rows over three ranks: the last holds 999 and pads them to 1,001 before it gathers.
 TEST(CheckpointMemory, ARankWithFewerRowsPadsThem) {
-  const auto rows = rows_of(plain_llama(llama()), fsdp2(3), 2);
+  const auto rows = rows_of(plain_llama(llama()), saved_config(3), 2);
   EXPECT_EQ(row(rows, kGathered).allocated, Bytes(18'201'600));
   EXPECT_EQ(row(rows, "sharded").allocated, Bytes(14'101'504));
 }
 
 TEST(CheckpointMemory, OffloadedShardsComeUpFirst) {
-  ParallelConfig c = fsdp2(4);
+  ParallelConfig c = saved_config(4);
   c.offload = OffloadKind::kParameters;
   const auto rows = rows_of(plain_llama(llama()), c, 0);
   EXPECT_EQ(row(rows, kGathered).allocated, Bytes(5'942'272));
@@ -85,7 +85,7 @@ TEST(CheckpointMemory, OffloadedShardsComeUpFirst) {
 }
 
 TEST(CheckpointMemory, Fsdp1UnshardsOneFlatParameterAtATime) {
-  ParallelConfig c = fsdp2(4);
+  ParallelConfig c = saved_config(4);
   c.framework = FrameworkKind::kFsdp1;
   c.fsdp1.use_orig_params = true;
   c.wrap.root_split = false;
@@ -96,7 +96,7 @@ TEST(CheckpointMemory, Fsdp1UnshardsOneFlatParameterAtATime) {
 
 /// A replica gathers nothing; rank 0 writes its copy.
 TEST(CheckpointMemory, ReplicasAddNothingOnTheDevice) {
-  ParallelConfig c = fsdp2(1);
+  ParallelConfig c = saved_config(1);
   c.framework = FrameworkKind::kDdp;
   c.replicate = 4;
   c.precision.param.reset();
@@ -109,20 +109,20 @@ TEST(CheckpointMemory, ReplicasAddNothingOnTheDevice) {
 /// Recorded on ranks that hold the model alone: the largest tensor, 3,073,024 bytes, passes
 /// through; a tied head is in the file under both names.
 TEST(CheckpointMemory, LoadingBroadcastsTensorByTensor) {
-  const auto rows = rows_of(plain_llama(llama()), fsdp2(4), 0);
+  const auto rows = rows_of(plain_llama(llama()), saved_config(4), 0);
   const CheckpointRow broadcast = row(rows, "whole file in rank 0, broadcast", "load"),
                       sharded = row(rows, "sharded", "load");
   EXPECT_EQ(broadcast.allocated - sharded.allocated, Bytes(14'208'000 - 11'134'976));
   EXPECT_EQ(broadcast.host, Bytes(12'024'832));
   PlainModelOptions o = llama();
   o.tied = true;
-  EXPECT_EQ(row(rows_of(plain_llama(o), fsdp2(4), 0), kGathered).host,
+  EXPECT_EQ(row(rows_of(plain_llama(o), saved_config(4), 0), kGathered).host,
             Bytes(12'024'832 + 2 * (12'024'832 - 3'073'024)));
 }
 
 TEST(CheckpointMemory, SaysWhatDoesNotFit) {
   const Model model = plain_llama(llama());
-  const ParallelConfig c = fsdp2(4);
+  const ParallelConfig c = saved_config(4);
   PlanOptions o;
   o.executable = false;
   const Schedule s = plan(model, c, o);
