@@ -19,6 +19,7 @@ namespace foreshard::sim {
 struct Moment {
   std::int32_t step = -1;
   std::uint32_t instruction = UINT32_MAX;
+  bool operator==(const Moment&) const = default;
 };
 
 class MemoryLedger {

@@ -41,7 +41,11 @@ struct Candidate {
 class Study {
  public:
   Study(const Job& job, const Schedule& schedule, Time step)
-      : job_(job), schedule_(schedule), step_(to_seconds(step)), worse_(job.hardware) {}
+      : job_(job),
+        schedule_(schedule),
+        simulator_(schedule),
+        step_(to_seconds(step)),
+        worse_(job.hardware) {}
 
   StepUncertainty run() {
     for (Candidate& c : candidates()) measure(c);
@@ -92,13 +96,13 @@ class Study {
     return list;
   }
 
-  double step_of(const HardwareProfile& hardware) const {
+  double step_of(const HardwareProfile& hardware) {
     SimulationOptions options;
     options.detail = Detail::kTimesOnly;
     options.memory = MemoryDetail::kNone;
-    return to_seconds(simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)),
-                               options, job_.cost_parameters())
-                          .step_time);
+    const Cluster cluster = make_cluster(hardware, static_cast<int>(job_.gpus));
+    const auto cost = make_cost_model(cluster, job_.cost_parameters());
+    return to_seconds(simulator_.run(*cost, options).step_time);
   }
 
   void measure(Candidate& c) {
@@ -179,6 +183,7 @@ class Study {
 
   const Job& job_;
   const Schedule& schedule_;
+  Simulator simulator_;
   double step_;
   HardwareProfile worse_;
   std::optional<double> base_;
