@@ -16,7 +16,7 @@ void Engine::run_host(Rank& r) {
     }
     const HostAct& act = code[h.pc];
     const std::int64_t start = h.time;
-    if (!h.charged) h.time += act.host;
+    if (!h.charged) h.time += host_time(r, act);
     h.charged = true;  // until it is done: an act that must wait is tried again
     switch (act.kind) {
       case InstructionKind::kMark:
@@ -63,6 +63,38 @@ void Engine::run_host(Rank& r) {
     }
     if (trace_) span(r, act.instruction, start);
   }
+}
+
+/// Of the thread until the act is issued; an allocation pays for itself when it is done.
+std::int64_t Engine::host_time(const Rank& r, const HostAct& act) const {
+  const HostCosts& costs = r.timing->host;
+  std::int64_t time = act.allocs * costs.alloc.value + act.frees * costs.free.value +
+                      act.record_streams * costs.record_stream.value;
+  switch (act.kind) {
+    case InstructionKind::kLaunch:
+      return time + r.timing->launches[act.id].host;
+    case InstructionKind::kCollective:
+      return time + (*r.collectives)[act.id].host.value;
+    case InstructionKind::kCopy:
+      return time + r.timing->copies[act.id].host.value;
+    case InstructionKind::kRecordEvent:
+      return time + costs.record_event.value;
+    case InstructionKind::kWaitEvent:
+      return time + costs.wait_event.value;
+    case InstructionKind::kHost:
+      return time + r.timing->host_work[act.id];
+    case InstructionKind::kFree:
+      return time + costs.free.value;
+    case InstructionKind::kRecordStream:
+      return time + costs.record_stream.value;
+    case InstructionKind::kAlloc:
+    case InstructionKind::kSyncEvent:
+    case InstructionKind::kSyncStream:
+    case InstructionKind::kSyncDevice:
+    case InstructionKind::kMark:
+      break;
+  }
+  return time;
 }
 
 /// The instruction that the host is at; one past the last at the end of a segment.

@@ -190,6 +190,7 @@ class Engine {
   void wake_host(Rank& r, std::int64_t t);
   void resume_due(std::int64_t t);
   std::uint32_t here(const Rank& r) const;
+  std::int64_t host_time(const Rank& r, const HostAct& act) const;
   void wait_for(Rank& r, std::uint32_t moment);
   void wait_for_streams(Rank& r, std::uint32_t first, std::uint32_t end,
                         ItemKind kind = ItemKind::kRecord);

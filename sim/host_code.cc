@@ -7,17 +7,17 @@ namespace {
 
 class Writer {
  public:
-  Writer(const ProgramTiming& timing, const CollectiveTable& collectives, HostCodeDetail detail,
+  Writer(const RankProgram& program, const ProgramShapes& shapes, HostCodeDetail detail,
          const std::vector<DriverCall>& calls)
-      : program_(*timing.program), timing_(timing), collectives_(collectives), detail_(detail) {
+      : program_(program), shapes_(shapes), detail_(detail) {
     if (calls.empty()) return;
     calls_driver_.resize(program_.instructions.size());
     for (const DriverCall& c : calls) calls_driver_[c.at.instruction] = true;
   }
 
   HostCode write() {
-    code_.acts.reserve(program_.instructions.size() * (detail_ == HostCodeDetail::kTimes ? 2 : 3) /
-                       3);
+    const std::size_t n = program_.instructions.size();
+    code_.acts.reserve(detail_ == HostCodeDetail::kTimes ? n * 2 / 3 : n);
     code_.init = write(program_.init);
     for (const Segment& s : program_.steps) code_.steps.push_back(write(s));
     return std::move(code_);
@@ -26,76 +26,58 @@ class Writer {
  private:
   Segment write(const Segment& segment) {
     const auto begin = static_cast<std::uint32_t>(code_.acts.size());
-    std::int64_t before = 0;
+    HostAct act;
     for (std::uint32_t i = segment.begin; i < segment.end; ++i) {
-      HostAct act = act_of(i);
-      act.host += before;
-      before = act.host;
-      if (act.kind == InstructionKind::kMark && detail_ != HostCodeDetail::kAll &&
+      act.instruction = i;
+      act.kind = InstructionKind::kMark;
+      if (!only_counts(i, act)) fill(program_.instructions[i], act);
+      const bool full = act.allocs == kMost || act.frees == kMost || act.record_streams == kMost;
+      if (act.kind == InstructionKind::kMark && detail_ != HostCodeDetail::kAll && !full &&
           i + 1 != segment.end)
         continue;
       code_.acts.push_back(act);
-      before = 0;
+      act = {};
     }
     return {begin, static_cast<std::uint32_t>(code_.acts.size())};
   }
 
-  HostAct act_of(std::uint32_t i) const {
-    const Instruction& in = program_.instructions[i];
-    HostAct act{0, i, in.id, in.kind, in.stream};
-    const HostCosts& costs = timing_.host;
-    const auto only_time = [&](Time time) {
-      act.host = time.value;
-      if (detail_ == HostCodeDetail::kTimes) act.kind = InstructionKind::kMark;
-    };
-    switch (in.kind) {
+  /// A call of the allocator that takes time and nothing else.
+  bool only_counts(std::uint32_t i, HostAct& act) const {
+    if (detail_ != HostCodeDetail::kTimes) return false;
+    switch (program_.instructions[i].kind) {
       case InstructionKind::kAlloc:
-        if (!calls_driver(i)) only_time(costs.alloc);
-        if (act.kind == InstructionKind::kAlloc) act.host = 0;
-        break;
+        if (!calls_driver_.empty() && calls_driver_[i]) return false;
+        ++act.allocs;
+        return true;
       case InstructionKind::kFree:
-        only_time(costs.free);
-        break;
+        ++act.frees;
+        return true;
       case InstructionKind::kRecordStream:
-        only_time(costs.record_stream);
-        break;
-      case InstructionKind::kLaunch:
-        act.stream = program_.launches[in.id].stream;
-        act.id = timing_.shapes->launch_shape[in.id];
-        act.host = timing_.launches[act.id].host;
-        break;
-      case InstructionKind::kCollective:
-        act.stream = program_.collectives[in.id].stream;
-        act.host = collectives_[in.id].host.value;
-        break;
-      case InstructionKind::kCopy:
-        act.stream = program_.copies[in.id].stream;
-        act.host = timing_.copies[in.id].host.value;
-        break;
-      case InstructionKind::kRecordEvent:
-        act.host = costs.record_event.value;
-        break;
-      case InstructionKind::kWaitEvent:
-        act.host = costs.wait_event.value;
-        break;
-      case InstructionKind::kHost:
-        act.host = timing_.host_work[in.id];
-        act.kind = InstructionKind::kMark;
-        break;
-      case InstructionKind::kSyncEvent:
-      case InstructionKind::kSyncStream:
-      case InstructionKind::kSyncDevice:
-      case InstructionKind::kMark:
-        break;
+        ++act.record_streams;
+        return true;
+      default:
+        return false;
     }
-    return act;
   }
 
-  bool calls_driver(std::uint32_t i) const { return !calls_driver_.empty() && calls_driver_[i]; }
+  void fill(const Instruction& in, HostAct& act) const {
+    act.kind = in.kind;
+    act.stream = in.stream;
+    act.id = in.id;
+    if (in.kind == InstructionKind::kLaunch) {
+      act.stream = program_.launches[in.id].stream;
+      act.id = shapes_.launch_shape[in.id];
+    } else if (in.kind == InstructionKind::kCollective) {
+      act.stream = program_.collectives[in.id].stream;
+    } else if (in.kind == InstructionKind::kCopy) {
+      act.stream = program_.copies[in.id].stream;
+    }
+  }
+
+  static constexpr std::uint16_t kMost = UINT16_MAX;
 
   const RankProgram& program_;
-  const ProgramTiming& timing_;
-  const CollectiveTable& collectives_;
+  const ProgramShapes& shapes_;
   HostCodeDetail detail_;
   std::vector<bool> calls_driver_;  ///< By instruction; empty if none does.
   HostCode code_;
@@ -103,9 +85,9 @@ class Writer {
 
 }  // namespace
 
-HostCode make_host_code(const ProgramTiming& timing, const CollectiveTable& collectives,
+HostCode make_host_code(const RankProgram& program, const ProgramShapes& shapes,
                         HostCodeDetail detail, const std::vector<DriverCall>& calls) {
-  return Writer(timing, collectives, detail, calls).write();
+  return Writer(program, shapes, detail, calls).write();
 }
 
 }  // namespace foreshard::sim

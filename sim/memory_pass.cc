@@ -22,8 +22,16 @@ class Pass {
     for (std::int32_t step = 0; step < steps && !stopped_; ++step) {
       if (step >= written) ledger.carry();
       ledger.begin_step();
+      const bool may_repeat = step >= written - 1 && step + 1 < steps;
+      MemoryLedger::State before;
+      if (may_repeat) before = ledger.state(&Carry::before);
+      const std::size_t calls = out_.calls.size();
       run(program_.steps[static_cast<std::size_t>(std::min(step, written - 1))], step);
       out_.step_memory.push_back(ledger.end_step(rank, step));
+      if (may_repeat && calls == out_.calls.size() && before == ledger.state(&Carry::now)) {
+        repeat_to(steps);
+        break;
+      }
     }
     return std::move(out_);
   }
@@ -37,6 +45,14 @@ class Pass {
       } else if (in.kind == InstructionKind::kFree) {
         out_.ledger->free(in.id);
       }
+    }
+  }
+
+  /// The step has changed nothing and called no driver: all that follow are like it.
+  void repeat_to(std::int32_t steps) {
+    while (static_cast<std::int32_t>(out_.step_memory.size()) < steps) {
+      out_.step_memory.push_back(out_.step_memory.back());
+      ++out_.step_memory.back().step;
     }
   }
 
@@ -66,6 +82,25 @@ Bytes communicator_memory(const RankProgram& program, std::size_t groups,
   std::vector<bool> used(groups);
   for (const Collective& c : program.collectives) used[c.group.value] = true;
   return std::count(used.begin(), used.end(), true) * device.communicator;
+}
+
+std::int64_t peak_of_requests(const RankProgram& program, std::int32_t steps) {
+  std::int64_t live = 0, peak = 0;
+  const auto run = [&](const Segment& segment) {
+    for (std::uint32_t i = segment.begin; i < segment.end; ++i) {
+      const Instruction& in = program.instructions[i];
+      if (in.kind != InstructionKind::kAlloc && in.kind != InstructionKind::kFree) continue;
+      const Buffer& b = program.buffers[in.id];
+      if (b.space != MemorySpace::kDevice) continue;
+      live += in.kind == InstructionKind::kAlloc ? b.bytes.value : -b.bytes.value;
+      peak = std::max(peak, live);
+    }
+  };
+  run(program.init);
+  const auto written = static_cast<std::int32_t>(program.steps.size());
+  for (std::int32_t s = 0; s < std::min(steps, written); ++s)
+    run(program.steps[static_cast<std::size_t>(s)]);
+  return peak;
 }
 
 MemoryPass run_memory(const RankProgram& program, const AllocatorOptions& options, Bytes capacity,

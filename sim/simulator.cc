@@ -23,6 +23,7 @@ constexpr const char* kNotModelled[] = {
     "network congestion beyond each GPU's share of the NICs",
 };
 constexpr std::int32_t kMaxSteps = 30'000;
+const std::vector<DriverCall> kNoCalls;
 
 /// Checked programs and their shapes, as far as any run needed them.
 class Preparation {
@@ -38,8 +39,31 @@ class Preparation {
   }
   const std::vector<ProgramShapes>& shapes() const { return shapes_; }
 
+  /// Kept where no allocation calls the driver: then it is equal for all costs and options.
+  std::shared_ptr<const HostCode> code(std::uint32_t program, HostCodeDetail detail,
+                                       const std::vector<DriverCall>& calls) {
+    const auto make = [&] {
+      return std::make_shared<const HostCode>(
+          make_host_code(schedule_.programs[program], shapes_[program], detail, calls));
+    };
+    if (!calls.empty()) return make();
+    std::shared_ptr<const HostCode>& kept = code_[{program, detail}];
+    if (!kept) kept = make();
+    return kept;
+  }
+
+  /// Bytes that the program holds on the device at once in its first `steps` steps, as asked for:
+  /// no allocator gets by with less.
+  std::int64_t least_memory(std::uint32_t program, std::int32_t steps) {
+    std::int64_t& least = least_[{program, steps}];
+    if (least == 0) least = peak_of_requests(schedule_.programs[program], steps);
+    return least;
+  }
+
  private:
   const Schedule& schedule_;
+  std::map<std::pair<std::uint32_t, HostCodeDetail>, std::shared_ptr<const HostCode>> code_;
+  std::map<std::pair<std::uint32_t, std::int32_t>, std::int64_t> least_;
   std::vector<bool> ready_;
   std::vector<ProgramShapes> shapes_;
 };
@@ -77,6 +101,8 @@ class Simulation {
 
   bool fits() {
     prepare();
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
+      if (has_memory_[c] && must_fail(c)) return false;
     bool all_timeless = true;
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
       all_timeless = all_timeless && (!has_memory_[c] || timeless(c));
@@ -125,6 +151,7 @@ class Simulation {
                              "1 to " + std::to_string(kMaxSteps)});
     }
     check_total_time();
+    if (options_.memory != MemoryDetail::kNone) device_ = cost_.memory();
     // One rank of each program has an allocator.
     std::vector<bool> seen(schedule_.programs.size());
     for (const RankClass& c : layout_.classes) {
@@ -137,36 +164,37 @@ class Simulation {
     return has_memory_[c] && preparation_.shapes()[layout_.classes[c].program].timeless_memory;
   }
 
-  MemoryPass memory_of(std::uint32_t c, bool stop_at_failure) const {
-    const RankProgram& program = schedule_.programs[layout_.classes[c].program];
-    const DeviceMemory device = cost_.memory();
-    return run_memory(
-        program, options_.allocator, options_.device_memory.value_or(device.capacity),
-        device.context + communicator_memory(program, schedule_.groups.size(), device), steps_,
-        layout_.classes[c].rank, stop_at_failure);
+  /// The device has less than the program holds at once.
+  bool must_fail(std::uint32_t c) const {
+    const std::uint32_t p = layout_.classes[c].program;
+    return taken_by(p).value + preparation_.least_memory(p, steps_) > capacity().value;
   }
 
-  /// Classes with one program and equal collectives share their code.
+  Bytes capacity() const { return options_.device_memory.value_or(device_.capacity); }
+  /// Context and communicators.
+  Bytes taken_by(std::uint32_t program) const {
+    return device_.context +
+           communicator_memory(schedule_.programs[program], schedule_.groups.size(), device_);
+  }
+
+  MemoryPass memory_of(std::uint32_t c, bool stop_at_failure) const {
+    const std::uint32_t p = layout_.classes[c].program;
+    return run_memory(schedule_.programs[p], options_.allocator, capacity(), taken_by(p), steps_,
+                      layout_.classes[c].rank, stop_at_failure);
+  }
+
+  /// Ranks of one program share its code.
   void write_code() {
-    std::map<std::pair<std::uint32_t, const CollectiveTable*>, std::shared_ptr<const HostCode>>
-        known;
-    std::map<std::uint32_t, const MemoryPass*> pass_of;  // by program
-    for (std::uint32_t c = 0; c < passes_.size(); ++c)
-      if (passes_[c]) pass_of[layout_.classes[c].program] = passes_[c].get();
+    std::map<std::uint32_t, std::shared_ptr<const HostCode>> code_of;  // by program
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
       const std::uint32_t p = layout_.classes[c].program;
-      std::shared_ptr<const HostCode>& code = known[{p, collectives_[c].get()}];
-      if (!code) {
-        const bool ledger = options_.memory != MemoryDetail::kNone && !pass_of.contains(p);
+      if (has_memory_[c] || !code_of.contains(p)) {
         const HostCodeDetail detail = options_.detail == Detail::kTrace ? HostCodeDetail::kAll
-                                      : ledger                          ? HostCodeDetail::kMemory
+                                      : has_memory_[c] && !passes_[c]   ? HostCodeDetail::kMemory
                                                                         : HostCodeDetail::kTimes;
-        static const std::vector<DriverCall> none;
-        code = std::make_shared<const HostCode>(
-            make_host_code(programs_[p], *collectives_[c], detail,
-                           pass_of.contains(p) ? pass_of[p]->calls : none));
+        code_of[p] = preparation_.code(p, detail, passes_[c] ? passes_[c]->calls : kNoCalls);
       }
-      code_.push_back(code);
+      code_.push_back(code_of[p]);
     }
   }
 
@@ -261,7 +289,7 @@ class Simulation {
     for (const char* text : kNotModelled) result.not_modelled.push_back(text);
     fill_step_times(output, result);
     fill_flops(result);
-    explain_memory(run, cost_.memory(), result);
+    explain_memory(run, device_, result);
     if (options_.detail != Detail::kTimesOnly) explain_time(run, window, result);
     add_overhead(result);
     if (options_.detail == Detail::kTrace) {
@@ -321,6 +349,7 @@ class Simulation {
   const CostModel& cost_;
   const SimulationOptions& options_;
   Layout layout_;
+  DeviceMemory device_;
   std::vector<bool> used_;
   std::vector<ProgramTiming> programs_;
   std::vector<std::shared_ptr<const CollectiveTable>> collectives_;
