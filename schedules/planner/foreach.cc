@@ -23,13 +23,6 @@ void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*
                   std::initializer_list<const TensorList*> outputs,
                   std::initializer_list<double> attributes) {
   TensorList in, out;
-  const auto total = [](std::initializer_list<const TensorList*> lists) {
-    std::size_t n = 0;
-    for (const TensorList* l : lists) n += l->size();
-    return n;
-  };
-  in.reserve(total(inputs));
-  out.reserve(total(outputs));
   for (const TensorList* l : inputs) in.insert(in.end(), l->begin(), l->end());
   for (const TensorList* l : outputs) out.insert(out.end(), l->begin(), l->end());
   if (in.empty() && out.empty()) return;

@@ -39,8 +39,6 @@ class AdamW final : public Optimizer {
   void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first) override {
     state_.resize(std::max(state_.size(), first + parameters.size()));
     Lists all;
-    for (TensorList* l : {&all.params, &all.grads, &all.first, &all.second, &all.steps})
-      l->reserve(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const SymTensor& p = parameters[i].local;
       if (!p || !p->grad) continue;
@@ -113,7 +111,6 @@ class AdamW final : public Optimizer {
                  {1 - c_.beta2});
     a.grads.clear();
     TensorList root;
-    root.reserve(a.second.size());
     for (const SymTensor& s : a.second) {
       root.push_back(empty_like(host, s, BufferCategory::kOptimizerTemporary));
     }

@@ -55,22 +55,9 @@ std::vector<std::string> Fsdp2::unsharded_parameters() const {
   return names;
 }
 
-namespace {
-
-/// Every rank holds as much of each parameter as any other, whatever is wrapped.
-bool cut_evenly(const Model& model, const ParallelConfig& config) {
-  return config.calls.empty() &&
-         std::all_of(model.parameters.begin(), model.parameters.end(), [&](const auto& p) {
-           return !p.shape.empty() && p.shape[0] % config.shard == 0;
-         });
-}
-
-}  // namespace
-
 /// Hash of the rows that a rank holds of each parameter: ranks that hold alike run alike.
 std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config,
                                 std::int64_t rank) const {
-  if (cut_evenly(model, config)) return 0;
   if (cuts_.empty()) {
     std::vector<Group> groups;
     Meshes meshes(config.shard, config.replicate, 0, groups);

@@ -42,7 +42,6 @@ std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory,
   if (!memory.on_host()) table = host.pointer_table((n + 1) * 8);
   const SymTensor partial = memory.make(Shape{chunks}, DType::kFloat32);
   std::vector<SymTensor> norms;
-  norms.reserve(gradients.size());
   for (std::int64_t i = 0; i < n; ++i) norms.push_back(memory.make(Shape{}, gradients[0]->dtype));
   const double two = 2;
   LaunchRequest request;
@@ -76,7 +75,6 @@ const std::vector<Fsdp2::OwnedPlace>& Fsdp2::parameter_places() const {
 /// Gradients in the order of model.parameters(), and the group that owns each (nullptr: none).
 std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const {
   std::vector<std::pair<SymTensor, ParamGroup*>> all;
-  all.reserve(parameter_places().size());
   for (const auto& [id, owner] : parameter_places()) {
     if (owner == nullptr) {
       const SymTensor& plain = plain_[id.value];
@@ -116,7 +114,6 @@ void Fsdp2::clip_gradients(Host& host, double max_norm) {
                      "wrap the root module and ignore no parameter, or clip them apart");
   }
   std::vector<SymTensor> tensors;
-  tensors.reserve(gradients.size());
   for (const auto& [gradient, group] : gradients) tensors.push_back(gradient);
   ClipMemory memory(host, offload);
   std::vector<SymTensor> norms = foreach_norm(host, memory, tensors);
@@ -132,7 +129,6 @@ SymTensor Fsdp2::total_norm(Host& host, const std::vector<SymTensor>& norms, Par
   const Shape vector{static_cast<std::int64_t>(norms.size())};
   const SymTensor stacked = memory.make(vector, dtype);
   std::vector<SymTensor> rows;
-  rows.reserve(norms.size());
   for (const SymTensor& n : norms) rows.push_back(host.view_as(n, Shape{1}));
   const double dim = 0;
   LaunchRequest cat;
@@ -199,9 +195,7 @@ void Fsdp2::scale_gradients(Host& host, const std::vector<SymTensor>& gradients,
   clip.kernels = 4;
   host.launch(clip);
   ratio.reset();
-  std::vector<SymTensor> operands;
-  operands.reserve(gradients.size() + 1);
-  operands = gradients;
+  std::vector<SymTensor> operands = gradients;
   operands.push_back(coefficient);
   LaunchRequest scale;
   scale.op = OpKind::kForeachMul;

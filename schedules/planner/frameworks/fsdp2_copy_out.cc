@@ -60,7 +60,6 @@ void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
   if (result.async) host_.wait_stream(host_.stream(), *group.comm->internal);
   const std::int64_t world = group.gather_mesh().shard;
   std::vector<SymTensor> outputs;
-  outputs.reserve(group.parameters.size());
   std::vector<std::pair<std::size_t, SymTensor>> other_dims;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const std::int64_t numel = result.numels[i];
@@ -82,7 +81,6 @@ void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
   const SymTensor whole = host_.view_as(result.output, Shape{world, columns});
   {
     std::vector<std::int64_t> parts;
-    parts.reserve(outputs.size());
     for (const SymTensor& t : outputs) parts.push_back(t->bytes() / world);
     const SymTensor table = host_.pointer_table(split_copy_table_bytes(parts, world));
     LaunchRequest split;

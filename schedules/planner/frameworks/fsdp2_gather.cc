@@ -62,8 +62,6 @@ void Gatherer::issue(ParamGroup& group, bool async) {
     StreamGuard guard(host_, copy_in);
     inputs = gather_inputs(group);
     dtype = inputs.tensors[0]->dtype;
-    result.dtypes.reserve(inputs.tensors.size());
-    result.numels.reserve(inputs.tensors.size());
     for (const SymTensor& t : inputs.tensors) {
       result.dtypes.push_back(t->dtype);
       result.numels.push_back(t->numel);
@@ -78,7 +76,6 @@ void Gatherer::issue(ParamGroup& group, bool async) {
     result.output =
         host_.empty(Shape{numel * mesh.shard}, dtype, BufferCategory::kGatherOutput, group.unit);
     std::vector<SymTensor> slots;
-    slots.reserve(inputs.tensors.size());
     std::int64_t offset = 0;
     for (const SymTensor& t : inputs.tensors) {
       slots.push_back(host_.rank_view(result.output, Shape{t->numel}, mesh.shard_group,
@@ -175,8 +172,6 @@ Gatherer::Inputs Gatherer::gather_inputs(ParamGroup& group) {
   inputs.tensors.resize(group.parameters.size());
   std::vector<std::size_t> cast;
   std::vector<SymTensor> sources;
-  cast.reserve(group.parameters.size());
-  sources.reserve(group.parameters.size());
   std::int64_t cast_numel = 0;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const ShardedParameter& p = group.parameters[i];
@@ -195,7 +190,6 @@ Gatherer::Inputs Gatherer::gather_inputs(ParamGroup& group) {
   inputs.flat = host_.empty(Shape{cast_numel}, dtype, BufferCategory::kGatherInput, group.unit);
   std::int64_t offset = 0;
   std::vector<SymTensor> slots;
-  slots.reserve(cast.size());
   for (std::size_t k = 0; k < cast.size(); ++k) {
     slots.push_back(host_.view_as(inputs.flat, Shape{sources[k]->numel}, offset));
     offset += sources[k]->numel;

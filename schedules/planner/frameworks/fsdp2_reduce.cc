@@ -134,7 +134,6 @@ SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
       host_.empty(Shape{numel}, dtype, BufferCategory::kReduceInput, group.unit);
   {
     std::vector<std::int64_t> parts;
-    parts.reserve(g.parameters.size());
     for (const std::size_t i : g.parameters)
       parts.push_back(group.parameters[i].padded_numel() / world * size_of(dtype));
     const SymTensor table = host_.pointer_table(chunk_cat_table_bytes(parts));

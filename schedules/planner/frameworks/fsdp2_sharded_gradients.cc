@@ -33,7 +33,6 @@ std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTe
   }
   const bool copy_uncast = cast_numel > output->numel - cast_numel;
   std::vector<SymTensor> gradients;
-  gradients.reserve(parameters.size());
   std::int64_t at = 0;
   for (const Run& run : runs) {
     SymTensor part =
