@@ -18,6 +18,7 @@ std::int64_t AddressSpace::place(std::int64_t size) {
     next_ = std::min(window_, offset + size + kGranule);
     return offset;
   }
+  forget_removed();
   std::int64_t begin = 0;
   for (auto it = ranges_.begin();; ++it) {
     const std::int64_t end = it == ranges_.end() ? window_ : it->begin - kGranule;
@@ -32,16 +33,23 @@ std::int64_t AddressSpace::place(std::int64_t size) {
 
 bool AddressSpace::remove(std::int64_t offset, std::int64_t size) {
   const auto it = at_or_after(offset);
-  if (it == ranges_.end() || it->begin != offset || it->end != offset + size) return false;
-  ranges_.erase(it);
+  if (size <= 0 || it == ranges_.end() || it->begin != offset || it->end != offset + size)
+    return false;
+  ranges_[static_cast<std::size_t>(it - ranges_.begin())].end = offset;
+  if (2 * ++removed_ > ranges_.size()) forget_removed();
   return true;
 }
 
+void AddressSpace::forget_removed() {
+  std::erase_if(ranges_, [](const Range& r) { return r.removed(); });
+  removed_ = 0;
+}
+
 bool AddressSpace::contains(std::int64_t offset, std::int64_t size) const {
-  auto it = at_or_after(offset + 1);
-  if (it == ranges_.begin()) return false;
-  --it;
-  return offset >= it->begin && size <= it->end - offset;
+  for (auto it = at_or_after(offset + 1); it != ranges_.begin();) {
+    if (!(--it)->removed()) return offset >= it->begin && size <= it->end - offset;
+  }
+  return false;
 }
 
 }  // namespace foreshard

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -25,13 +26,17 @@ class AddressSpace {
  private:
   struct Range {
     std::int64_t begin;
-    std::int64_t end;
+    std::int64_t end;  ///< `begin` once it is removed.
+    bool removed() const { return end == begin; }
   };
   std::vector<Range>::const_iterator at_or_after(std::int64_t offset) const;
 
+  void forget_removed();
+
   std::int64_t window_;
   std::int64_t next_ = 0;
-  std::vector<Range> ranges_;  ///< By offset.
+  std::vector<Range> ranges_;  ///< By offset. Removed ones are empty until they are many.
+  std::size_t removed_ = 0;
 };
 
 }  // namespace foreshard

@@ -45,6 +45,7 @@ struct BlockInfo {
   Bytes size;
   Bytes requested;  ///< 0 for cached blocks.
   State state;
+  bool operator==(const BlockInfo&) const = default;
 };
 
 /// One segment, or one contiguous mapped part of an expandable segment, with its blocks by address.
@@ -54,6 +55,7 @@ struct SegmentInfo {
   std::uint32_t stream;
   bool small_pool;
   std::vector<BlockInfo> blocks;
+  bool operator==(const SegmentInfo&) const = default;
 };
 
 /// The CUDA caching allocator of PyTorch 2.15, rule for rule, over any source of

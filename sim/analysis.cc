@@ -105,7 +105,7 @@ class TimeExplanation {
     const ProgramTiming& timing = run_.timing(window_.rank_class);
     (is_update(timing.program->launches[in.id].phase) ? b.optimizer : b.compute) += time;
     if (run_.options.variation.none()) {
-      b.interference += std::max(Time(0), time - Time(timing.launches[in.id].device));
+      b.interference += std::max(Time(0), time - Time(timing.launch(in.id).device));
     }
   }
 
@@ -174,7 +174,7 @@ class TimeExplanation {
     const ProgramTiming& timing = run_.timing(piece.rank_class);
     r.instruction = in.kind;
     if (in.kind == InstructionKind::kLaunch) {
-      r.what = static_cast<int>(timing.kernel_class[in.id]);
+      r.what = static_cast<int>(timing.launch(in.id).kernel_class);
     } else if (in.kind == InstructionKind::kCopy) {
       r.what = static_cast<int>(timing.program->copies[in.id].direction);
     } else {

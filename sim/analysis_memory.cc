@@ -188,12 +188,7 @@ void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult
   m.allocated_peak = ledger.allocated_peak();
   m.reserved_peak = ledger.reserved_peak();
   m.context = device.context;
-  m.communicators = Bytes(0);
-  for (std::uint32_t g = 0; g < run.schedule.groups.size(); ++g) {
-    const bool used = std::any_of(program.collectives.begin(), program.collectives.end(),
-                                  [&](const Collective& x) { return x.group.value == g; });
-    if (used) m.communicators += device.communicator;
-  }
+  m.communicators = communicator_memory(program, run.schedule.groups.size(), device);
   m.device_peak = m.reserved_peak + m.context + m.communicators;
   m.capacity = run.options.device_memory.value_or(device.capacity);
   m.host_peak = ledger.host_peak();

@@ -48,6 +48,16 @@ std::string_view name_of_kind(InstructionKind kind) {
   return "?";
 }
 
+/// With the repetitions of the last step.
+std::int64_t instructions_of(const RankProgram& program, std::int32_t steps) {
+  const auto size = [](const Segment& s) { return std::int64_t{s.end} - s.begin; };
+  const auto written = static_cast<std::int32_t>(program.steps.size());
+  std::int64_t n = size(program.init);
+  for (std::int32_t s = 0; s < std::min(steps, written); ++s)
+    n += size(program.steps[static_cast<std::size_t>(s)]);
+  return n + std::max(0, steps - written) * size(program.steps.back());
+}
+
 }  // namespace
 
 double random_factor(double sigma, std::uint64_t seed, std::uint64_t a, std::uint64_t b,
@@ -97,23 +107,14 @@ void Engine::set_up_rank(std::uint32_t c) {
   r.latest.assign(program.events, kNone);
   r.sequence.assign(groups_ + in_.layout->pairs.size(), 0);
   r.record = in_.record[c];
-  r.host.pc = r.host.end = 0;
-  const bool first_of_program =
-      std::none_of(in_.layout->classes.begin(), in_.layout->classes.begin() + c,
-                   [&](const RankClass& o) { return o.program == rank_class.program; });
-  if (in_.options->memory == MemoryDetail::kNone || !first_of_program) return;
+  r.code = (*in_.code)[c].get();
+  if (const MemoryPass* pass = (*in_.memory)[c]) r.driver_calls = pass->calls;
+  if (!in_.ledger[c]) return;
   const DeviceMemory memory = in_.cost->memory();
-  std::int64_t communicators = 0;
-  for (std::uint32_t g = 0; g < groups_; ++g) {
-    if (std::any_of(program.collectives.begin(), program.collectives.end(),
-                    [&](const Collective& x) { return x.group.value == g; })) {
-      ++communicators;
-    }
-  }
   r.kept.progress = std::make_unique<Progress>(*this, r);
   r.kept.ledger = std::make_unique<MemoryLedger>(
       program, in_.options->allocator, in_.options->device_memory.value_or(memory.capacity),
-      memory.context + communicators * memory.communicator, *r.kept.progress);
+      memory.context + communicator_memory(program, groups_, memory), *r.kept.progress);
 }
 
 double Engine::scale_of(const Rank& r, std::int32_t step) const {
@@ -133,6 +134,7 @@ EngineOutput Engine::run() {
     now_ = t;
     const std::uint32_t entity = tree_.next();
     if (entity >= first_host_) {
+      tree_.set(entity, kNever);
       resume_host(ranks_[entity - first_host_], t);
     } else if (entity >= first_stream_) {
       const std::uint32_t stream = entity - first_stream_;
@@ -140,6 +142,7 @@ EngineOutput Engine::run() {
     } else {
       serve_transfer(entity, t);
     }
+    if (due_now_ != nullptr) resume_due(t);
   }
   for (const Rank& r : ranks_) {
     if (r.host.wait != HostWait::kFinished || r.host.outstanding != 0) report_deadlock();
@@ -149,8 +152,10 @@ EngineOutput Engine::run() {
   }
   finish();
   EngineOutput out;
-  out.instructions = instructions_;
-  for (Rank& r : ranks_) out.ranks.push_back(std::move(r.kept));
+  for (Rank& r : ranks_) {
+    out.instructions += instructions_of(*r.timing->program, in_.steps);
+    out.ranks.push_back(std::move(r.kept));
+  }
   return out;
 }
 
@@ -217,8 +222,8 @@ void Engine::report_deadlock() const {
       issues.add(describe(r, item.instruction), why, "deadlock");
     }
     if (r.host.wait != HostWait::kFinished) {
-      issues.add(describe(r, r.host.pc > 0 ? r.host.pc - 1 : 0), "the host waits for ever",
-                 "deadlock");
+      issues.add(describe(r, r.host.pc > 0 ? r.code->acts[r.host.pc - 1].instruction : 0),
+                 "the host waits for ever", "deadlock");
     }
   }
   issues.throw_if_any();

@@ -19,6 +19,7 @@
 
 #include "schedules/trace.h"
 #include "sim/event_tree.h"
+#include "sim/host_code.h"
 #include "sim/layout.h"
 #include "sim/memory_ledger.h"
 #include "sim/options.h"
@@ -67,7 +68,7 @@ struct RankRecord {
   std::vector<StepEnd> steps;
   std::vector<StepMemory> step_memory;
   std::unique_ptr<StreamProgress> progress;  ///< Of the ledger.
-  std::unique_ptr<MemoryLedger> ledger;      ///< Null without memory accounting.
+  std::unique_ptr<MemoryLedger> ledger;      ///< Null if memory is not accounted for here.
   std::int64_t origin = 0;                   ///< Time at which the first step began.
 };
 
@@ -78,6 +79,10 @@ struct EngineInput {
   const SimulationOptions* options = nullptr;
   const std::vector<ProgramTiming>* programs = nullptr;
   const std::vector<std::shared_ptr<const CollectiveTable>>* collectives = nullptr;  ///< By class.
+  const std::vector<std::shared_ptr<const HostCode>>* code = nullptr;                ///< By class.
+  /// By class: what a memory pass found; null where the engine keeps a ledger itself, or none.
+  const std::vector<const MemoryPass*>* memory = nullptr;
+  std::vector<bool> ledger;  ///< By class: the engine runs the allocator.
   std::vector<bool> record;  ///< By class: keep operations.
   std::int32_t steps = 1;
 };

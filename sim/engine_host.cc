@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "sim/engine_impl.h"
@@ -7,144 +8,185 @@ namespace foreshard::sim {
 
 void Engine::run_host(Rank& r) {
   Host& h = r.host;
-  const Instruction* code = r.timing->program->instructions.data();
-  const HostCosts& costs = r.timing->host;
+  const HostAct* code = r.code->acts.data();
   for (;;) {
     if (h.pc == h.end) {
       if (!next_segment(r)) return;
       continue;
     }
-    const Instruction in = code[h.pc];
+    const HostAct& act = code[h.pc];
     const std::int64_t start = h.time;
-    switch (in.kind) {
+    if (!h.charged) h.time += host_time(r, act);
+    h.charged = true;  // until it is done: an act that must wait is tried again
+    switch (act.kind) {
       case InstructionKind::kMark:
+      case InstructionKind::kHost:
         break;
       case InstructionKind::kAlloc:
-        if (!alloc(r, in)) return;
+        if (!alloc(r, act)) return;
         break;
       case InstructionKind::kFree:
-        h.time += costs.free.value;
         if (r.kept.ledger) {
-          r.kept.ledger->free(in.id);
-          if (trace_) sample(r);
+          r.kept.ledger->free(act.id);
+          if (trace_) sample(r, act);
         }
         break;
       case InstructionKind::kRecordStream:
-        h.time += costs.record_stream.value;
-        if (r.kept.ledger) r.kept.ledger->record_stream(in.id, in.stream);
+        if (r.kept.ledger) r.kept.ledger->record_stream(act.id, act.stream);
         break;
       case InstructionKind::kLaunch:
       case InstructionKind::kCollective:
       case InstructionKind::kCopy:
-        if (!issue(r, in)) return;
+        if (!issue(r, act)) return;
         break;
       case InstructionKind::kRecordEvent:
-        h.time += costs.record_event.value;
-        r.latest[in.id] = record(r, in.stream);
+        r.latest[act.id] = record(r, act.stream);
         break;
       case InstructionKind::kWaitEvent:
-        h.time += costs.wait_event.value;
-        push(r, in.stream, {h.time, h.pc, ItemKind::kWait, recorded(r, in.id)});
+        push(r, act.stream, {h.time, act.instruction, ItemKind::kWait, recorded(r, act.id)});
         break;
       case InstructionKind::kSyncEvent:
-        wait_for(r, recorded(r, in.id));
+        wait_for(r, recorded(r, act.id));
         break;
       case InstructionKind::kSyncStream:
-        wait_for_streams(r, in.stream, in.stream + 1u);
+        wait_for_streams(r, act.stream, act.stream + 1u);
         break;
       case InstructionKind::kSyncDevice:
         wait_for_streams(r, 0, r.timing->streams);
         break;
-      case InstructionKind::kHost:
-        h.time += r.timing->host_work[in.id];
-        break;
     }
-    ++instructions_;
+    h.charged = false;
     ++h.pc;
     if (h.wait != HostWait::kRunnable) {
       h.wait_start = start;
       return;
     }
-    if (trace_) span(r, h.pc - 1, start);
+    if (trace_) span(r, act.instruction, start);
   }
+}
+
+/// Of the thread until the act is issued; an allocation pays for itself when it is done.
+std::int64_t Engine::host_time(const Rank& r, const HostAct& act) const {
+  const HostCosts& costs = r.timing->host;
+  std::int64_t time = act.allocs * costs.alloc.value + act.frees * costs.free.value +
+                      act.record_streams * costs.record_stream.value;
+  switch (act.kind) {
+    case InstructionKind::kLaunch:
+      return time + r.timing->launches[act.id].host;
+    case InstructionKind::kCollective:
+      return time + (*r.collectives)[act.id].host.value;
+    case InstructionKind::kCopy:
+      return time + r.timing->copies[act.id].host.value;
+    case InstructionKind::kRecordEvent:
+      return time + costs.record_event.value;
+    case InstructionKind::kWaitEvent:
+      return time + costs.wait_event.value;
+    case InstructionKind::kHost:
+      return time + r.timing->host_work[act.id];
+    case InstructionKind::kFree:
+      return time + costs.free.value;
+    case InstructionKind::kRecordStream:
+      return time + costs.record_stream.value;
+    case InstructionKind::kAlloc:
+    case InstructionKind::kSyncEvent:
+    case InstructionKind::kSyncStream:
+    case InstructionKind::kSyncDevice:
+    case InstructionKind::kMark:
+      break;
+  }
+  return time;
+}
+
+/// The instruction that the host is at; one past the last at the end of a segment.
+std::uint32_t Engine::here(const Rank& r) const {
+  const Host& h = r.host;
+  if (h.pc < h.end) return r.code->acts[h.pc].instruction;
+  return h.pc > 0 ? r.code->acts[h.pc - 1].instruction + 1 : 0;
 }
 
 /// Claims a buffer. False if the host must wait first: for the device to reach its present time, or
 /// to come to rest.
-bool Engine::alloc(Rank& r, const Instruction& in) {
+bool Engine::alloc(Rank& r, const HostAct& act) {
   Host& h = r.host;
   MemoryLedger* ledger = r.kept.ledger.get();
-  if (!ledger) {
-    h.time += r.timing->host.alloc.value;
-    return true;
-  }
+  if (!ledger) return alloc_known(r, act);
   if (ledger->pending() && !h.at_present && now_ < h.time) {
     h.wait = HostWait::kDevicePresent;
-    tree_.set(host_entity(r), h.time);
+    wake_host(r, h.time);
     return false;
   }
   const std::int64_t allocs = ledger->device_allocs(), frees = ledger->device_frees();
-  const Moment moment{h.step, h.pc};
+  const Moment moment{h.step, act.instruction};
   if (h.retry) {
     h.retry = false;
-    ledger->retry(in.id, moment);
-  } else if (ledger->alloc(in.id, moment) == MemoryLedger::Outcome::kNeedsRetry) {
+    ledger->retry(act.id, moment);
+  } else if (ledger->alloc(act.id, moment) == MemoryLedger::Outcome::kNeedsRetry) {
     h.retry = true;
     wait_for_streams(r, 0, r.timing->streams);
     return false;
   }
   h.at_present = false;
-  h.time += r.timing->host.alloc.value;
-  const std::int64_t driver =
-      (ledger->device_allocs() - allocs) * r.timing->host.segment_alloc.value +
-      (ledger->device_frees() - frees) * r.timing->host.segment_free.value;
-  if (driver > 0) {
-    if (r.record) {
-      r.kept.blocks.push_back(
-          {HostBlock::Kind::kAllocator, h.time, h.time + driver, h.pc, {r.index, Cause::kHost}});
-    }
-    h.time += driver;
-  }
-  if (trace_) sample(r);
+  pay_driver(r, act, ledger->device_allocs() - allocs, ledger->device_frees() - frees);
+  if (trace_) sample(r, act);
   return true;
 }
 
-/// Issues device work. False if the launch queue is full.
-bool Engine::issue(Rank& r, const Instruction& in) {
+/// The same where a memory pass has found what the allocator does, or nobody asks.
+bool Engine::alloc_known(Rank& r, const HostAct& act) {
   Host& h = r.host;
-  const ProgramTiming& timing = *r.timing;
-  const RankProgram& program = *timing.program;
-  Item item{0, h.pc, ItemKind::kLaunch, in.id};
-  std::uint32_t stream = 0;
-  std::int64_t cost = 0;
-  if (in.kind == InstructionKind::kLaunch) {
-    stream = program.launches[in.id].stream;
-    cost = timing.launches[in.id].host;
-  } else if (in.kind == InstructionKind::kCopy) {
-    item.kind = ItemKind::kCopy;
-    stream = program.copies[in.id].stream;
-    cost = timing.copies[in.id].host.value;
-  } else {
-    item.kind = ItemKind::kCollective;
-    stream = program.collectives[in.id].stream;
-    cost = (*r.collectives)[in.id].host.value;
+  const Moment moment{h.step, act.instruction};
+  if (r.driver_calls.empty() || r.driver_calls.front().at != moment) {
+    h.time += r.timing->host.alloc.value;
+    return true;
   }
-  if (!h.charged) h.time += cost;
-  h.charged = false;
-  if (h.outstanding >= timing.host.launch_queue) {
-    h.charged = true;
+  const DriverCall& call = r.driver_calls.front();
+  if (call.retry && !h.retry) {
+    h.retry = true;
+    wait_for_streams(r, 0, r.timing->streams);
+    return false;
+  }
+  h.retry = false;
+  r.driver_calls = r.driver_calls.subspan(1);
+  pay_driver(r, act, call.allocs, call.frees);
+  return true;
+}
+
+void Engine::pay_driver(Rank& r, const HostAct& act, std::int64_t allocs, std::int64_t frees) {
+  Host& h = r.host;
+  const HostCosts& costs = r.timing->host;
+  h.time += costs.alloc.value;
+  const std::int64_t driver = allocs * costs.segment_alloc.value + frees * costs.segment_free.value;
+  if (driver <= 0) return;
+  if (r.record) {
+    r.kept.blocks.push_back({HostBlock::Kind::kAllocator,
+                             h.time,
+                             h.time + driver,
+                             act.instruction,
+                             {r.index, Cause::kHost}});
+  }
+  h.time += driver;
+}
+
+/// Issues device work. False if the launch queue is full.
+bool Engine::issue(Rank& r, const HostAct& act) {
+  Host& h = r.host;
+  if (h.outstanding >= r.timing->host.launch_queue) {
     h.wait = HostWait::kQueueFull;
     h.wait_kind = HostBlock::Kind::kQueueFull;
     return false;
   }
   ++h.outstanding;
-  item.issued = h.time;
-  if (item.kind == ItemKind::kCollective) {
-    item.value = r.sequence[lane_of(r, program.collectives[in.id]).slot]++ & Item::kMaxValue;
+  if (act.kind == InstructionKind::kLaunch) {
+    push(r, act.stream, {h.time, act.instruction, ItemKind::kLaunch, act.id});
+  } else if (act.kind == InstructionKind::kCollective) {
+    const Collective& collective = r.timing->program->collectives[act.id];
+    const std::uint32_t number = r.sequence[lane_of(r, collective).slot]++;
+    push(r, act.stream, {h.time, act.instruction, ItemKind::kCollective, number});
+  } else {
+    push(r, act.stream, {h.time, act.instruction, ItemKind::kCopy, act.id});
+    if (r.timing->program->copies[act.id].blocks_host)
+      wait_for_streams(r, act.stream, act.stream + 1u);
   }
-  push(r, stream, item);
-  if (in.kind == InstructionKind::kCopy && program.copies[in.id].blocks_host)
-    wait_for_streams(r, stream, stream + 1);
   return true;
 }
 
@@ -152,14 +194,14 @@ bool Engine::issue(Rank& r, const Instruction& in) {
 std::uint32_t Engine::record(Rank& r, std::uint32_t stream, ItemKind kind) {
   const auto moment = static_cast<std::uint32_t>(r.reached.size());
   r.reached.emplace_back();
-  push(r, stream, {r.host.time, r.host.pc, kind, moment});
+  push(r, stream, {r.host.time, here(r), kind, moment});
   return moment;
 }
 
 std::uint32_t Engine::recorded(const Rank& r, std::uint32_t event) const {
   const std::uint32_t moment = r.latest[event];
   if (moment == kNone) {
-    throw InputError(Issue{"schedule", describe(r, r.host.pc),
+    throw InputError(Issue{"schedule", describe(r, here(r)),
                            "waits for an event that was never recorded",
                            "record it earlier in the program"});
   }
@@ -202,27 +244,45 @@ void Engine::check_host(Rank& r) {
       }
       ++h.waited;
     }
-    tree_.set(host_entity(r), h.wake);
+    wake_host(r, h.wake);
   } else if (h.wait == HostWait::kQueueFull && h.outstanding < r.timing->host.launch_queue) {
-    if (tree_.time(host_entity(r)) == kNever) tree_.set(host_entity(r), std::max(h.time, now_));
+    if (!h.due) wake_host(r, std::max(h.time, now_));
   }
+}
+
+void Engine::wake_host(Rank& r, std::int64_t t) {
+  r.host.due = true;
+  if (t == now_ && due_now_ == nullptr && r.host.wait == HostWait::kQueueFull) {
+    due_now_ = &r;
+  } else {
+    tree_.set(host_entity(r), t);
+  }
+}
+
+/// Lets the host in due_now_ go on, without a detour through the tree unless more happens now.
+void Engine::resume_due(std::int64_t t) {
+  while (due_now_ != nullptr && tree_.next_time() > t) {
+    Rank& r = *std::exchange(due_now_, nullptr);
+    resume_host(r, t);
+  }
+  if (due_now_ != nullptr) tree_.set(host_entity(*std::exchange(due_now_, nullptr)), t);
 }
 
 void Engine::resume_host(Rank& r, std::int64_t t) {
   Host& h = r.host;
-  tree_.set(host_entity(r), kNever);
+  h.due = false;
   if (h.wait == HostWait::kDevicePresent) {
     h.at_present = true;
   } else {
     if (r.record && t > h.time) {
-      const std::uint32_t instruction =
-          h.wait == HostWait::kMoments && h.pc > 0 && !h.retry ? h.pc - 1 : h.pc;
+      const bool before = h.wait == HostWait::kMoments && h.pc > 0 && !h.retry;
+      const std::uint32_t instruction = before ? r.code->acts[h.pc - 1].instruction : here(r);
       r.kept.blocks.push_back({h.wait_kind, h.time, t, instruction, h.wake_cause});
     }
     h.time = std::max(h.time, t);
     if (h.wait == HostWait::kMoments) {
       h.time += r.timing->host.sync.value;
-      if (trace_ && !h.retry && h.pc > 0) span(r, h.pc - 1, h.wait_start);
+      if (trace_ && !h.retry && h.pc > 0) span(r, r.code->acts[h.pc - 1].instruction, h.wait_start);
     }
   }
   h.wait = HostWait::kRunnable;
@@ -233,7 +293,6 @@ void Engine::resume_host(Rank& r, std::int64_t t) {
 /// must wait or is done.
 bool Engine::next_segment(Rank& r) {
   Host& h = r.host;
-  const RankProgram& program = *r.timing->program;
   if (h.segment > 0) {
     end_step(r);
   } else if (h.segment == 0 && h.step == -1) {
@@ -247,14 +306,14 @@ bool Engine::next_segment(Rank& r) {
     return false;
   }
   if (h.segment == 0) {
-    h.pc = program.init.begin;
-    h.end = program.init.end;
+    h.pc = r.code->init.begin;
+    h.end = r.code->init.end;
     return true;
   }
   const auto step = static_cast<std::int16_t>(h.segment - 1);
-  const auto last = static_cast<std::int32_t>(program.steps.size()) - 1;
+  const auto last = static_cast<std::int32_t>(r.code->steps.size()) - 1;
   const Segment& segment =
-      program.steps[static_cast<std::size_t>(std::min<std::int32_t>(step, last))];
+      r.code->steps[static_cast<std::size_t>(std::min<std::int32_t>(step, last))];
   if (step > last && r.kept.ledger) r.kept.ledger->carry();
   if (step == 0) r.kept.origin = h.time;
   h.step = step;
@@ -290,13 +349,13 @@ void Engine::span(Rank& r, std::uint32_t instruction, std::int64_t start) {
   r.kept.host_spans.push_back(s);
 }
 
-void Engine::sample(Rank& r) {
+void Engine::sample(Rank& r, const HostAct& act) {
   const Host& h = r.host;
   if (!r.record) return;
   const AllocatorStats& stats = r.kept.ledger->stats();
   MemorySample m;
   m.rank = static_cast<std::int32_t>(in_.layout->classes[r.index].rank);
-  m.instruction = h.pc;
+  m.instruction = act.instruction;
   m.step = h.step;
   m.at = Time(h.time);
   m.allocated = Bytes(stats.allocated.current);

@@ -29,7 +29,7 @@ class Engine {
     std::uint32_t instruction;
     ItemKind kind : 3;
     std::uint32_t
-        value : 29;  ///< Launch, copy: index; record, wait: moment; collective: sequence number.
+        value : 29;  ///< Launch: shape; copy: index; record, wait: moment; collective: sequence.
   };
   static_assert(sizeof(Item) == 16);
 
@@ -68,8 +68,8 @@ class Engine {
 
   struct Host {
     std::int64_t time = 0;
-    std::uint32_t pc = 0, end = 0;
-    std::int32_t segment = -1;  ///< -1: nothing begun; 0: init; k: step k - 1.
+    std::uint32_t pc = 0, end = 0;  ///< Acts of the code.
+    std::int32_t segment = -1;      ///< -1: nothing begun; 0: init; k: step k - 1.
     std::int16_t step = -1;
     HostWait wait = HostWait::kRunnable;
     HostBlock::Kind wait_kind = HostBlock::Kind::kWait;
@@ -79,9 +79,9 @@ class Engine {
     std::int64_t wait_start = 0;  ///< Of the present instruction, for the trace.
     std::uint32_t waited = 0;     ///< Moments of `moments` seen so far.
     std::vector<std::uint32_t> moments;
-    bool charged = false;  ///< The present instruction's host time is already counted.
-    bool retry =
-        false;  ///< The device is at rest for the allocator's retry of the present instruction.
+    bool charged = false;  ///< The present act's host time is already counted.
+    bool due = false;      ///< The time at which it goes on is known.
+    bool retry = false;    ///< The device is at rest for the allocator's retry of the present act.
     bool at_present = false;  ///< The device has been brought to the host's present time.
   };
 
@@ -95,6 +95,8 @@ class Engine {
     std::uint32_t index = 0;  ///< Class.
     const ProgramTiming* timing = nullptr;
     const CollectiveTable* collectives = nullptr;
+    const HostCode* code = nullptr;
+    std::span<const DriverCall> driver_calls;  ///< Of a memory pass; those still to come.
     Host host;
     std::vector<Stream> streams;
     std::uint64_t blocked = 0;          ///< Streams in kBlockedOnEvent.
@@ -181,15 +183,21 @@ class Engine {
   void end_step(Rank& r);
   void resume_host(Rank& r, std::int64_t t);
   void check_host(Rank& r);
-  bool alloc(Rank& r, const Instruction& in);
-  bool issue(Rank& r, const Instruction& in);
+  bool alloc(Rank& r, const HostAct& act);
+  bool alloc_known(Rank& r, const HostAct& act);
+  void pay_driver(Rank& r, const HostAct& act, std::int64_t allocs, std::int64_t frees);
+  bool issue(Rank& r, const HostAct& act);
+  void wake_host(Rank& r, std::int64_t t);
+  void resume_due(std::int64_t t);
+  std::uint32_t here(const Rank& r) const;
+  std::int64_t host_time(const Rank& r, const HostAct& act) const;
   void wait_for(Rank& r, std::uint32_t moment);
   void wait_for_streams(Rank& r, std::uint32_t first, std::uint32_t end,
                         ItemKind kind = ItemKind::kRecord);
   std::uint32_t record(Rank& r, std::uint32_t stream, ItemKind kind = ItemKind::kRecord);
   std::uint32_t recorded(const Rank& r, std::uint32_t event) const;
   void span(Rank& r, std::uint32_t instruction, std::int64_t start);
-  void sample(Rank& r);
+  void sample(Rank& r, const HostAct& act);
 
   void push(Rank& r, std::uint32_t stream, const Item& item) {
     Stream& s = r.streams[stream];
@@ -253,7 +261,7 @@ class Engine {
   std::uint32_t width_ = 1, first_stream_ = 0, first_host_ = 0;
   EventTree tree_{2};
   std::int64_t now_ = 0;
-  std::int64_t instructions_ = 0;
+  Rank* due_now_ = nullptr;  ///< Its host goes on at now_, after all else that happens then.
   bool trace_ = false;
   bool serial_ = true;
 };

@@ -97,10 +97,10 @@ void Engine::start_kernel(Rank& r, std::uint32_t stream, const Item& item) {
 
 void Engine::end_kernel(Rank& r, std::uint32_t stream, std::int64_t t) {
   Stream& s = r.streams[stream];
-  tree_.set(stream_entity(r, stream), kNever);
   end_operation(r, stream,
                 {s.start, t, s.queue[s.head].instruction, s.start_cause, s.step,
                  static_cast<StreamIndex>(stream)});
+  if (s.state != StreamState::kRunning) tree_.set(stream_entity(r, stream), kNever);
   if (s.running && s.state != StreamState::kRunning) {
     s.running = false;
     if (--r.busy == 0) kernels_ended(r);
@@ -119,7 +119,7 @@ void Engine::end_operation(Rank& r, std::uint32_t stream, const OpRecord& op) {
   ++s.head;
   --r.host.outstanding;
   if (r.host.wait == HostWait::kQueueFull) {
-    if (tree_.time(host_entity(r)) == kNever) r.host.wake_cause = s.cause;
+    if (!r.host.due) r.host.wake_cause = s.cause;
     check_host(r);
   }
   advance(r, stream);

@@ -16,31 +16,33 @@ inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 class EventTree {
  public:
   explicit EventTree(std::uint32_t entities)
-      : leaves_(std::bit_ceil(entities < 2 ? 2u : entities)),
-        time_(leaves_, kNever),
-        winner_(2 * leaves_) {
-    for (std::uint32_t i = 0; i < leaves_; ++i) winner_[leaves_ + i] = i;
-    for (std::uint32_t n = leaves_ - 1; n > 0; --n) winner_[n] = winner_[2 * n];
+      : leaves_(std::bit_ceil(entities < 2 ? 2u : entities)), nodes_(2 * leaves_) {
+    for (std::uint32_t i = 0; i < leaves_; ++i) nodes_[leaves_ + i].entity = i;
+    for (std::uint32_t n = leaves_ - 1; n > 0; --n) nodes_[n] = nodes_[2 * n];
   }
 
   void set(std::uint32_t entity, std::int64_t time) {
-    time_[entity] = time;
-    for (std::uint32_t n = (leaves_ + entity) / 2; n > 0; n /= 2) {
-      const std::uint32_t left = winner_[2 * n], right = winner_[2 * n + 1];
-      const std::uint32_t best = time_[right] < time_[left] ? right : left;
-      if (best == winner_[n] && best != entity) return;
-      winner_[n] = best;
+    nodes_[leaves_ + entity].time = time;
+    for (std::uint32_t n = leaves_ + entity; n > 1; n /= 2) {
+      const Node &left = nodes_[n & ~1u], &right = nodes_[n | 1u];
+      const Node best = right.time < left.time ? right : left;
+      Node& winner = nodes_[n / 2];
+      if (winner.time == best.time && winner.entity == best.entity) return;
+      winner = best;
     }
   }
 
-  std::int64_t time(std::uint32_t entity) const { return time_[entity]; }
-  std::uint32_t next() const { return winner_[1]; }
-  std::int64_t next_time() const { return time_[winner_[1]]; }
+  std::uint32_t next() const { return nodes_[1].entity; }
+  std::int64_t next_time() const { return nodes_[1].time; }
 
  private:
+  struct Node {
+    std::int64_t time = kNever;
+    std::uint32_t entity = 0;
+  };
+
   std::uint32_t leaves_;
-  std::vector<std::int64_t> time_;
-  std::vector<std::uint32_t> winner_;
+  std::vector<Node> nodes_;  ///< The root at 1, the children of n at 2n and 2n + 1.
 };
 
 }  // namespace foreshard::sim

@@ -78,6 +78,19 @@ void MemoryLedger::carry() {
   }
 }
 
+MemoryLedger::State MemoryLedger::state(BufferId Carry::*side) const {
+  State s;
+  if (allocator_.options().garbage_collection_threshold > 0) return s;
+  s.known = true;
+  s.host_bytes = host_now_;
+  s.segments = allocator_.snapshot();
+  for (const Carry& c : program_.carries) {
+    const BlockHandle block = block_[(c.*side).value];
+    s.carried.push_back(block.valid() ? allocator_.address(block) : 0);
+  }
+  return s;
+}
+
 void MemoryLedger::begin_step() {
   allocator_.reset_peaks();
   retries_at_step_ = stats().retries;

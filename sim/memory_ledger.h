@@ -19,6 +19,7 @@ namespace foreshard::sim {
 struct Moment {
   std::int32_t step = -1;
   std::uint32_t instruction = UINT32_MAX;
+  bool operator==(const Moment&) const = default;
 };
 
 class MemoryLedger {
@@ -36,6 +37,23 @@ class MemoryLedger {
   void record_stream(std::uint32_t buffer, StreamIndex stream);
   /// The last step begins again: its surviving buffers take the places of those that it found.
   void carry();
+
+  /// All that decides about later requests, but for the progress of streams: the segments with
+  /// their blocks, and where the buffers are that the program carries from step to step.
+  struct State {
+    bool known = false;
+    std::vector<SegmentInfo> segments;
+    std::vector<DeviceAddress> carried;
+    std::int64_t host_bytes = 0;
+    /// False if either is not known.
+    bool operator==(const State& o) const {
+      return known && o.known && segments == o.segments && carried == o.carried &&
+             host_bytes == o.host_bytes;
+    }
+  };
+  /// `side`: the buffers as a step finds them, or as it leaves them. Not known with options that
+  /// count calls (garbage collection).
+  State state(BufferId Carry::*side) const;
 
   void begin_step();
   StepMemory end_step(std::int64_t rank, std::int32_t step) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <string>
@@ -163,101 +162,24 @@ class ProgramCheck {
   int count_ = 0;
 };
 
-/// Open-addressing table from launch shape to the first launch that had it.
-class LaunchCache {
- public:
-  LaunchCache(const RankProgram& program, std::size_t expected) : program_(program) {
-    slots_.assign(std::bit_ceil(std::max<std::size_t>(64, expected / 2)), kNone);
-  }
-
-  /// Index of an earlier launch of equal cost, or kNone; then `index` becomes the one for its
-  /// shape.
-  std::uint32_t find_or_insert(std::uint32_t index) {
-    if (2 * ++used_ > slots_.size()) grow();
-    const Launch& launch = program_.launches[index];
-    std::size_t slot = hash(launch) & (slots_.size() - 1);
-    while (slots_[slot] != kNone) {
-      if (equal(program_.launches[slots_[slot]], launch)) {
-        --used_;
-        return slots_[slot];
-      }
-      slot = (slot + 1) & (slots_.size() - 1);
-    }
-    slots_[slot] = index;
-    return kNone;
-  }
-
- private:
-  static std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15ull;
-    return h ^ (h >> 29);
-  }
-  static std::uint64_t hash(const Launch& l) {
-    std::uint64_t h = static_cast<std::uint64_t>(l.op) | static_cast<std::uint64_t>(l.dtype) << 8 |
-                      static_cast<std::uint64_t>(l.phase) << 16 | std::uint64_t{l.kernels} << 32;
-    for (const std::int64_t d : l.dims) h = mix(h, static_cast<std::uint64_t>(d));
-    h = mix(h, static_cast<std::uint64_t>(l.flops.value));
-    return mix(h, static_cast<std::uint64_t>(l.read.value) * 3 +
-                      static_cast<std::uint64_t>(l.written.value));
-  }
-  bool equal(const Launch& a, const Launch& b) const {
-    return a.op == b.op && a.dtype == b.dtype && a.phase == b.phase && a.kernels == b.kernels &&
-           a.dims == b.dims && a.flops == b.flops && a.read == b.read && a.written == b.written &&
-           a.inputs == b.inputs && a.outputs == b.outputs && a.attributes == b.attributes &&
-           program_.streams[a.stream].on_host == program_.streams[b.stream].on_host &&
-           equal_attributes(a, b);
-  }
-  bool equal_attributes(const Launch& a, const Launch& b) const {
-    if (program_.attributes.empty()) return true;
-    const auto first = program_.attributes.begin();
-    return std::equal(first + a.first_attribute, first + a.first_attribute + a.attributes,
-                      first + b.first_attribute);
-  }
-  void grow() {
-    std::vector<std::uint32_t> old(slots_.size() * 2, kNone);
-    old.swap(slots_);
-    for (const std::uint32_t index : old) {
-      if (index == kNone) continue;
-      std::size_t slot = hash(program_.launches[index]) & (slots_.size() - 1);
-      while (slots_[slot] != kNone) slot = (slot + 1) & (slots_.size() - 1);
-      slots_[slot] = index;
-    }
-  }
-
-  const RankProgram& program_;
-  std::vector<std::uint32_t> slots_;
-  std::size_t used_ = 0;
-};
-
-bool equal_cost(const Collective& a, const Collective& b) {
-  return a.kind == b.kind && a.bytes == b.bytes && a.dtype == b.dtype && a.op == b.op &&
-         a.group == b.group && a.root == b.root;
-}
-
 void require_time(Time t, std::string_view what) {
   if (t.value < 0) throw InternalError("cost model gives a negative time for " + std::string(what));
 }
 
-CollectiveTable collective_table(const RankProgram& program, std::uint32_t rank_class,
-                                 const Layout& layout, std::size_t groups, const CostModel& cost) {
-  CollectiveTable table;
-  std::vector<std::uint32_t> distinct;
-  table.reserve(program.collectives.size());
-  for (std::uint32_t i = 0; i < program.collectives.size(); ++i) {
+CollectiveTable collective_table(const RankProgram& program, const ProgramShapes& shapes,
+                                 std::uint32_t rank_class, const Layout& layout, std::size_t groups,
+                                 const CostModel& cost) {
+  CollectiveTable distinct;
+  for (const std::uint32_t i : shapes.collectives) {
     const Collective& collective = program.collectives[i];
-    const auto known = std::find_if(distinct.begin(), distinct.end(), [&](std::uint32_t d) {
-      return equal_cost(program.collectives[d], collective);
-    });
-    if (known != distinct.end()) {
-      table.push_back(table[*known]);
-      continue;
-    }
     const Communicator& communicator =
         layout.communicators[layout.find(rank_class, collective, groups)];
-    table.push_back(cost.collective(collective, communicator.ranks));
-    require_time(table.back().device, name_of(collective.kind));
-    distinct.push_back(i);
+    distinct.push_back(cost.collective(collective, communicator.ranks));
+    require_time(distinct.back().device, name_of(collective.kind));
   }
+  CollectiveTable table;
+  table.reserve(program.collectives.size());
+  for (const std::uint32_t shape : shapes.collective_shape) table.push_back(distinct[shape]);
   return table;
 }
 
@@ -267,27 +189,19 @@ void check_program(const Schedule& schedule, std::uint32_t program) {
   ProgramCheck(schedule, program).run();
 }
 
-ProgramTiming prepare_program(const RankProgram& program, const CostModel& cost) {
+ProgramTiming prepare_program(const RankProgram& program, const ProgramShapes& shapes,
+                              const CostModel& cost) {
   ProgramTiming t;
   t.program = &program;
+  t.shapes = &shapes;
   t.streams = static_cast<std::uint32_t>(program.streams.size());
   t.host = cost.host();
-  const std::size_t n = program.launches.size();
-  t.launches.resize(n);
-  t.kernel_class.resize(n);
-  LaunchCache cache(program, std::min<std::size_t>(n, 4096));
-  for (std::uint32_t i = 0; i < n; ++i) {
-    const std::uint32_t known = cache.find_or_insert(i);
-    if (known != kNone) {
-      t.launches[i] = t.launches[known];
-      t.kernel_class[i] = t.kernel_class[known];
-      continue;
-    }
+  t.launches.reserve(shapes.launches.size());
+  for (const std::uint32_t i : shapes.launches) {
     const LaunchCost c = cost.launch(program, program.launches[i]);
     require_time(c.device, name_of(program.launches[i].op));
     require_time(c.host, name_of(program.launches[i].op));
-    t.launches[i] = {c.device.value, c.host.value};
-    t.kernel_class[i] = c.kernel_class;
+    t.launches.push_back({c.device.value, c.host.value, c.kernel_class});
   }
   t.copies.reserve(program.copies.size());
   for (const Copy& c : program.copies) {
@@ -302,9 +216,9 @@ ProgramTiming prepare_program(const RankProgram& program, const CostModel& cost)
   return t;
 }
 
-std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Schedule& schedule,
-                                                                        const Layout& layout,
-                                                                        const CostModel& cost) {
+std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(
+    const Schedule& schedule, const std::vector<ProgramShapes>& shapes, const Layout& layout,
+    const CostModel& cost) {
   std::vector<std::shared_ptr<const CollectiveTable>> tables(layout.classes.size());
   std::map<std::vector<std::uint32_t>, std::shared_ptr<const CollectiveTable>> known;
   const std::size_t groups = schedule.groups.size();
@@ -321,7 +235,7 @@ std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Sc
     if (!table) {
       const RankProgram& program = schedule.programs[layout.classes[c].program];
       table = std::make_shared<const CollectiveTable>(
-          collective_table(program, c, layout, groups, cost));
+          collective_table(program, shapes[layout.classes[c].program], c, layout, groups, cost));
     }
     tables[c] = table;
   }

@@ -12,6 +12,7 @@
 #include "schedules/schedule.h"
 #include "sim/cost_model.h"
 #include "sim/layout.h"
+#include "sim/shapes.h"
 
 namespace foreshard::sim {
 
@@ -19,17 +20,22 @@ namespace foreshard::sim {
 struct LaunchTiming {
   std::int64_t device = 0;
   std::int64_t host = 0;
+  KernelClass kernel_class = KernelClass::kOther;
 };
 
 /// Times of one program; shared by all ranks that run it.
 struct ProgramTiming {
   const RankProgram* program = nullptr;
-  std::vector<LaunchTiming> launches;
-  std::vector<KernelClass> kernel_class;  ///< By launch.
+  const ProgramShapes* shapes = nullptr;
+  std::vector<LaunchTiming> launches;  ///< By shape.
   std::vector<TransferCost> copies;
   std::vector<std::int64_t> host_work;
   HostCosts host;
   std::uint32_t streams = 1;
+
+  const LaunchTiming& launch(std::uint32_t index) const {
+    return launches[shapes->launch_shape[index]];
+  }
 };
 
 /// Costs of the collectives of one program on communicators of given shapes.
@@ -39,12 +45,14 @@ using CollectiveTable = std::vector<TransferCost>;
 /// instructions.
 void check_program(const Schedule& schedule, std::uint32_t program);
 
-ProgramTiming prepare_program(const RankProgram& program, const CostModel& cost);
+/// `program` and `shapes` must outlive the answer.
+ProgramTiming prepare_program(const RankProgram& program, const ProgramShapes& shapes,
+                              const CostModel& cost);
 
 /// One table for each class; classes with the same program and equally placed communicators share
 /// it.
-std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(const Schedule& schedule,
-                                                                        const Layout& layout,
-                                                                        const CostModel& cost);
+std::vector<std::shared_ptr<const CollectiveTable>> prepare_collectives(
+    const Schedule& schedule, const std::vector<ProgramShapes>& shapes, const Layout& layout,
+    const CostModel& cost);
 
 }  // namespace foreshard::sim

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <utility>
 
 #include "core/enum_names.h"
 #include "core/error.h"
 #include "sim/analysis.h"
 #include "sim/engine.h"
+#include "sim/memory_pass.h"
 
 namespace foreshard {
 namespace sim {
@@ -20,27 +23,65 @@ constexpr const char* kNotModelled[] = {
     "network congestion beyond each GPU's share of the NICs",
 };
 constexpr std::int32_t kMaxSteps = 30'000;
+const std::vector<DriverCall> kNoCalls;
+
+/// Checked programs and their shapes, as far as any run needed them.
+class Preparation {
+ public:
+  explicit Preparation(const Schedule& schedule)
+      : schedule_(schedule), ready_(schedule.programs.size()), shapes_(schedule.programs.size()) {}
+
+  void require(std::uint32_t program) {
+    if (ready_[program]) return;
+    check_program(schedule_, program);
+    shapes_[program] = find_shapes(schedule_.programs[program]);
+    ready_[program] = true;
+  }
+  const std::vector<ProgramShapes>& shapes() const { return shapes_; }
+
+  /// Kept where no allocation calls the driver: then it is equal for all costs and options.
+  std::shared_ptr<const HostCode> code(std::uint32_t program, HostCodeDetail detail,
+                                       const std::vector<DriverCall>& calls) {
+    const auto make = [&] {
+      return std::make_shared<const HostCode>(
+          make_host_code(schedule_.programs[program], shapes_[program], detail, calls));
+    };
+    if (!calls.empty()) return make();
+    std::shared_ptr<const HostCode>& kept = code_[{program, detail}];
+    if (!kept) kept = make();
+    return kept;
+  }
+
+  /// Bytes that the program holds on the device at once in its first `steps` steps, as asked for:
+  /// no allocator gets by with less.
+  std::int64_t least_memory(std::uint32_t program, std::int32_t steps) {
+    std::int64_t& least = least_[{program, steps}];
+    if (least == 0) least = peak_of_requests(schedule_.programs[program], steps);
+    return least;
+  }
+
+ private:
+  const Schedule& schedule_;
+  std::map<std::pair<std::uint32_t, HostCodeDetail>, std::shared_ptr<const HostCode>> code_;
+  std::map<std::pair<std::uint32_t, std::int32_t>, std::int64_t> least_;
+  std::vector<bool> ready_;
+  std::vector<ProgramShapes> shapes_;
+};
 
 class Simulation {
  public:
-  Simulation(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options)
-      : schedule_(schedule), cost_(cost), options_(options) {}
+  Simulation(const Schedule& schedule, Preparation& preparation, const CostModel& cost,
+             const SimulationOptions& options)
+      : schedule_(schedule), preparation_(preparation), cost_(cost), options_(options) {}
 
   SimulationResult run() {
-    check_variation();
-    layout_ = make_layout(schedule_, cost_, options_);
-    check_programs();
-    for (std::uint32_t p = 0; p < schedule_.programs.size(); ++p) {
-      programs_.push_back(used_[p] ? prepare_program(schedule_.programs[p], cost_)
-                                   : ProgramTiming{});
+    prepare();
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
+      passes_.push_back(timeless(c) && options_.detail != Detail::kTrace
+                            ? std::make_unique<MemoryPass>(memory_of(c, false))
+                            : nullptr);
     }
-    collectives_ = prepare_collectives(schedule_, layout_, cost_);
-    steps_ = options_.steps > 0 ? options_.steps : written_;
-    if (options_.steps < 0 || steps_ > kMaxSteps) {
-      throw InputError(Issue{"options", "steps", "is " + std::to_string(steps_),
-                             "1 to " + std::to_string(kMaxSteps)});
-    }
-    check_total_time();
+    write_code();
     const bool explain = options_.detail != Detail::kTimesOnly;
     const bool all = layout_.classes.size() <= kRecordAll || options_.detail == Detail::kTrace;
     std::vector<bool> record(layout_.classes.size(), explain && all);
@@ -50,7 +91,26 @@ class Simulation {
       record[window.rank_class] = true;
       output = run_with(record);
     }
+    for (std::uint32_t c = 0; c < passes_.size(); ++c) {
+      if (!passes_[c]) continue;
+      output.ranks[c].ledger = std::move(passes_[c]->ledger);
+      output.ranks[c].step_memory = std::move(passes_[c]->step_memory);
+    }
     return answer(output, window);
+  }
+
+  bool fits() {
+    prepare();
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
+      if (has_memory_[c] && must_fail(c)) return false;
+    bool all_timeless = true;
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
+      all_timeless = all_timeless && (!has_memory_[c] || timeless(c));
+    if (!all_timeless) return run().memory.fits;
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
+      if (has_memory_[c] && !memory_of(c, true).ledger->failures().empty()) return false;
+    }
+    return true;
   }
 
  private:
@@ -75,11 +135,74 @@ class Simulation {
     issues.throw_if_any();
   }
 
+  void prepare() {
+    check_variation();
+    layout_ = make_layout(schedule_, cost_, options_);
+    check_programs();
+    for (std::uint32_t p = 0; p < schedule_.programs.size(); ++p) {
+      programs_.push_back(
+          used_[p] ? prepare_program(schedule_.programs[p], preparation_.shapes()[p], cost_)
+                   : ProgramTiming{});
+    }
+    collectives_ = prepare_collectives(schedule_, preparation_.shapes(), layout_, cost_);
+    steps_ = options_.steps > 0 ? options_.steps : written_;
+    if (options_.steps < 0 || steps_ > kMaxSteps) {
+      throw InputError(Issue{"options", "steps", "is " + std::to_string(steps_),
+                             "1 to " + std::to_string(kMaxSteps)});
+    }
+    check_total_time();
+    if (options_.memory != MemoryDetail::kNone) device_ = cost_.memory();
+    // One rank of each program has an allocator.
+    std::vector<bool> seen(schedule_.programs.size());
+    for (const RankClass& c : layout_.classes) {
+      has_memory_.push_back(options_.memory != MemoryDetail::kNone && !seen[c.program]);
+      seen[c.program] = true;
+    }
+  }
+
+  bool timeless(std::uint32_t c) const {
+    return has_memory_[c] && preparation_.shapes()[layout_.classes[c].program].timeless_memory;
+  }
+
+  /// The device has less than the program holds at once.
+  bool must_fail(std::uint32_t c) const {
+    const std::uint32_t p = layout_.classes[c].program;
+    return taken_by(p).value + preparation_.least_memory(p, steps_) > capacity().value;
+  }
+
+  Bytes capacity() const { return options_.device_memory.value_or(device_.capacity); }
+  /// Context and communicators.
+  Bytes taken_by(std::uint32_t program) const {
+    return device_.context +
+           communicator_memory(schedule_.programs[program], schedule_.groups.size(), device_);
+  }
+
+  MemoryPass memory_of(std::uint32_t c, bool stop_at_failure) const {
+    const std::uint32_t p = layout_.classes[c].program;
+    return run_memory(schedule_.programs[p], options_.allocator, capacity(), taken_by(p), steps_,
+                      layout_.classes[c].rank, stop_at_failure);
+  }
+
+  /// Ranks of one program share its code.
+  void write_code() {
+    std::map<std::uint32_t, std::shared_ptr<const HostCode>> code_of;  // by program
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
+      const std::uint32_t p = layout_.classes[c].program;
+      if (has_memory_[c] || !code_of.contains(p)) {
+        const HostCodeDetail detail = options_.detail == Detail::kTrace ? HostCodeDetail::kAll
+                                      : has_memory_[c] && !passes_[c]   ? HostCodeDetail::kMemory
+                                                                        : HostCodeDetail::kTimes;
+        code_of[p] = preparation_.code(p, detail, passes_[c] ? passes_[c]->calls : kNoCalls);
+      }
+      code_.push_back(code_of[p]);
+    }
+  }
+
   void check_programs() {
     used_.assign(schedule_.programs.size(), false);
     for (const RankClass& c : layout_.classes) used_[c.program] = true;
     for (std::uint32_t p = 0; p < used_.size(); ++p) {
-      if (used_[p]) check_program(schedule_, p);
+      if (used_[p]) preparation_.require(p);
     }
     written_ = -1;
     for (std::uint32_t p = 0; p < used_.size(); ++p) {
@@ -100,8 +223,11 @@ class Simulation {
     double total = 0;
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
       const ProgramTiming& timing = programs_[layout_.classes[c].program];
-      for (const LaunchTiming& l : timing.launches)
-        total += static_cast<double>(l.device) + static_cast<double>(l.host);
+      for (std::size_t shape = 0; shape < timing.launches.size(); ++shape) {
+        const LaunchTiming& l = timing.launches[shape];
+        total += static_cast<double>(timing.shapes->launch_count[shape]) *
+                 (static_cast<double>(l.device) + static_cast<double>(l.host));
+      }
       for (const TransferCost& t : timing.copies) total += static_cast<double>(t.device.value);
       for (const std::int64_t w : timing.host_work) total += static_cast<double>(w);
       for (const TransferCost& t : *collectives_[c]) total += static_cast<double>(t.device.value);
@@ -120,6 +246,13 @@ class Simulation {
     input.options = &options_;
     input.programs = &programs_;
     input.collectives = &collectives_;
+    std::vector<const MemoryPass*> memory;
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
+      memory.push_back(passes_[c].get());
+      input.ledger.push_back(has_memory_[c] && !passes_[c]);
+    }
+    input.code = &code_;
+    input.memory = &memory;
     input.record = record;
     input.steps = steps_;
     return run_engine(std::move(input));
@@ -156,7 +289,7 @@ class Simulation {
     for (const char* text : kNotModelled) result.not_modelled.push_back(text);
     fill_step_times(output, result);
     fill_flops(result);
-    explain_memory(run, cost_.memory(), result);
+    explain_memory(run, device_, result);
     if (options_.detail != Detail::kTimesOnly) explain_time(run, window, result);
     add_overhead(result);
     if (options_.detail == Detail::kTrace) {
@@ -202,7 +335,7 @@ class Simulation {
         for (std::uint32_t i = step.begin; i < step.end; ++i) {
           const Instruction& in = timing.program->instructions[i];
           if (in.kind != InstructionKind::kLaunch) continue;
-          const KernelClass k = timing.kernel_class[in.id];
+          const KernelClass k = timing.launch(in.id).kernel_class;
           if (k == KernelClass::kMatmul || k == KernelClass::kAttention)
             n += timing.program->launches[in.id].flops.value;
         }
@@ -212,12 +345,17 @@ class Simulation {
   }
 
   const Schedule& schedule_;
+  Preparation& preparation_;
   const CostModel& cost_;
   const SimulationOptions& options_;
   Layout layout_;
+  DeviceMemory device_;
   std::vector<bool> used_;
   std::vector<ProgramTiming> programs_;
   std::vector<std::shared_ptr<const CollectiveTable>> collectives_;
+  std::vector<bool> has_memory_;                     ///< By class.
+  std::vector<std::unique_ptr<MemoryPass>> passes_;  ///< By class; null where there is none.
+  std::vector<std::shared_ptr<const HostCode>> code_;
   std::int32_t written_ = 0, steps_ = 1;
 };
 
@@ -226,7 +364,23 @@ class Simulation {
 
 SimulationResult simulate(const Schedule& schedule, const CostModel& cost,
                           const SimulationOptions& options) {
-  return sim::Simulation(schedule, cost, options).run();
+  return Simulator(schedule).run(cost, options);
+}
+
+struct Simulator::Prepared {
+  sim::Preparation preparation;
+};
+
+Simulator::Simulator(const Schedule& schedule)
+    : schedule_(schedule), prepared_(new Prepared{sim::Preparation(schedule)}) {}
+Simulator::~Simulator() = default;
+
+SimulationResult Simulator::run(const CostModel& cost, const SimulationOptions& options) {
+  return sim::Simulation(schedule_, prepared_->preparation, cost, options).run();
+}
+
+bool Simulator::fits(const CostModel& cost, const SimulationOptions& options) {
+  return sim::Simulation(schedule_, prepared_->preparation, cost, options).fits();
 }
 
 std::string_view name_of(Link link) {

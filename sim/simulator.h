@@ -2,12 +2,32 @@
 
 // Predicts a schedule's time and memory on given hardware.
 
+#include <memory>
+
 #include "schedules/schedule.h"
 #include "sim/cost_model.h"
 #include "sim/options.h"
 #include "sim/result.h"
 
 namespace foreshard {
+
+/// A schedule made ready for many simulations: what does not depend on costs and options is looked
+/// up once. Not to be shared between threads; the schedule must outlive it.
+class Simulator {
+ public:
+  explicit Simulator(const Schedule& schedule);
+  ~Simulator();
+
+  /// As simulate().
+  SimulationResult run(const CostModel& cost, const SimulationOptions& options = {});
+  /// run(...).memory.fits, without anything else where time does not matter to memory.
+  bool fits(const CostModel& cost, const SimulationOptions& options);
+
+ private:
+  struct Prepared;
+  const Schedule& schedule_;
+  std::unique_ptr<Prepared> prepared_;
+};
 
 /// Runs the schedule against the cost model. InputError if the schedule cannot run: indices outside
 /// their tables, waits for events never recorded, ranks that disagree about a collective, deadlock.

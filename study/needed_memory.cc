@@ -15,21 +15,22 @@ class Trial {
  public:
   Trial(const Job& job, const Schedule& schedule)
       : job_(job),
-        schedule_(schedule),
-        cluster_(make_cluster(job.hardware, static_cast<int>(schedule.world))) {}
+        simulator_(schedule),
+        cost_(make_cost_model(make_cluster(job.hardware, static_cast<int>(schedule.world)),
+                              job.cost_parameters())) {}
 
-  bool runs(std::int64_t bytes) const {
+  bool runs(std::int64_t bytes) {
     SimulationOptions options;
     options.detail = Detail::kTimesOnly;
     options.allocator = job_.allocator;
     options.device_memory = Bytes(bytes);
-    return simulate(schedule_, cluster_, options, job_.cost_parameters()).memory.fits;
+    return simulator_.fits(*cost_, options);
   }
 
  private:
   const Job& job_;
-  const Schedule& schedule_;
-  Cluster cluster_;
+  Simulator simulator_;
+  std::unique_ptr<CostModel> cost_;
 };
 
 }  // namespace
@@ -37,7 +38,7 @@ class Trial {
 std::optional<Bytes> needed_memory(const Job& job, const Evaluation& e) {
   const MemoryResult& m = e.result.memory;
   if (m.fits || m.capacity.value <= 0) return std::nullopt;
-  const Trial trial(job, e.schedule);
+  Trial trial(job, e.schedule);
   std::int64_t low = m.capacity.value, high = std::max(m.device_peak.value, low + kGrain);
   // The ends of segments may not fit into the very peak.
   for (int i = 0; i < 3 && !trial.runs(high); ++i) low = high, high += high / 20;

@@ -45,6 +45,7 @@ class Study {
       : job_(job),
         schedule_(schedule),
         parameters_(parameters),
+        simulator_(schedule),
         step_(to_seconds(step)),
         worse_(job.hardware) {}
 
@@ -98,14 +99,14 @@ class Study {
     return list;
   }
 
-  double step_of(const HardwareProfile& hardware) const { return step_of(hardware, parameters_); }
-  double step_of(const HardwareProfile& hardware, const CostParameters& parameters) const {
+  double step_of(const HardwareProfile& hardware) { return step_of(hardware, parameters_); }
+  double step_of(const HardwareProfile& hardware, const CostParameters& parameters) {
     SimulationOptions options;
     options.detail = Detail::kTimesOnly;
     options.memory = MemoryDetail::kNone;
-    return to_seconds(simulate(schedule_, make_cluster(hardware, static_cast<int>(job_.gpus)),
-                               options, parameters)
-                          .step_time);
+    const Cluster cluster = make_cluster(hardware, static_cast<int>(job_.gpus));
+    const auto cost = make_cost_model(cluster, parameters);
+    return to_seconds(simulator_.run(*cost, options).step_time);
   }
 
   void measure(Candidate& c) {
@@ -202,6 +203,7 @@ class Study {
   const Job& job_;
   const Schedule& schedule_;
   const CostParameters& parameters_;
+  Simulator simulator_;
   double step_;
   HardwareProfile worse_;
   std::optional<double> base_;

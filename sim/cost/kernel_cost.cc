@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -32,8 +34,9 @@ double tiles_for(std::int64_t extent, std::int64_t tile) {
 
 }  // namespace
 
-double expected_maximum(std::int64_t n) {
-  if (n < 2) return 0;
+namespace {
+
+double integrate_maximum(std::int64_t n) {
   // E[max] = integral of x d(Phi(x)^n), summed over small steps.
   constexpr double kFrom = -8, kTo = 9;
   constexpr int kSteps = 2000;
@@ -48,6 +51,18 @@ double expected_maximum(std::int64_t n) {
     last = next;
   }
   return sum;
+}
+
+}  // namespace
+
+double expected_maximum(std::int64_t n) {
+  if (n < 2) return 0;
+  static std::mutex mutex;  // few numbers of GPUs, asked for again in every simulation
+  static std::map<std::int64_t, double> known;
+  const std::lock_guard lock(mutex);
+  const auto [at, fresh] = known.try_emplace(n);
+  if (fresh) at->second = integrate_maximum(n);
+  return at->second;
 }
 
 KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& parameters)

@@ -180,6 +180,7 @@ void Zero::collective(Host& host, CollectiveKind kind, const SymTensor& input,
   c.root = std::max(root, 0);
   host.collective(c);
   // Construction sends parameters as bytes.
+  if (!observed()) return;
   const bool raw = kind == CollectiveKind::kBroadcast && is_floating(output->dtype);
   emit({.kind = EventKind::kCollective,
         .number = root,
@@ -204,7 +205,8 @@ void Zero::collective_in(Host& host, GroupId group, CollectiveKind kind, const S
 void Zero::wait(Host& host, StreamIndex stream, StreamIndex other) {
   if (stream == other) return;
   host.wait_stream(stream, other);
-  emit({.kind = EventKind::kWait, .stream = stream_name(stream), .on = stream_name(other)});
+  if (observed())
+    emit({.kind = EventKind::kWait, .stream = stream_name(stream), .on = stream_name(other)});
 }
 
 void Zero::wait_event(Host& host, StreamIndex stream, EventId event) {
@@ -219,7 +221,7 @@ void Zero::sync_device(Host& host, const std::string& cause) {
 
 void Zero::sync_event(Host& host, EventId event, const std::string& cause) {
   host.program().sync_event(event);
-  emit({.kind = EventKind::kHostSync, .cause = cause, .on = "event"});
+  if (observed()) emit({.kind = EventKind::kHostSync, .cause = cause, .on = "event"});
 }
 
 SymTensor Zero::flat_view(Host& host, const SymTensor& t, std::int64_t offset, std::int64_t numel) {

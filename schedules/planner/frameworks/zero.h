@@ -110,6 +110,8 @@ class Zero : public Framework {
   void read_timers(Host& host, std::int64_t intervals);
   /// The end of engine.step(), with or without an update.
   void end_engine_step(Host& host);
+  /// Whether anybody reads events: without, those of every hook need not be written.
+  bool observed() const { return extras_.observer != nullptr; }
   void emit(const Event& e) {
     if (extras_.observer != nullptr) extras_.observer->on_event(e);
   }

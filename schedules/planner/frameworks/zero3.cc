@@ -58,6 +58,8 @@ void Zero3::initialize(Host& host) {
 /// Z3-P-1, Z3-P-2.
 void Zero3::describe_parameters(Host& host) {
   std::int64_t persistent = 0;
+  parameters_.resize(host.model().parameters.size());
+  position_.resize(host.model().parameters.size());
   for (std::size_t i = 0; i < ids_.size(); ++i) {
     PartitionedParameter p;
     p.numel = host.model().at(ids_[i]).numel();
@@ -68,8 +70,8 @@ void Zero3::describe_parameters(Host& host) {
       p.persistent = true;
       persistent += p.numel;
     }
-    position_[ids_[i]] = i;
-    parameters_.emplace(ids_[i], std::move(p));
+    position_.at(ids_[i]) = i;
+    parameters_.at(ids_[i]) = std::move(p);
   }
 }
 

@@ -4,6 +4,7 @@
 // Z3-*). Source: DeepSpeed 0.19.8
 // zero/{stage3,parameter_offload,partitioned_param_coordinator,partition_parameters}.py.
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -40,6 +41,20 @@ struct PartitionedParameter {
   Status status = Status::kPartitioned;
   std::set<ModuleId> active;  ///< Modules that use it now.
   std::shared_ptr<GatherHandle> handle;
+};
+
+/// A value for each parameter, by its number in the model.
+template <typename T>
+class ByParameter {
+ public:
+  bool empty() const { return values_.empty(); }
+  void resize(std::size_t parameters) { values_.resize(parameters); }
+  T& at(ParameterId id) { return values_.at(id.value); }
+  const T& at(ParameterId id) const { return values_.at(id.value); }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(values_.size()); }
+
+ private:
+  std::vector<T> values_;
 };
 
 class Zero3 final : public Zero {
@@ -86,7 +101,7 @@ class Zero3 final : public Zero {
   // ------------------------------------------------------------ zero3_coordinator.cc
   bool is_leaf(ModuleId m) const { return leaves_.count(m) != 0; }
   /// Direct parameters, or those of the subtree; sorted by position in the model.
-  std::vector<ParameterId> parameters_of(const Model& model, ModuleId m, bool recurse) const;
+  const std::vector<ParameterId>& parameters_of(const Model& model, ModuleId m, bool recurse);
   void reset_step(Host& host);
   void compare_integers(Host& host, std::int64_t count);
   void check_trace(Host& host, ModuleId m);
@@ -135,8 +150,10 @@ class Zero3 final : public Zero {
   void copy_back(Host& host, const SymTensor& master, const SymTensor& parts);
 
   bool overlap_;
-  std::map<ParameterId, PartitionedParameter> parameters_;
-  std::map<ParameterId, std::size_t> position_;  ///< In model.parameters(): DeepSpeed's ds_id.
+  ByParameter<PartitionedParameter> parameters_;
+  ByParameter<std::size_t> position_;  ///< In model.parameters(): DeepSpeed's ds_id.
+  /// Answers of parameters_of(), by module: direct ones, those of the subtree.
+  std::array<std::vector<std::optional<std::vector<ParameterId>>>, 2> parameters_of_;
   std::set<ModuleId> leaves_;
   bool fast_leaves_ = false;  ///< Leaves by granularity: no events, no record_stream (Z3-P-3).
   std::map<ParameterId, ModuleId> leaf_of_;  ///< Parameters reduced with their leaf module.

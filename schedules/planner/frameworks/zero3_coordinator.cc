@@ -7,7 +7,10 @@
 #include "schedules/planner/frameworks/zero_host_time.h"
 
 namespace foreshard::zero {
-std::vector<ParameterId> Zero3::parameters_of(const Model& model, ModuleId m, bool recurse) const {
+const std::vector<ParameterId>& Zero3::parameters_of(const Model& model, ModuleId m, bool recurse) {
+  auto& known = parameters_of_[recurse ? 1 : 0];
+  known.resize(model.modules.size());
+  if (known[m.value]) return *known[m.value];
   std::set<ParameterId> found;
   const auto visit = [&](const auto& self, ModuleId at) -> void {
     for (const OwnedParameter& p : model.at(at).parameters) found.insert(p.id);
@@ -18,11 +21,11 @@ std::vector<ParameterId> Zero3::parameters_of(const Model& model, ModuleId m, bo
   std::vector<ParameterId> ids(found.begin(), found.end());
   std::sort(ids.begin(), ids.end(),
             [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
-  return ids;
+  return known[m.value].emplace(std::move(ids));
 }
 
 void Zero3::emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId m, bool forward) {
-  if (ids.empty()) return;
+  if (ids.empty() || !observed()) return;
   std::sort(ids.begin(), ids.end(),
             [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
   emit({.kind = kind, .parameters = std::move(ids), .module = m, .forward = forward});
@@ -53,7 +56,9 @@ void Zero3::compare_integers(Host& host, std::int64_t count) {
 /// What is in flight arrives and is dropped.
 void Zero3::clean_in_flight(Host& host) {
   std::vector<ParameterId> released;
-  for (auto& [id, p] : parameters_) {
+  for (std::uint32_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterId id(i);
+    const PartitionedParameter& p = parameters_.at(id);
     if (p.status != Status::kInFlight) continue;
     finish_gather(host, *p.handle);
     if (release(host, id)) released.push_back(id);
@@ -170,10 +175,11 @@ void Zero3::on_function_backward(Host& host, std::uint32_t payload) {
 /// Z3-AG-1: what the module needs, then (along a complete trace) what comes next.
 void Zero3::fetch(Host& host, ModuleId m, bool forward) {
   const NoGradGuard no_grad(host);
-  const std::vector<ParameterId> ids = parameters_of(host.model(), m, is_leaf(m));
+  const std::vector<ParameterId>& ids = parameters_of(host.model(), m, is_leaf(m));
   spend(host, forward ? kBeforeForward.of(ids.size()) : kBeforeBackward.of(ids.size()));
-  if (!ids.empty()) emit({.kind = EventKind::kFetch, .module = m, .forward = forward});
-  start_gather(host, ids, "fetch");
+  if (!ids.empty() && observed())
+    emit({.kind = EventKind::kFetch, .module = m, .forward = forward});
+  if (!ids.empty()) start_gather(host, ids, "fetch");
   const bool recomputing = forward && host.in_backward() && !active_backward_.empty();
   for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);
@@ -238,16 +244,19 @@ bool Zero3::release(Host& host, ParameterId id, bool record) {
 }
 
 void Zero3::release_module(Host& host, ModuleId m, bool forward) {
-  const std::vector<ParameterId> own = parameters_of(host.model(), m, is_leaf(m));
+  const std::vector<ParameterId>& own = parameters_of(host.model(), m, is_leaf(m));
   spend(host, forward ? kAfterForward.of(own.size()) : kAfterBackward.of(own.size()));
   std::set<ParameterId> ids(own.begin(), own.end());
-  std::set<ParameterId> may = trace_ == Trace::kComplete ? releasable(host, m) : ids;
+  std::set<ParameterId> may;
+  if (!own.empty()) may = trace_ == Trace::kComplete ? releasable(host, m) : ids;
   if (!forward) {
-    for (const ParameterId id : recompute_[m]) {
-      ids.insert(id);
-      if (!parameters_.at(id).persistent) may.insert(id);
+    if (const auto fetched = recompute_.find(m); fetched != recompute_.end()) {
+      for (const ParameterId id : fetched->second) {
+        ids.insert(id);
+        if (!parameters_.at(id).persistent) may.insert(id);
+      }
+      recompute_.erase(fetched);
     }
-    recompute_.erase(m);
     std::erase(active_backward_, m);
   }
   std::vector<ParameterId> released;
@@ -272,7 +281,7 @@ const std::set<ParameterId>& Zero3::releasable(Host& host, ModuleId m) {
   }
   std::int64_t traversed = 0;
   for (auto s = static_cast<std::size_t>(trace_step_); s < module_order_.size(); ++s) {
-    if (traversed >= options_.max_reuse_distance) break;
+    if (result.empty() || traversed >= options_.max_reuse_distance) break;
     for (const ParameterId id : parameters_of(host.model(), module_order_[s], recurse)) {
       result.erase(id);
       traversed += parameters_.at(id).numel;
@@ -287,7 +296,7 @@ void Zero3::release_leftovers(Host& host) {
   while (!active_backward_.empty()) {
     const ModuleId m = active_backward_.back();
     active_backward_.pop_back();
-    const std::vector<ParameterId> own = parameters_of(host.model(), m, is_leaf(m));
+    const std::vector<ParameterId>& own = parameters_of(host.model(), m, is_leaf(m));
     std::set<ParameterId> ids(own.begin(), own.end());
     ids.merge(recompute_[m]);
     recompute_.erase(m);

@@ -27,7 +27,8 @@ void Zero3::start_gather(Host& host, std::vector<ParameterId> ids, const char* c
     (parameters_.at(id).secondary ? here : everywhere).push_back(id);
   }
   available_ += numel;
-  emit({.kind = EventKind::kGather, .parameters = ids, .numel = numel, .cause = cause});
+  if (observed())
+    emit({.kind = EventKind::kGather, .parameters = ids, .numel = numel, .cause = cause});
   const StreamGuard guard(host, gather_stream_);
   spend(host, kGather.of(ids.size()));
   cause_ = cause;
