@@ -23,9 +23,12 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.context = m.context;
   out.communicators = m.communicators;
   out.host_peak = m.host_peak;
+  out.host_node_peak = m.host_node_peak;
+  out.host_capacity = m.host_capacity;
   out.retries = m.retries;
   out.retries_total = m.retries_total;
   out.fits = m.fits;
+  out.fits_device = m.fits_device;
   out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {
     const OutOfMemoryReport& o = *m.out_of_memory;
@@ -157,7 +160,7 @@ AnswerMemory memory_of(const Trace& trace, Bytes capacity) {
     out.allocated_peak = std::max(out.allocated_peak, m.allocated_peak);
     out.reserved_peak = std::max(out.reserved_peak, m.reserved_peak);
     out.retries += m.retries;
-    out.fits = out.fits && !m.out_of_memory;
+    out.fits = out.fits_device = out.fits && !m.out_of_memory;
   }
   out.device_peak = out.reserved_peak;
   return out;

@@ -86,7 +86,8 @@ std::string line_of(const Row& r) {
       tokens ? r.evaluation->tokens_per_second_per_gpu() : r.speed(),
       100 * r.evaluation->model_flops_utilisation(*r.job),
       static_cast<double>(s.memory.device_peak.value) / (1 << 30),
-      !s.memory.fits            ? "does not fit"
+      !s.memory.fits_host()     ? "does not fit the host's memory"
+      : !s.memory.fits          ? "does not fit"
       : s.critical_path.empty() ? ""
                                 : s.critical_path[0].resource,
       s.memory.fits && is_borderline(s.memory) ? "  (borderline: allocator retries)" : "");

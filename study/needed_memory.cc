@@ -23,7 +23,7 @@ class Trial {
     options.detail = Detail::kTimesOnly;
     options.allocator = job_.allocator;
     options.device_memory = Bytes(bytes);
-    return simulate(schedule_, cluster_, options, job_.cost_parameters()).memory.fits;
+    return simulate(schedule_, cluster_, options, job_.cost_parameters()).memory.fits_device;
   }
 
  private:
@@ -36,7 +36,7 @@ class Trial {
 
 std::optional<Bytes> needed_memory(const Job& job, const Evaluation& e) {
   const MemoryResult& m = e.result.memory;
-  if (m.fits || m.capacity.value <= 0) return std::nullopt;
+  if (m.fits_device || m.capacity.value <= 0) return std::nullopt;
   const Trial trial(job, e.schedule);
   std::int64_t low = m.capacity.value, high = std::max(m.device_peak.value, low + kGrain);
   // The ends of segments may not fit into the very peak.

@@ -114,6 +114,18 @@ SizeRow empty_row(const SizeQuestion& q, const Attempt& a) {
   return row;
 }
 
+/// What a job that does not fit lacks.
+std::string lack_of(const MemoryResult& m) {
+  std::string out;
+  if (!m.fits_device)
+    out = fmt::format("has {}, peak without a limit {}", format_memory(m.capacity),
+                      format_memory(m.device_peak));
+  if (!m.fits_host())
+    out += fmt::format("{}host memory of a node: has {}, needs {}", out.empty() ? "" : "; ",
+                       format_memory(m.host_capacity), format_memory(m.host_node_peak));
+  return out;
+}
+
 void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.accumulate = job.config.accumulate;
   row.global_batch = job.gpus * job.config.micro_batch * job.config.accumulate;
@@ -126,9 +138,7 @@ void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.memory = e.result.memory.device_peak;
   row.capacity = e.result.memory.capacity;
   if (!e.result.critical_path.empty()) row.limited_by = e.result.critical_path[0].resource;
-  if (!row.fits)
-    row.note = fmt::format("has {}, peak without a limit {}", format_memory(row.capacity),
-                           format_memory(row.memory));
+  if (!row.fits) row.note = lack_of(e.result.memory);
 }
 
 /// Micro-batches after the second are alike: a step of many takes what a step of a few takes, and

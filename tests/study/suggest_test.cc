@@ -131,7 +131,7 @@ TEST(ModelFlops, AreThreeTimesForward) {
   Job job = catalogue_job("llama3-8b", "dgx-h100", 8);
   job.config.sequence = 8192;
   const Evaluation e = evaluate(job);
-  const double per_token = static_cast<double>(e.schedule.model_flops_per_step.value) / (8 * 8192);
+  const double per_token = e.schedule.model_flops_per_step / (8 * 8192);
   EXPECT_NEAR(per_token, 6 * 7'504'658'432.0 + 3 * 2 * 8192.0 * 4096 * 32, 1e-3 * per_token);
   // Backward computes the scores again: one product of two in forward.
   EXPECT_GT(e.hardware_flops_utilisation(job), e.model_flops_utilisation(job));

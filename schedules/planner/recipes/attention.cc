@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/ops/op_flops.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/scratch.h"
 #include "schedules/planner/recipes/special.h"
@@ -34,7 +35,9 @@ std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool
 /// FLOPs of products whose inner sizes add up to `sizes`.
 std::int64_t product_flops(const SymTensor& q, const SymTensor& k, bool causal,
                            std::int64_t sizes) {
-  return 2 * q->shape[0] * q->shape[1] * q->shape[2] * k->shape[2] * sizes / (causal ? 2 : 1);
+  return saturated_product(
+             {2, q->shape[0], q->shape[1], q->shape[2], k->shape[2], sizes}) /
+         (causal ? 2 : 1);
 }
 
 void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in,
