@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "schedules/planner/framework_table.h"
 #include "sim/provenance.h"
+#include "study/headroom.h"
 #include "study/needed_memory.h"
 #include "study/uncertainty.h"
 
@@ -29,6 +30,7 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.retries_total = m.retries_total;
   out.fits = m.fits;
   out.fits_device = m.fits_device;
+  out.tight = m.fits && !leaves_headroom(m.device_peak, m.capacity);
   out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {
     const OutOfMemoryReport& o = *m.out_of_memory;

@@ -94,6 +94,7 @@ Json row_json(const SizeRow& r) {
   out["tokens_per_s_per_gpu"] = r.tokens_per_s_per_gpu;
   out["samples_per_s_per_gpu"] = r.samples_per_s_per_gpu;
   out["allocator_retries_total"] = r.retries;
+  out["tight"] = r.tight;
   out["tokens_per_s"] = r.tokens_per_s_per_gpu * static_cast<double>(r.gpus);
   out["mfu"] = r.mfu;
   out["device_peak_bytes"] = r.memory.value;
@@ -146,6 +147,8 @@ std::string remarks_on(const SizeQuestion& q, const SizeRow& row) {
   std::string out;
   if (row.billed_gpus > row.gpus) out += fmt::format("  ({} GPUs billed)", row.billed_gpus);
   if (row.retries > 0) out += fmt::format("  (borderline: {} allocator retries)", row.retries);
+  else if (row.tight)
+    out += "  (tight: less than 5 % free)";
   if (q.deadline_days && !row.meets_deadline) out += "  (too slow)";
   return out;
 }

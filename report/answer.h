@@ -41,6 +41,7 @@ struct AnswerMemory {
   std::string peak_at;             ///< "backward of layers.31, step 1"
   /// Fits, but only as the allocator gives cached segments back and asks again.
   bool borderline() const { return fits && retries_total > 0; }
+  bool tight = false;  ///< Fits, but leaves less free than advice does (study/headroom.h).
   std::string out_of_memory;        ///< Where and why a request failed; empty if it fits.
   std::vector<AnswerOwner> owners;  ///< At the peak, largest first.
 };

@@ -20,6 +20,7 @@ Json memory_json(const AnswerMemory& m) {
   out["allocator_retries"] = m.retries;
   out["allocator_retries_total"] = m.retries_total;
   out["borderline"] = m.borderline();
+  out["tight"] = m.tight;
   out["fits"] = m.fits;
   out["fits_device"] = m.fits_device;
   out["fits_host"] = m.fits_host();

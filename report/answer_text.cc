@@ -109,6 +109,9 @@ class AnswerText {
       return paint(fmt::format("Fits, borderline: {} of {} GiB, {}", gib(m.device_peak),
                                gib(m.capacity), retries_text()),
                    "1;33");
+    if (m.tight)
+      return paint(fmt::format("Fits, tight: {} of {} GiB", gib(m.device_peak), gib(m.capacity)),
+                   "1;33");
     if (m.fits)
       return paint(fmt::format("Fits: {} of {} GiB", gib(m.device_peak), gib(m.capacity)), "1;32");
     std::vector<std::string> lacks;

@@ -43,6 +43,7 @@ struct SizeRow {
   double tokens_per_s_per_gpu = 0;  ///< 0 for a model without tokens.
   double samples_per_s_per_gpu = 0, mfu = 0;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
+  bool tight = false;        ///< Fits, but leaves less free than advice does (headroom.h).
   Bytes memory, capacity;
   double days = 0, gpu_hours = 0;
   std::optional<double> price;
