@@ -124,6 +124,8 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
                              s.samples_per_s_per_gpu, s.speedup, s.fits});
   if (const std::string remark = remark_on(job, e.schedule); !remark.empty())
     a.remarks.push_back(remark);
+  if (const std::string remark = remark_on_attention(job); !remark.empty())
+    a.remarks.push_back(remark);
   a.not_modelled = r.not_modelled;
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end())

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "core/format.h"
+#include "core/integers.h"
 #include "core/json.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/collective_table.h"
@@ -71,7 +72,7 @@ int ask(Arguments& a) {
   a.check();
   const HardwareProfile machine = load_hardware(a.text("on"));
   const std::int64_t per_node = std::max(1, machine.gpus_per_node());
-  const std::int64_t nodes = nodes_given > 0 ? nodes_given : (ranks + per_node - 1) / per_node;
+  const std::int64_t nodes = nodes_given > 0 ? nodes_given : ceil_div(ranks, per_node);
   if (ranks % nodes != 0 || ranks / nodes > per_node)
     throw InputError(
         Issue{"--nodes", "",

@@ -4,6 +4,7 @@
 #include "cli/import_topology.h"
 #include "cli/output.h"
 #include "core/format.h"
+#include "core/integers.h"
 #include "core/json.h"
 #include "sim/cost/collective_calibrate.h"
 #include "sim/cost/collective_table.h"
@@ -82,7 +83,7 @@ int calibrate(Arguments& a) {
   const int per_node = std::max(1, profile.gpus_per_node());
   const std::int64_t nodes = nodes_given > 0 ? nodes_given
                              : t.nodes > 0   ? t.nodes
-                                             : (t.ranks + per_node - 1) / per_node;
+                                             : ceil_div(t.ranks, per_node);
   const CollectiveCalibration fit = calibrate_collectives(calibration_input(profile, t, nodes));
   write_file_atomically(a.text("output"),
                         to_json(with_calibration(profile, fit, a.positional(0))).dump(1) + "\n");

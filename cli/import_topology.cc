@@ -10,8 +10,6 @@
 namespace foreshard::cli {
 namespace {
 
-Json number_or_null(const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); }
-
 Json json_of(const ImportedTopology& t) {
   Json out = {{"gpus", t.gpus},
               {"fabric", name_of(t.fabric)},
@@ -19,9 +17,9 @@ Json json_of(const ImportedTopology& t) {
               {"gpus_per_pcie_switch", t.gpus_per_pcie_switch},
               {"sockets", t.sockets},
               {"nics", t.nics},
-              {"nic_bytes_per_s", number_or_null(t.nic_rate)},
-              {"pcie_bytes_per_s", number_or_null(t.pcie_rate)},
-              {"compute_capability", number_or_null(t.compute_capability)},
+              {"nic_bytes_per_s", or_null(t.nic_rate)},
+              {"pcie_bytes_per_s", or_null(t.pcie_rate)},
+              {"compute_capability", or_null(t.compute_capability)},
               {"notes", t.notes}};
   out["mesh"] = Json::array();
   for (const MeshEdge& e : t.mesh) out["mesh"].push_back({e.a, e.b, e.links});

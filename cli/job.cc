@@ -182,6 +182,15 @@ void read_mesh(Arguments& a, Job& job) {
              "their product must be --gpus");
 }
 
+/// A kernel that was asked for and that the GPU does not have; the default is remarked on in the
+/// answer.
+void check_attention_kernel(Arguments& a, const Job& job) {
+  if (job.config.attention != AttentionKind::kFlash) return;
+  const std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
+  if (!lacks.empty() && a.has("attention-kernel"))
+    a.report("attention-kernel", lacks, "--attention sdpa: the kernel that PyTorch takes there");
+}
+
 /// Defaults that do not work with this model give way to the nearest that do; the user is told.
 void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
   if (!a.has("seq") && model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
@@ -203,9 +212,10 @@ std::optional<DType> read_dtype(Arguments& a, const std::string& option) {
   const auto t = parse_dtype(a.text(option));
   if (t && is_floating(*t) && size_of(*t) > 1) return t;
   if (t && is_floating(*t))
-    a.report(option,
-             fmt::format("PyTorch has no products, norms or activations of {} tensors", name_of(*t)),
-             "8-bit products: --float8 tensorwise or rowwise; allowed here: fp32, bf16, fp16, fp64");
+    a.report(
+        option,
+        fmt::format("PyTorch has no products, norms or activations of {} tensors", name_of(*t)),
+        "8-bit products: --float8 tensorwise or rowwise; allowed here: fp32, bf16, fp16, fp64");
   else
     a.report(option, fmt::format("\"{}\" is no floating-point dtype", a.text(option)),
              "allowed: fp32, bf16, fp16, fp64");
@@ -253,6 +263,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
       job.hardware = load_hardware(a.text("on"));
       if (const std::string taken = size_taken(a.text("on")); !taken.empty())
         a.note("--on " + taken);
+      check_attention_kernel(a, job);
     });
   if (a.positional(0).empty()) {
     a.report(InputError(

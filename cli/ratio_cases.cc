@@ -216,7 +216,6 @@ int print_scores(Arguments& a, const std::function<std::string(const RatioScores
   return kOk;
 }
 
-Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
-Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 }  // namespace foreshard::cli

@@ -23,7 +23,6 @@ std::vector<RatioCase> read_ratio_cases(const std::filesystem::path& file_or_fol
 int print_scores(Arguments& arguments, const std::function<std::string(const RatioScores&)>& text,
                  const std::function<Json(const RatioScores&)>& document);
 /// The value, or null for none (an empty text).
-Json or_null(const std::optional<double>& value);
-Json or_null(const std::string& text);
+Json text_or_null(const std::string& text);
 
 }  // namespace foreshard::cli

@@ -14,19 +14,17 @@
 namespace foreshard::cli {
 namespace {
 
-Json number_or_null(const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); }
-
 Json json_of(const RunScores& scores) {
   Json out;
   out["rows"] = Json::array();
   for (const RunScore& r : scores.rows)
     out["rows"].push_back({{"row_id", r.row_id},
-                           {"measured_step_s", number_or_null(r.measured_step_s)},
-                           {"predicted_step_s", number_or_null(r.predicted_step_s)},
-                           {"time_error", number_or_null(r.time_error)},
-                           {"measured_memory_bytes", number_or_null(r.measured_memory_bytes)},
-                           {"predicted_memory_bytes", number_or_null(r.predicted_memory_bytes)},
-                           {"memory_error", number_or_null(r.memory_error)},
+                           {"measured_step_s", or_null(r.measured_step_s)},
+                           {"predicted_step_s", or_null(r.predicted_step_s)},
+                           {"time_error", or_null(r.time_error)},
+                           {"measured_memory_bytes", or_null(r.measured_memory_bytes)},
+                           {"predicted_memory_bytes", or_null(r.predicted_memory_bytes)},
+                           {"memory_error", or_null(r.memory_error)},
                            {"laboratory", r.laboratory},
                            {"target", r.target},
                            {"allocator_retries", r.retries},

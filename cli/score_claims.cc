@@ -39,7 +39,7 @@ Totals totals_of(const RatioScores& scores) {
   return t;
 }
 
-std::string text_of(const RatioScores& scores) {
+std::string claims_text(const RatioScores& scores) {
   std::string out = fmt::format("  {:<8} {:>10} {:>10}  {:<10} {:<8} {}\n", "claim", "published",
                                 "predicted", "direction", "size", "what");
   for (const RatioScore& r : scores.rows) {
@@ -61,7 +61,7 @@ std::string text_of(const RatioScores& scores) {
              t.claims, t.predicted, t.directions, t.sizes);
 }
 
-Json json_of(const RatioScores& scores) {
+Json claims_json(const RatioScores& scores) {
   Json out;
   out["claims"] = Json::array();
   for (const RatioScore& r : scores.rows) {
@@ -72,7 +72,7 @@ Json json_of(const RatioScores& scores) {
          {"predicted_ratio", or_null(r.predicted)},
          {"direction_right", r.predicted ? Json(r.sign_right) : Json(nullptr)},
          {"size_within_third", r.predicted ? Json(within_third(r)) : Json(nullptr)},
-         {"skipped", or_null(r.skipped)},
+         {"skipped", text_or_null(r.skipped)},
          {"assumed", r.of->assumed}});
   }
   const Totals t = totals_of(scores);
@@ -83,7 +83,7 @@ Json json_of(const RatioScores& scores) {
   return out;
 }
 
-int score_claims(Arguments& a) { return print_scores(a, text_of, json_of); }
+int score_claims(Arguments& a) { return print_scores(a, claims_text, claims_json); }
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 namespace foreshard::cli {
 namespace {
 
-Json json_of(const RatioSummary& s) {
+Json summary_json(const RatioSummary& s) {
   return {{"cases", s.cases},
           {"scored", s.scored},
           {"signs_right", s.signs_right},
@@ -19,7 +19,7 @@ Json json_of(const RatioSummary& s) {
           {"worst_error", s.worst_error}};
 }
 
-Json json_of(const RatioScores& scores) {
+Json ratios_json(const RatioScores& scores) {
   Json out;
   out["rows"] = Json::array();
   for (const RatioScore& r : scores.rows) {
@@ -31,9 +31,9 @@ Json json_of(const RatioScores& scores) {
                 {"measured", c.ratio},
                 {"predicted", or_null(r.predicted)},
                 {"error", or_null(r.error)},
-                {"skipped", or_null(r.skipped)},
+                {"skipped", text_or_null(r.skipped)},
                 {"assumed", c.assumed},
-                {"explained", or_null(c.explained)}};
+                {"explained", text_or_null(c.explained)}};
     if (r.predicted) {
       row["sign_right"] = r.sign_right;
       row["step_s"] = {to_seconds(r.step_a), to_seconds(r.step_b)};
@@ -41,8 +41,8 @@ Json json_of(const RatioScores& scores) {
     }
     out["rows"].push_back(std::move(row));
   }
-  out["stated"] = json_of(scores.stated);
-  out["partial"] = json_of(scores.partial);
+  out["stated"] = summary_json(scores.stated);
+  out["partial"] = summary_json(scores.partial);
   return out;
 }
 
@@ -67,7 +67,7 @@ std::string summary_text(const char* title, const RatioSummary& s) {
       100 * s.worst_error);
 }
 
-std::string text_of(const RatioScores& scores) {
+std::string ratios_text(const RatioScores& scores) {
   std::string out =
       fmt::format("  {:<12} {:<12} {:>8} {:>9} {:>9}  {:<5} {:>9} {:>9}  {}\n", "id", "stated",
                   "measured", "predicted", "error", "sign", "step a", "step b", "exposed a, b");
@@ -76,9 +76,7 @@ std::string text_of(const RatioScores& scores) {
          summary_text("stated in part", scores.partial);
 }
 
-int score_ratios_of(Arguments& a) {
-  return print_scores(a, text_of, [](const RatioScores& s) { return json_of(s); });
-}
+int score_ratios_of(Arguments& a) { return print_scores(a, ratios_text, ratios_json); }
 
 }  // namespace
 

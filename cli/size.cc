@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -80,6 +81,14 @@ std::vector<std::int64_t> integers_of(Arguments& a, const std::string& option, s
   return out;
 }
 
+/// What a price of these machines may be given under.
+std::string priced_names(const std::vector<HardwareProfile>& hardware) {
+  std::string out;
+  for (const HardwareProfile& h : hardware)
+    out += fmt::format("{}{} or {}", out.empty() ? "" : ", ", h.name, h.gpu.name);
+  return out;
+}
+
 Json row_json(const SizeRow& r) {
   Json out;
   out["hardware"] = r.hardware;
@@ -146,7 +155,8 @@ std::string header_of(const SizeQuestion& q) {
 std::string remarks_on(const SizeQuestion& q, const SizeRow& row) {
   std::string out;
   if (row.billed_gpus > row.gpus) out += fmt::format("  ({} GPUs billed)", row.billed_gpus);
-  if (row.retries > 0) out += fmt::format("  (borderline: {} allocator retries)", row.retries);
+  if (row.retries > 0)
+    out += fmt::format("  (borderline: {} allocator retries)", row.retries);
   else if (row.tight)
     out += "  (tight: less than 5 % free)";
   if (q.deadline_days && !row.meets_deadline) out += "  (too slow)";
@@ -225,6 +235,13 @@ int run_size(Arguments& a) {
     } catch (const InputError& e) {
       a.report(e);
     }
+  }
+  for (const auto& [name, price] : q.prices) {
+    const bool used = std::any_of(q.hardware.begin(), q.hardware.end(),
+                                  [&](const auto& h) { return prices_machine(name, h); });
+    if (!used && q.hardware.size() == a.list("on").size())
+      a.report("price", fmt::format("\"{}\" is no machine or GPU of --on", name),
+               "allowed: " + priced_names(q.hardware));
   }
   a.check();
   const SizeResult r = size(q, progress("machines"));

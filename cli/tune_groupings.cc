@@ -69,7 +69,7 @@ int tune_groupings(const Job& job, Arguments& a) {
   const Evaluation each_run = evaluate(with_grouping(job, each.sizes));
   const std::vector<Grouping> front = grouping_front(costs, room(each_run, each));
   if (front.empty()) {
-    print_error("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
+    warn("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
     return kTargetMissed;
   }
   const Grouping best = thinned(front).front();

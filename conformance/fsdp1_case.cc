@@ -10,8 +10,6 @@
 namespace foreshard {
 namespace {
 
-using Strategy = Fsdp1Options::Strategy;
-using Prefetch = Fsdp1Options::BackwardPrefetch;
 using Policy = Fsdp1Options::Policy;
 using Names = std::vector<std::string>;
 
@@ -34,25 +32,21 @@ void check_keys(const Json& object, const std::string& path, const std::set<std:
   if (!issues.empty()) throw InputError(std::move(issues));
 }
 
-Strategy strategy_of(const Json& name) {
-  return choose<Strategy>("sharding", name.get<std::string>(),
-                          {{"FULL_SHARD", Strategy::kFullShard},
-                           {"SHARD_GRAD_OP", Strategy::kShardGradOp},
-                           {"NO_SHARD", Strategy::kNoShard},
-                           {"HYBRID_SHARD", Strategy::kHybrid},
-                           {"_HYBRID_SHARD_ZERO2", Strategy::kHybridZero2}});
+Fsdp1Options::Strategy strategy_of(const Json& name) {
+  return choose<Fsdp1Options::Strategy>(
+      "sharding", name.get<std::string>(),
+      {{"FULL_SHARD", Fsdp1Options::Strategy::kFullShard},
+       {"SHARD_GRAD_OP", Fsdp1Options::Strategy::kShardGradOp},
+       {"NO_SHARD", Fsdp1Options::Strategy::kNoShard},
+       {"HYBRID_SHARD", Fsdp1Options::Strategy::kHybrid},
+       {"_HYBRID_SHARD_ZERO2", Fsdp1Options::Strategy::kHybridZero2}});
 }
 
-Prefetch prefetch_of(const Json& name) {
-  if (name.is_null()) return Prefetch::kNone;
-  return choose<Prefetch>("backward_prefetch", name.get<std::string>(),
-                          {{"PRE", Prefetch::kPre}, {"POST", Prefetch::kPost}});
-}
-
-std::optional<DType> dtype_or_none(const Json& mp, const char* key) {
-  const auto it = mp.find(key);
-  if (it == mp.end() || it->is_null()) return std::nullopt;
-  return dtype_of(*it);
+Fsdp1Options::BackwardPrefetch prefetch_of(const Json& name) {
+  if (name.is_null()) return Fsdp1Options::BackwardPrefetch::kNone;
+  return choose<Fsdp1Options::BackwardPrefetch>("backward_prefetch", name.get<std::string>(),
+                                                {{"PRE", Fsdp1Options::BackwardPrefetch::kPre},
+                                                 {"POST", Fsdp1Options::BackwardPrefetch::kPost}});
 }
 
 /// Null: none.

@@ -8,7 +8,7 @@ namespace foreshard {
 namespace {
 
 /// Messages of refusals are our own.
-Json comparable(const Json& golden) {
+Json comparable_fsdp1(const Json& golden) {
   Json result = golden;
   result["events"] = expand_repeated_steps(golden.at("events"), "lazy_init_end");
   if (result.contains("error")) result["error"].erase("message");
@@ -18,7 +18,7 @@ Json comparable(const Json& golden) {
 }  // namespace
 
 std::vector<CheckResult> check_fsdp1(const std::filesystem::path& file) {
-  return check_event_log(file, {run_fsdp1_case, comparable, fsdp1_tables});
+  return check_event_log(file, {run_fsdp1_case, comparable_fsdp1, fsdp1_tables});
 }
 
 }  // namespace foreshard

@@ -9,23 +9,10 @@
 namespace foreshard {
 namespace {
 
-std::optional<DType> dtype_or_none(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  if (it == object.end() || it->is_null()) return std::nullopt;
-  return dtype_of(*it);
-}
-
-Reshard read_reshard(const Json& entry) {
-  const auto it = entry.find("reshard_after_forward");
-  if (it == entry.end() || it->is_null()) return {};
-  if (it->is_boolean()) return it->get<bool>() ? Reshard::yes() : Reshard::no();
-  return Reshard::to_group(it->get<std::int64_t>());
-}
-
 WrapCall read_call(const Json& entry) {
   WrapCall call;
   call.modules = entry.at("modules").get<std::vector<std::string>>();
-  call.reshard = read_reshard(entry);
+  call.reshard = reshard_of(entry.value("reshard_after_forward", Json()));
   call.precision = MixedPrecision{};
   if (const auto mp = entry.find("mp_policy"); mp != entry.end() && !mp->is_null()) {
     call.precision->param = dtype_or_none(*mp, "param_dtype");

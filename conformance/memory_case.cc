@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "conformance/model_spec.h"
 #include "core/json.h"
 #include "models/load_model.h"
 #include "models/plain/plain_models.h"
@@ -59,12 +60,6 @@ Model read_model(const Json& m, DType dtype) {
   return model;
 }
 
-Reshard read_reshard(const Json& value) {
-  if (value.is_null()) return {};
-  if (value.is_boolean()) return value.get<bool>() ? Reshard::yes() : Reshard::no();
-  return Reshard::to_group(value.get<std::int64_t>());
-}
-
 template <typename Value>
 Value choose(const Json& c, const std::string& key, const std::map<std::string, Value>& values) {
   const std::string text = c.at(key).get<std::string>();
@@ -91,8 +86,8 @@ void read_framework(const Json& c, ParallelConfig& p) {
     p.wrap.kind = WrapPolicy::Kind::kEveryK;
     p.wrap.every = std::stoll(wrap);
   }
-  p.reshard = read_reshard(c.at("reshard_after_forward"));
-  p.root_reshard = read_reshard(c.at("root_reshard"));
+  p.reshard = reshard_of(c.at("reshard_after_forward"));
+  p.root_reshard = reshard_of(c.at("root_reshard"));
   p.reduce_scatter_max_inputs = c.at("rs_max_input_buffers").get<std::int64_t>();
   p.unshard_async = c.at("unshard_async").get<bool>();
   if (const std::int64_t n = c.at("forward_prefetch").is_boolean()
@@ -110,18 +105,18 @@ void read_other_frameworks(const Json& c, ParallelConfig& p) {
   if (!c.at("bucket_cap_mb").is_null()) p.ddp.bucket_cap_mib = c.at("bucket_cap_mb").get<double>();
   p.ddp.gradient_as_bucket_view = c.at("gradient_as_bucket_view").get<bool>();
   p.ddp.static_graph = c.at("static_graph").get<bool>();
-  using Strategy = Fsdp1Options::Strategy;
-  p.fsdp1.strategy = choose<Strategy>(c, "sharding_strategy",
-                                      {{"FULL_SHARD", Strategy::kFullShard},
-                                       {"SHARD_GRAD_OP", Strategy::kShardGradOp},
-                                       {"HYBRID_SHARD", Strategy::kHybrid},
-                                       {"NO_SHARD", Strategy::kNoShard},
-                                       {"_HYBRID_SHARD_ZERO2", Strategy::kHybridZero2}});
-  using Prefetch = Fsdp1Options::BackwardPrefetch;
-  p.fsdp1.backward_prefetch = choose<Prefetch>(c, "backward_prefetch_mode",
-                                               {{"BACKWARD_PRE", Prefetch::kPre},
-                                                {"BACKWARD_POST", Prefetch::kPost},
-                                                {"none", Prefetch::kNone}});
+  p.fsdp1.strategy = choose<Fsdp1Options::Strategy>(
+      c, "sharding_strategy",
+      {{"FULL_SHARD", Fsdp1Options::Strategy::kFullShard},
+       {"SHARD_GRAD_OP", Fsdp1Options::Strategy::kShardGradOp},
+       {"HYBRID_SHARD", Fsdp1Options::Strategy::kHybrid},
+       {"NO_SHARD", Fsdp1Options::Strategy::kNoShard},
+       {"_HYBRID_SHARD_ZERO2", Fsdp1Options::Strategy::kHybridZero2}});
+  p.fsdp1.backward_prefetch = choose<Fsdp1Options::BackwardPrefetch>(
+      c, "backward_prefetch_mode",
+      {{"BACKWARD_PRE", Fsdp1Options::BackwardPrefetch::kPre},
+       {"BACKWARD_POST", Fsdp1Options::BackwardPrefetch::kPost},
+       {"none", Fsdp1Options::BackwardPrefetch::kNone}});
   p.fsdp1.forward_prefetch = c.at("forward_prefetch").is_boolean()
                                  ? c.at("forward_prefetch").get<bool>()
                                  : c.at("forward_prefetch").get<std::int64_t>() != 0;

@@ -366,4 +366,16 @@ DType dtype_of(const Json& name) {
   return *parsed;
 }
 
+std::optional<DType> dtype_or_none(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end() || it->is_null()) return std::nullopt;
+  return dtype_of(*it);
+}
+
+Reshard reshard_of(const Json& value) {
+  if (value.is_null()) return {};
+  if (value.is_boolean()) return value.get<bool>() ? Reshard::yes() : Reshard::no();
+  return Reshard::to_group(value.get<std::int64_t>());
+}
+
 }  // namespace foreshard

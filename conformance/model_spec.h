@@ -4,11 +4,13 @@
 // Embedding, Experts, MultiheadAttention, Container with a straight-line forward program,
 // ModuleList, Alias) read into a Model. A container's "class" is the class of its module.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/json_fwd.h"
 #include "models/module_tree.h"
+#include "schedules/planner/config.h"
 
 namespace foreshard {
 
@@ -37,5 +39,9 @@ bool is_leaf(const Module& m);
 
 /// A dtype by its long name; InputError if unknown.
 DType dtype_of(const Json& name);
+/// The dtype under `key`; none where it is absent or null.
+std::optional<DType> dtype_or_none(const Json& object, const char* key);
+/// reshard_after_forward as recorded: null for the default, a truth, or ranks of the smaller group.
+Reshard reshard_of(const Json& value);
 
 }  // namespace foreshard

@@ -51,6 +51,11 @@ std::string format_time(Time t) {
   return scaled(static_cast<double>(t.value), kScales);
 }
 
+std::string format_signed_time(Time t) {
+  if (t.value == 0) return "0";
+  return (t.value < 0 ? "-" : "+") + format_time(Time(std::abs(t.value)));
+}
+
 std::string format_rate(BytesPerSecond r) {
   static constexpr Scale kScales[] = {
       {1e12, "TB/s"}, {1e9, "GB/s"}, {1e6, "MB/s"}, {1e3, "kB/s"}, {1.0, "B/s"}};

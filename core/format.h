@@ -11,6 +11,7 @@ namespace foreshard {
 std::string format_memory(Bytes b);          ///< "512 B", "31.2 MiB", "58.3 GiB"
 std::string format_bytes_decimal(Bytes b);   ///< "1.5 GB" (traffic)
 std::string format_time(Time t);             ///< "180 us", "1.93 s"
+std::string format_signed_time(Time t);      ///< "+180 us", "-1.93 s", "0"
 std::string format_rate(BytesPerSecond r);   ///< "450 GB/s"
 std::string format_count(double n);          ///< "70.55 B" style with K, M, B, T
 std::string with_thousands(std::int64_t n);  ///< "61,865,984"

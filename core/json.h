@@ -28,6 +28,11 @@ Json read_json_file(const std::filesystem::path& path);
 /// The bytes of a file (".gz" unpacked); InputError if it cannot be read or is larger than
 /// kLargestJsonFile.
 std::string read_text_file(const std::filesystem::path& path);
+/// The value, or JSON's null.
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 /// Writes through a temporary file in the same folder and renames it: readers never see half a
 /// file. RunError on failure.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);

@@ -2,7 +2,7 @@
 
 namespace foreshard {
 namespace {
-constexpr std::string_view kNames[] = {
+constexpr std::string_view kOpNames[] = {
 #define FORESHARD_X(enumerator, text, kernel_class) text,
     FORESHARD_OP_KINDS(FORESHARD_X)
 #undef FORESHARD_X
@@ -14,7 +14,7 @@ constexpr KernelClass kClasses[kOpKindCount] = {
 };
 }  // namespace
 
-std::string_view name_of(OpKind kind) { return kNames[static_cast<int>(kind)]; }
+std::string_view name_of(OpKind kind) { return kOpNames[static_cast<int>(kind)]; }
 
 KernelClass kernel_class_of(OpKind kind) { return kClasses[static_cast<int>(kind)]; }
 
@@ -42,7 +42,7 @@ std::string_view name_of(KernelClass kernel_class) {
 
 std::optional<OpKind> parse_op_kind(std::string_view text) {
   for (int i = 0; i < kOpKindCount; ++i) {
-    if (kNames[i] == text) return static_cast<OpKind>(i);
+    if (kOpNames[i] == text) return static_cast<OpKind>(i);
   }
   return std::nullopt;
 }

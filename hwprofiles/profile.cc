@@ -7,6 +7,7 @@
 
 #include "core/enum_names.h"
 #include "core/error.h"
+#include "core/integers.h"
 #include "hwprofiles/profile_fields.h"
 
 namespace foreshard {
@@ -74,7 +75,7 @@ Cluster make_cluster(const HardwareProfile& profile, int gpus) {
   };
   if (gpus < 1) refuse(fmt::format("{} GPUs", gpus), "one or more");
   const int per_node = profile.gpus_per_node();
-  const int nodes = (gpus + per_node - 1) / per_node;
+  const int nodes = ceil_div(gpus, per_node);
   if (profile.nodes > 0 && nodes > profile.nodes) {
     refuse(fmt::format("{} GPUs need {} nodes of {}, {} has {}", gpus, nodes, per_node,
                        profile.name, profile.nodes),

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "core/integers.h"
 #include "models/import/program.h"
 
 namespace foreshard {
@@ -16,8 +17,6 @@ namespace {
 constexpr std::int64_t kBlock = 64,
                        kNestedBlock = 256;    // bitsandbytes' blocksize, and that of nested scales.
 constexpr std::int64_t kValuesInStorage = 4;  // NF4 in bfloat16 (bnb_4bit_quant_storage).
-
-std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 bool is_linear(const Module& m) { return m.class_name == "Linear" || m.class_name == "Conv1D"; }
 
@@ -112,16 +111,16 @@ void quantise(ModelBuilder& b, ModuleId id, bool nested) {
   Model& model = b.model();
   Module& m = model.at(id);
   const LinearShape shape = shape_of(model, m);
-  const std::int64_t values = shape.in * shape.out, blocks = divide_up(values, kBlock);
+  const std::int64_t values = shape.in * shape.out, blocks = ceil_div(values, kBlock);
   ParameterDef& weight = model.parameters[m.parameters[0].id.value];
-  weight.shape = {divide_up(values, kValuesInStorage), 1};
+  weight.shape = {ceil_div(values, kValuesInStorage), 1};
   weight.dtype = DType::kBFloat16;
   weight.packs = kValuesInStorage;
   m.buffers.push_back({"absmax", {blocks}, nested ? DType::kUInt8 : DType::kFloat32, false});
   m.buffers.push_back({"quant_map", {16}, DType::kFloat32, false});
   if (nested) {
     m.buffers.push_back(
-        {"nested_absmax", {divide_up(blocks, kNestedBlock)}, DType::kFloat32, false});
+        {"nested_absmax", {ceil_div(blocks, kNestedBlock)}, DType::kFloat32, false});
     m.buffers.push_back({"nested_quant_map", {256}, DType::kFloat32, false});
   }
   const std::vector<OwnedParameter> parameters = m.parameters;

@@ -250,10 +250,6 @@ class Comparer {
   std::int64_t matched_ = 0, matched_memory_ = 0, compared_rank_steps_ = 0;
 };
 
-std::string signed_time(Time t) {
-  return (t.value < 0 ? "-" : "+") + format_time(Time(std::abs(t.value)));
-}
-
 }  // namespace
 
 Comparison compare(const TraceDocument& predicted, const TraceDocument& measured) {
@@ -266,9 +262,9 @@ std::string text_of(const Comparison& c) {
   };
   const std::string ranks = fmt::format("{} rank{}", c.ranks, c.ranks == 1 ? "" : "s");
   if (c.other_plans())
-    return row("different plans", fmt::format("{}: {} -> {}", c.differences[0].what,
-                                              c.differences[0].predicted,
-                                              c.differences[0].measured)) +
+    return row("different plans",
+               fmt::format("{}: {} -> {}", c.differences[0].what, c.differences[0].predicted,
+                           c.differences[0].measured)) +
            "  not one operation matches: these are not traces of the same plan; foreshard diff "
            "compares plans\n";
   std::string out = row(fmt::format("order of {} operations", with_thousands(c.instructions)),
@@ -296,7 +292,7 @@ std::string text_of(const Comparison& c) {
   for (std::size_t i = 0; i < std::min<std::size_t>(8, c.differences.size()); ++i) {
     const TraceDifference& d = c.differences[i];
     out += fmt::format("    {:<44} {:>12} -> {:<12} {}\n", d.what, d.predicted, d.measured,
-                       d.contribution.value == 0 ? "" : signed_time(d.contribution));
+                       d.contribution.value == 0 ? "" : format_signed_time(d.contribution));
   }
   return out;
 }

@@ -15,15 +15,12 @@ namespace {
 constexpr std::size_t kMostRowsOfAKind = 7, kWidth = 100, kFirstColumn = 44, kColumn = 20;
 constexpr double kWorthSaying = 0.002;  ///< Of the step or the peak.
 
-std::string signed_time(Time t) {
-  if (t.value == 0) return "0";
-  return (t.value < 0 ? "-" : "+") + format_time(Time(std::abs(t.value)));
-}
-
 std::string signed_gib(Bytes b) {
   return fmt::format("{:+.2f}", static_cast<double>(b.value) / (1 << 30));
 }
-std::string gib(Bytes b) { return fmt::format("{:.1f}", static_cast<double>(b.value) / (1 << 30)); }
+std::string in_gib(Bytes b) {
+  return fmt::format("{:.1f}", static_cast<double>(b.value) / (1 << 30));
+}
 
 std::string signed_memory(Bytes b) {
   if (b.value == 0) return "0";
@@ -87,7 +84,7 @@ std::string step_line(const PlanDifference& d) {
   std::vector<std::string> parts;
   for (const Change<Time>& c :
        changes(d.a.time_parts, d.b.time_parts, std::max(d.a.step, d.b.step)))
-    parts.push_back(c.name + " " + signed_time(c.by));
+    parts.push_back(c.name + " " + format_signed_time(c.by));
   if (parts.empty()) parts.push_back("no part differs by 0.2 %");
   return fmt::format(
       "  step     {} -> {} ({})\n           {}\n", format_time(d.a.step), format_time(d.b.step),
@@ -103,7 +100,7 @@ std::string memory_line(const PlanDifference& d) {
   if (parts.empty()) parts.push_back("no part differs by 0.2 %");
   const auto fits = [](const DifferenceSide& s) { return s.fits ? "" : ", does not fit"; };
   return fmt::format("  memory   {}{} -> {}{} GiB of the device ({})\n           {}\n",
-                     gib(d.a.device_peak), fits(d.a), gib(d.b.device_peak), fits(d.b),
+                     in_gib(d.a.device_peak), fits(d.a), in_gib(d.b.device_peak), fits(d.b),
                      signed_gib(d.b.device_peak - d.a.device_peak), broken(parts, 11));
 }
 
@@ -171,7 +168,7 @@ std::string wrapped(const std::string& text, std::size_t indent) {
 
 std::string row_line(const DifferenceRow& r) {
   std::string cost;
-  if (r.time) cost = signed_time(*r.time);
+  if (r.time) cost = format_signed_time(*r.time);
   if (r.memory) cost = signed_memory(*r.memory);
   return columns("    ", r.what, amount(r.count_a, r.bytes_a), amount(r.count_b, r.bytes_b), cost);
 }

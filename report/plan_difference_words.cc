@@ -13,7 +13,7 @@ namespace foreshard {
 namespace {
 
 constexpr double kAlike = 0.01;  ///< Bytes that differ by less are the same in words.
-constexpr double kWorthSaying =
+constexpr double kTimeWorthSaying =
     0.0005;  ///< Of the step, for a change that is only a matter of time.
 
 bool alike(Bytes a, Bytes b) {
@@ -76,7 +76,7 @@ class Words {
 
   bool matters(Time t) const {
     return std::abs(static_cast<double>(t.value)) >=
-           kWorthSaying * static_cast<double>(std::max(d_.a.step, d_.b.step).value);
+           kTimeWorthSaying * static_cast<double>(std::max(d_.a.step, d_.b.step).value);
   }
 
   /// Of one kind of collective on either side.

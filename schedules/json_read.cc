@@ -10,7 +10,6 @@
 namespace foreshard {
 namespace {
 
-constexpr std::size_t kMostIssues = 20;
 constexpr std::int64_t kAnyInt = INT64_MAX;
 
 /// One row of a table: a list with cells in a fixed order. Reports the row's path once for its

@@ -7,8 +7,6 @@
 namespace foreshard {
 namespace {
 
-constexpr std::size_t kMostIssues = 20;
-
 /// Checks one program. Every `check_*` reports at most until the issue list is full.
 class ProgramChecker {
  public:

@@ -12,14 +12,16 @@ namespace foreshard {
 inline constexpr std::int64_t kLargestWorld = 1 << 20;  ///< Ranks of one job.
 inline constexpr std::int64_t kLargestBuffer = std::int64_t{1}
                                                << 50;  ///< Bytes of one buffer (1 PiB).
-inline constexpr int kMostStreams = 32;                ///< Streams of one rank.
+/// Problems one answer lists: a file with more is not a schedule.
+inline constexpr std::size_t kMostIssues = 20;
+inline constexpr int kMostStreams = 32;  ///< Streams of one rank.
 
 /// False for a program that says times and memory only: its launches count operands without naming
 /// them, and it cannot be executed (PlanOptions::executable).
 inline bool has_tensors(const RankProgram& p) { return !p.tensors.empty(); }
 
 /// Adds an issue for each fault, with the path of the schedule's file form
-/// ("programs[0].tensors[7]"). Stops after about 20 issues: a file with more is not a schedule.
+/// ("programs[0].tensors[7]"). Stops after about kMostIssues.
 void check_structure(const Schedule& schedule, IssueList& issues);
 
 }  // namespace foreshard

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "core/integers.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
@@ -87,6 +88,26 @@ DType compute_dtype(const ParallelConfig& c) {
 
 DType reduction_dtype(const ParallelConfig& c) { return row_of(c.framework).reduction_dtype(c); }
 
+std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu) {
+  const GpuGeneration g = gpu.generation;
+  const bool amd = g == GpuGeneration::kCdna;
+  const auto refusal = [&](std::string_view needs) {
+    return fmt::format("{} needs {}, {} is {}", name_in(kAttentionKernelNames, kernel), needs,
+                       gpu.name, name_of(g));
+  };
+  switch (kernel) {
+    case AttentionKernel::kFlash1:
+      return g == GpuGeneration::kVolta ? refusal("turing or later") : "";
+    case AttentionKernel::kFlash2:
+      return g < GpuGeneration::kAmpere ? refusal("ampere or later") : "";
+    case AttentionKernel::kFlash3:
+      return g != GpuGeneration::kHopper ? refusal("hopper") : "";
+    case AttentionKernel::kCudnn:
+      return g < GpuGeneration::kAmpere || amd ? refusal("ampere or later") : "";
+  }
+  return "";
+}
+
 std::string describe_precision(const ParallelConfig& c) {
   const DType param = compute_dtype(c), reduce = reduction_dtype(c);
   std::string out = short_dtype(param);
@@ -143,7 +164,7 @@ std::string describe_wrapping(const ParallelConfig& c) {
 
 std::string describe_machines(const HardwareProfile& h, std::int64_t gpus) {
   const std::int64_t per_node = std::max<std::int64_t>(1, h.gpus_per_node());
-  const std::int64_t nodes = (gpus + per_node - 1) / per_node;
+  const std::int64_t nodes = ceil_div(gpus, per_node);
   return fmt::format("{} x {} ({} node{}{})", gpus, h.gpu.title, nodes, nodes == 1 ? "" : "s",
                      nodes == 1 ? "" : network_text(h));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/integers.h"
 #include "study/headroom.h"
 
 namespace foreshard {
@@ -14,7 +15,7 @@ constexpr std::int64_t kMostSequences = 1 << 16, kMostTokens = 1 << 22, kTokenSt
 /// it.
 struct Range {
   std::int64_t granularity = 1, most = kMostSequences;
-  std::int64_t last() const { return (most + granularity - 1) / granularity; }
+  std::int64_t last() const { return ceil_div(most, granularity); }
   std::int64_t value(std::int64_t i) const { return std::min(i * granularity, most); }
 };
 

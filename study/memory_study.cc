@@ -69,10 +69,9 @@ class ChangeList {
   }
 
   bool keeps_gathered() const {
-    using Strategy = Fsdp1Options::Strategy;
     if (framework_.reshard == ReshardChoice::kStrategy)
-      return c_.fsdp1.strategy == Strategy::kShardGradOp ||
-             c_.fsdp1.strategy == Strategy::kHybridZero2;
+      return c_.fsdp1.strategy == Fsdp1Options::Strategy::kShardGradOp ||
+             c_.fsdp1.strategy == Fsdp1Options::Strategy::kHybridZero2;
     return c_.reshard.kind == Reshard::Kind::kNo || c_.reshard.kind == Reshard::Kind::kGroup;
   }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "models/adapters.h"
 #include "schedules/planner/framework_table.h"
 #include "study/run_hardware.h"
@@ -13,10 +14,6 @@
 
 namespace foreshard {
 namespace {
-
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// The training program a run used, as far as time and memory depend on it.
 enum class Stack : std::uint8_t {

@@ -7,25 +7,22 @@
 #include <mutex>
 
 #include "core/json.h"
+#include "core/text.h"
 #include "models/load_model.h"
 #include "models/plain/plain_models.h"
 
 namespace foreshard {
 namespace {
 
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// What a Llama's stated size says of facts that have no column.
-struct Shape {
+struct LlamaShape {
   bool tied = false;      ///< The head's weight is the embedding's.
   std::int64_t head_dim;  ///< Not always width / heads (Qwen3).
 };
 
-Shape shape_of(const MeasuredRun& run) {
+LlamaShape llama_shape_of(const MeasuredRun& run) {
   const std::int64_t usual = *run.d_model / *run.n_heads;
-  Shape best{false, usual};
+  LlamaShape best{false, usual};
   if (!run.params_b || !run.vocab) return best;
   const auto width = static_cast<double>(*run.d_model);
   const auto heads = static_cast<double>(*run.n_heads + run.n_kv_heads.value_or(*run.n_heads));
@@ -84,7 +81,7 @@ Json configuration_of(const MeasuredRun& run, std::vector<std::string>& assumpti
   c["num_attention_heads"] = *run.n_heads;
   c["num_key_value_heads"] = run.n_kv_heads.value_or(*run.n_heads);
   c["max_position_embeddings"] = *run.seq_len;
-  const Shape shape = shape_of(run);
+  const LlamaShape shape = llama_shape_of(run);
   c["head_dim"] = shape.head_dim;
   c["tie_word_embeddings"] = shape.tied;
   return c;
@@ -117,7 +114,7 @@ std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
   o.ffn = run.d_ff.value_or(4 * o.hidden);
   o.vocabulary = run.vocab.value_or(32000);
   o.max_sequence = *run.seq_len;
-  const Shape shape = shape_of(run);
+  const LlamaShape shape = llama_shape_of(run);
   o.tied = shape.tied;
   o.fused_projections = contains(run.precision, "fp32 grad accumulation");  // nanotron
   o.head_dim = shape.head_dim;

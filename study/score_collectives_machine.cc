@@ -8,6 +8,8 @@
 #include <regex>
 
 #include "core/error.h"
+#include "core/integers.h"
+#include "core/text.h"
 #include "study/score_collectives.h"
 
 namespace foreshard {
@@ -17,10 +19,6 @@ std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   return text;
-}
-
-bool contains(const std::string& text, const char* word) {
-  return text.find(word) != std::string::npos;
 }
 
 struct Naming {
@@ -187,9 +185,8 @@ BenchmarkOverhead overhead_of(const CollectiveTable& table, double cpu_factor) {
 
 CalibrationInput calibration_input(const CollectiveTable& table, const HardwareProfile& profile) {
   const int per_node = profile.gpus_per_node();
-  const int nodes =
-      profile.node.hosts.count() > 1 ? (table.ranks + per_node - 1) / per_node : table.nodes;
-  if ((table.ranks + nodes - 1) / nodes > per_node) {
+  const int nodes = profile.node.hosts.count() > 1 ? ceil_div(table.ranks, per_node) : table.nodes;
+  if (ceil_div(table.ranks, nodes) > per_node) {
     throw InputError({table.id, "ranks",
                       fmt::format("{} ranks on {} nodes do not fit {} GPUs a node of {}",
                                   table.ranks, nodes, per_node, profile.name),
@@ -213,7 +210,7 @@ TableMachine machine_of_table(const CollectiveTable& table) {
   int nodes = table.nodes;
   const int per_node = result.profile.gpus_per_node();
   if (result.profile.node.hosts.count() > 1)
-    nodes = (table.ranks + per_node - 1) / per_node;  // trays of a rack
+    nodes = ceil_div(table.ranks, per_node);  // trays of a rack
   if (!table.quality.empty()) result.doubts.push_back(table.quality);
   result.placement = place_block(table.ranks, nodes);
   result.overhead = overhead_of(table, result.profile.node.host_cpu_factor.value);

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include "core/text.h"
+
 namespace foreshard {
 namespace {
-
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// Trainers that accumulate gradients in fp32 beside 16-bit weights (nanotron) reset the
 /// allocator's peak after the backward pass and report what it is at the end of the optimizer's

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/integers.h"
 #include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
 #include "study/headroom.h"
@@ -78,8 +79,8 @@ std::optional<double> price_of(const SizeQuestion& q, const HardwareProfile& h) 
   for (const std::string& alias : h.aliases)
     if (const auto p = find(alias)) return p;
   if (const auto p = find(h.gpu.name)) return p;
-  for (const auto& [name, price] : q.prices)  // "h100" for "h100-80"
-    if (h.gpu.name.rfind(name + "-", 0) == 0) return price;
+  for (const auto& [name, price] : q.prices)
+    if (prices_machine(name, h)) return price;
   if (h.node.price_per_hour.known()) return h.node.price_per_hour.value / h.gpus_per_node();
   if (h.gpu.price_per_hour.known()) return h.gpu.price_per_hour.value;
   return std::nullopt;
@@ -87,7 +88,7 @@ std::optional<double> price_of(const SizeQuestion& q, const HardwareProfile& h) 
 
 std::int64_t whole_nodes(const HardwareProfile& h, std::int64_t gpus) {
   const std::int64_t per_node = std::max(1, h.gpus_per_node());
-  return (gpus + per_node - 1) / per_node * per_node;
+  return round_up(gpus, per_node);
 }
 
 std::string checkpoint_text(const ParallelConfig& c, CheckpointKind kind) {
@@ -295,6 +296,12 @@ std::vector<SizeRow> all_rows(const SizeQuestion& q,
 }
 
 }  // namespace
+
+bool prices_machine(const std::string& name, const HardwareProfile& h) {
+  return name == h.name || name == h.gpu.name ||
+         std::find(h.aliases.begin(), h.aliases.end(), name) != h.aliases.end() ||
+         h.gpu.name.rfind(name + "-", 0) == 0;  // "h100" for "h100-80"
+}
 
 SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& progress) {
   SizeResult out;

@@ -60,6 +60,9 @@ struct SizeResult {
   std::optional<std::size_t> fastest;
 };
 
+/// Whether a price under this name is the machine's: by its own name, an alias, or its GPU's.
+bool prices_machine(const std::string& name, const HardwareProfile& hardware);
+
 SizeResult size(const SizeQuestion& question, const std::function<void(int, int)>& progress = {});
 
 }  // namespace foreshard

@@ -74,7 +74,7 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   return choice;
 }
 
-void check(const Job& job) {
+void check_tunable(const Job& job) {
   const FrameworkRow& framework = row_of(job.config.framework);
   if (!framework.forms_units()) {
     std::string others;
@@ -232,7 +232,7 @@ Job with_choice(const Job& job, const WrapChoice& choice) {
 
 TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
   TuneResult out;
-  check(job);
+  check_tunable(job);
   out.blocks = std::ssize(job.model->roles.blocks);
   std::vector<WrapChoice> candidates;
   for (const std::int64_t k : granularities(job))

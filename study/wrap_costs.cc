@@ -125,7 +125,7 @@ std::function<Time(Bytes)> time_of(const std::shared_ptr<const CostModel>& cost,
   };
 }
 
-void check(const Job& job) {
+void check_groupable(const Job& job) {
   if (row_of(job.config.framework).units != UnitForm::kModuleGroup)
     throw InputError(
         Issue{"", "framework", "groups of blocks form no units there", "--framework fsdp2"});
@@ -140,7 +140,7 @@ void check(const Job& job) {
 }  // namespace
 
 WrapCosts wrap_costs(const Job& job) {
-  check(job);
+  check_groupable(job);
   Job blocks = job;
   blocks.config.wrap = WrapPolicy{};
   blocks.config.wrap.root_split = job.config.wrap.root_split;

@@ -176,14 +176,14 @@ class Search {
 }  // namespace
 
 Grouping evaluate_grouping(const WrapCosts& c, std::vector<std::int64_t> sizes) {
-  struct Group {
+  struct GroupTotals {
     Time forward, backward, gather, reduce;
     Bytes gathered, reduced;
   };
-  std::vector<Group> groups;
+  std::vector<GroupTotals> groups;
   std::size_t block = 0;
   for (const std::int64_t size : sizes) {
-    Group g;
+    GroupTotals g;
     for (std::int64_t i = 0; i < size; ++i, ++block) {
       g.forward += c.forward.at(block);
       g.backward += c.backward.at(block);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/integers.h"
 #include "exec/kernels/kernel_functions.h"
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/rows.h"
@@ -102,7 +103,7 @@ void chunk_cat(const KernelCall& c) {
     if (x.numel() == 0) continue;
     const std::size_t which = c.attributes.size() > 1 ? i : 0;
     const int dim = dimension_attribute(c, which, 0, x.rank);
-    const std::int64_t size = x.shape[static_cast<std::size_t>(dim)], chunk = (size + w - 1) / w;
+    const std::int64_t size = x.shape[static_cast<std::size_t>(dim)], chunk = ceil_div(size, w);
     const std::int64_t outer_inner = x.numel() / size, columns = chunk * outer_inner;
     if (at + columns > y.shape[1])
       kernel_error(fmt::format("input {} does not fit into {}", i, shape_text(y)));

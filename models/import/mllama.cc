@@ -140,7 +140,7 @@ Decoder add_language_model(ModelBuilder& b, ModuleId parent, const DecoderSpec& 
 // ----------------------------------------------------------------------------------------------
 // keys
 
-MllamaVision read_vision(HfConfig& parent) {
+MllamaVision read_mllama_vision(HfConfig& parent) {
   HfConfig c = parent.nested("vision_config");
   MllamaVision v;
   v.hidden = c.size("hidden_size", 1280);
@@ -201,7 +201,7 @@ ModelArgument index_argument(const std::string& name, std::vector<std::int64_t> 
 }  // namespace
 
 Model import_mllama(HfConfig& config) {
-  const MllamaVision vision = read_vision(config);
+  const MllamaVision vision = read_mllama_vision(config);
   std::vector<std::int64_t> cross_layers;
   HfConfig text_config = config.nested("text_config");
   const DecoderSpec text = read_text(text_config, cross_layers);

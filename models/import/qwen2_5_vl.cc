@@ -16,7 +16,7 @@ namespace {
 /// recordings use).
 constexpr std::int64_t kGridSide = 32;
 
-struct Vision {
+struct QwenVision {
   std::int64_t depth, hidden, ffn, heads, channels, patch, merge, time, window, out;
   Activation activation;
   std::vector<std::int64_t> full_blocks;
@@ -28,7 +28,7 @@ struct Vision {
 
 /// get_vision_window_index of the library for one image: patches in each window, row by row, edge
 /// windows smaller.
-std::vector<std::int64_t> window_lengths(const Vision& v) {
+std::vector<std::int64_t> window_lengths(const QwenVision& v) {
   const std::int64_t side = kGridSide / v.merge, step = v.window / v.merge / v.patch;
   std::vector<std::int64_t> lengths;
   for (std::int64_t y = 0; y < side; y += step) {
@@ -43,7 +43,7 @@ ModuleId norm(ModelBuilder& b, ModuleId parent, const std::string& name, std::in
   return rms_norm_module(b, parent, name, "Qwen2_5_VLRMSNorm", dim, 1e-6, NormStyle::kLlama);
 }
 
-ModuleId add_patch_embed(ModelBuilder& b, ModuleId tower, const Vision& v) {
+ModuleId add_patch_embed(ModelBuilder& b, ModuleId tower, const QwenVision& v) {
   const ModuleId id = b.add_module(tower, "patch_embed", "Qwen2_5_VisionPatchEmbed");
   const ModuleId proj =
       patch_convolution(b, id, "proj", v.channels, v.hidden, v.patch, false, v.time);
@@ -53,7 +53,7 @@ ModuleId add_patch_embed(ModelBuilder& b, ModuleId tower, const Vision& v) {
   return id;
 }
 
-ModuleId add_rotary(ModelBuilder& b, ModuleId tower, const Vision& v) {
+ModuleId add_rotary(ModelBuilder& b, ModuleId tower, const QwenVision& v) {
   const ModuleId id = b.add_module(tower, "rotary_pos_emb", "Qwen2_5_VLVisionRotaryEmbedding");
   for (const char* buffer : {"inv_freq", "original_inv_freq"}) {
     b.model().at(id).buffers.push_back({buffer, {v.head_dim() / 4}, DType::kFloat32, false});
@@ -74,7 +74,7 @@ void rotate(Program& p, const std::string& x, std::int64_t width) {
   p.cast_like(turned, x, x);
 }
 
-ModuleId add_attention(ModelBuilder& b, ModuleId block, const Vision& v,
+ModuleId add_attention(ModelBuilder& b, ModuleId block, const QwenVision& v,
                        const std::vector<std::int64_t>& lengths) {
   const ModuleId id = b.add_module(block, "attn", "Qwen2_5_VLVisionAttention");
   const ModuleId qkv = b.linear(id, "qkv", v.hidden, 3 * v.hidden, true);
@@ -95,7 +95,7 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Vision& v,
   return id;
 }
 
-ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const Vision& v) {
+ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const QwenVision& v) {
   const bool full =
       std::find(v.full_blocks.begin(), v.full_blocks.end(), layer) != v.full_blocks.end();
   const ModuleId id = b.add_module(list, std::to_string(layer), "Qwen2_5_VLVisionBlock");
@@ -111,7 +111,7 @@ ModuleId add_block(ModelBuilder& b, ModuleId list, std::int64_t layer, const Vis
   return id;
 }
 
-ModuleId add_merger(ModelBuilder& b, ModuleId tower, const Vision& v) {
+ModuleId add_merger(ModelBuilder& b, ModuleId tower, const QwenVision& v) {
   const ModuleId id = b.add_module(tower, "merger", "Qwen2_5_VLPatchMerger");
   const std::int64_t wide = v.hidden * v.unit();
   const ModuleId ln_q = norm(b, id, "ln_q", v.hidden);
@@ -125,7 +125,7 @@ ModuleId add_merger(ModelBuilder& b, ModuleId tower, const Vision& v) {
   return id;
 }
 
-ModuleId add_tower(Multimodal& m, const Vision& v) {
+ModuleId add_tower(Multimodal& m, const QwenVision& v) {
   ModelBuilder& b = m.b;
   const ModuleId id = b.add_module(m.model, "visual", "Qwen2_5_VisionTransformerPretrainedModel");
   const ModuleId embed = add_patch_embed(b, id, v), rotary = add_rotary(b, id, v);
@@ -144,9 +144,9 @@ ModuleId add_tower(Multimodal& m, const Vision& v) {
   return id;
 }
 
-Vision read_vision(HfConfig& parent) {
+QwenVision read_qwen_vision(HfConfig& parent) {
   HfConfig c = parent.nested("vision_config");
-  Vision v;
+  QwenVision v;
   v.depth = c.size_or("depth", "num_hidden_layers", 32, kLargestLayers);
   v.hidden = c.size("hidden_size", 3584);
   v.ffn = c.size("intermediate_size", 3420);
@@ -188,7 +188,7 @@ DecoderSpec read_text(HfConfig& config) {
 }  // namespace
 
 Model import_qwen2_5_vl(HfConfig& config) {
-  const Vision vision = read_vision(config);
+  const QwenVision vision = read_qwen_vision(config);
   DecoderSpec text;
   bool tied = read_tied(config, false);
   if (config.has("text_config")) {

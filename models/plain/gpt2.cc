@@ -6,8 +6,8 @@
 namespace foreshard {
 namespace {
 
-ModuleId block(ModelBuilder& b, ModuleId parent, const std::string& name,
-               const PlainModelOptions& o) {
+ModuleId gpt2_block(ModelBuilder& b, ModuleId parent, const std::string& name,
+                    const PlainModelOptions& o) {
   const std::int64_t n = o.hidden, ffn = o.ffn > 0 ? o.ffn : 4 * n;
   const ModuleId m = b.add_module(parent, name, "GPT2Block");
   const ModuleId ln_1 = b.layer_norm(m, "ln_1", n, true, 1e-5);
@@ -46,7 +46,7 @@ Model plain_gpt2(const PlainModelOptions& o) {
   const ModuleId layers = b.add_module(root, "layers", "ModuleList");
   b.model().at(layers).has_forward = false;
   for (std::int64_t i = 0; i < o.layers; ++i)
-    b.model().roles.blocks.push_back(block(b, layers, std::to_string(i), o));
+    b.model().roles.blocks.push_back(gpt2_block(b, layers, std::to_string(i), o));
   const ModuleId norm = b.layer_norm(root, "norm", o.hidden, true, 1e-5);
   const ModuleId head = b.linear(root, "output", o.hidden, o.vocabulary, false);
   Program p(b, root, {"tokens"});

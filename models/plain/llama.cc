@@ -88,8 +88,8 @@ ModuleId feed_forward(ModelBuilder& b, ModuleId parent, const PlainModelOptions&
   return m;
 }
 
-ModuleId block(ModelBuilder& b, ModuleId parent, const std::string& name,
-               const PlainModelOptions& o) {
+ModuleId llama_block(ModelBuilder& b, ModuleId parent, const std::string& name,
+                     const PlainModelOptions& o) {
   const ModuleId m = b.add_module(parent, name, "LlamaBlock");
   const ModuleId mixer = attention(b, m, o), ffn = feed_forward(b, m, o);
   const ModuleId first = b.rms_norm(m, "attention_norm", o.hidden, 1e-5),
@@ -110,7 +110,7 @@ Model plain_llama(const PlainModelOptions& o) {
   const ModuleId layers = b.add_module(root, "layers", "ModuleList");
   b.model().at(layers).has_forward = false;
   for (std::int64_t i = 0; i < o.layers; ++i)
-    b.model().roles.blocks.push_back(block(b, layers, std::to_string(i), o));
+    b.model().roles.blocks.push_back(llama_block(b, layers, std::to_string(i), o));
   const ModuleId norm = b.rms_norm(root, "norm", o.hidden, 1e-5);
   const ModuleId head = b.linear(root, "output", o.hidden, o.vocabulary, false);
   const std::int64_t half = (o.head_dim > 0 ? o.head_dim : o.hidden / o.heads) / 2;

@@ -1,5 +1,6 @@
 #include "schedules/planner/clip.h"
 
+#include "core/integers.h"
 #include "schedules/planner/recipes/recipe.h"
 
 namespace foreshard {
@@ -34,7 +35,7 @@ std::vector<std::int64_t> parts_of_reduction(std::int64_t numel, std::int64_t by
 TensorList foreach_norms(Host& host, const TensorList& gradients) {
   constexpr std::int64_t chunk = 65536;
   std::int64_t chunks = 0;
-  for (const SymTensor& g : gradients) chunks += (g->numel + chunk - 1) / chunk;
+  for (const SymTensor& g : gradients) chunks += ceil_div(g->numel, chunk);
   SymTensor offsets, partial;
   if (on_device(gradients[0])) {
     offsets =

@@ -4,17 +4,19 @@
 #include <array>
 #include <cmath>
 
+#include "core/integers.h"
+
 namespace foreshard {
 
 std::uint16_t multi_tensor_kernels(const TensorList& list, int depth) {
   constexpr std::array<std::int64_t, 5> tensors_per_kernel{110, 64, 48, 36, 30};
   constexpr std::int64_t chunk = 65536, chunks_per_kernel = 320;
   std::int64_t chunks = 0;
-  for (const SymTensor& t : list) chunks += (t->numel + chunk - 1) / chunk;
+  for (const SymTensor& t : list) chunks += ceil_div(t->numel, chunk);
   const std::int64_t per =
       tensors_per_kernel[static_cast<std::size_t>(std::clamp(depth, 1, 5) - 1)];
   const std::int64_t by_tensors = (static_cast<std::int64_t>(list.size()) + per - 1) / per;
-  const std::int64_t by_chunks = (chunks + chunks_per_kernel - 1) / chunks_per_kernel;
+  const std::int64_t by_chunks = ceil_div(chunks, chunks_per_kernel);
   return static_cast<std::uint16_t>(
       std::clamp<std::int64_t>(std::max(by_tensors, by_chunks), 1, UINT16_MAX));
 }
@@ -43,7 +45,7 @@ constexpr std::int64_t kBlockBytes = 2048;
 
 std::int64_t blocks_of(std::span<const std::int64_t> part_bytes, std::int64_t block_bytes) {
   std::int64_t blocks = 0;
-  for (const std::int64_t b : part_bytes) blocks += (b + block_bytes - 1) / block_bytes;
+  for (const std::int64_t b : part_bytes) blocks += ceil_div(b, block_bytes);
   return blocks;
 }
 
@@ -55,8 +57,7 @@ std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes, st
       (blocks_of(part_bytes, kBlockBytes) * chunks + most_blocks - 1) / most_blocks;
   const auto root = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(work))));
   const std::int64_t chunks_per_block = std::max<std::int64_t>(std::min(root, chunks), 1);
-  const std::int64_t rounds =
-      std::max<std::int64_t>((work + chunks_per_block - 1) / chunks_per_block, 1);
+  const std::int64_t rounds = std::max<std::int64_t>(ceil_div(work, chunks_per_block), 1);
   const auto n = static_cast<std::int64_t>(part_bytes.size());
   return 8 * (blocks_of(part_bytes, kBlockBytes * rounds) + 4 * n + 1);
 }

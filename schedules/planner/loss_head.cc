@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/integers.h"
 
 namespace foreshard {
 namespace {
@@ -37,7 +38,7 @@ ValueSlot add_value(Module& m, const std::string& name) {
 /// How many chunks torch.chunk makes of a sequence.
 std::int64_t chunks_of(std::int64_t sequence, std::int64_t wanted) {
   const std::int64_t part = (sequence + wanted - 1) / std::max<std::int64_t>(wanted, 1);
-  return part > 0 ? (sequence + part - 1) / part : 1;
+  return part > 0 ? ceil_div(sequence, part) : 1;
 }
 
 void make_chunked(Module& head, Module& root, std::size_t call, std::int64_t chunks) {

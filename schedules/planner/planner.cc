@@ -20,7 +20,7 @@ namespace {
 /// by rank.
 constexpr std::int64_t kMostOwnPrograms = 64;
 /// Of a micro-batch: tensors of any model stay countable.
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 32;
+constexpr std::int64_t kMostTokensAtOnce = std::int64_t{1} << 32;
 
 void check(const Model& model, const ParallelConfig& c) {
   IssueList issues("configuration");
@@ -40,11 +40,11 @@ void check(const Model& model, const ParallelConfig& c) {
                "at most " + std::to_string(model.longest_sequence));
   }
   issues.throw_if_any();
-  if (c.sequence > kMostTokens / c.micro_batch)
+  if (c.sequence > kMostTokensAtOnce / c.micro_batch)
     throw InputError(Issue{"--micro-batch", "",
                            fmt::format("{} x --seq {} are too many tokens for one micro-batch",
                                        c.micro_batch, c.sequence),
-                           fmt::format("at most {} together", kMostTokens)});
+                           fmt::format("at most {} together", kMostTokensAtOnce)});
 }
 
 std::vector<std::string> block_names(const Model& model) {

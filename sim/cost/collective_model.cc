@@ -4,6 +4,7 @@
 
 #include "core/enum_names.h"
 #include "core/error.h"
+#include "core/integers.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/collective_lines.h"
 
@@ -59,7 +60,7 @@ GroupPlacement place_block(int ranks, int nodes) {
   GroupPlacement placement;
   placement.ranks = ranks;
   placement.nodes = nodes;
-  placement.most_per_node = (ranks + nodes - 1) / nodes;
+  placement.most_per_node = ceil_div(ranks, nodes);
   placement.fewest_per_node = ranks / nodes;
   for (int i = 0; i < placement.most_per_node; ++i) placement.local.push_back(i);
   return placement;

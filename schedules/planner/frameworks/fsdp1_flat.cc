@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/integers.h"
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
 
 namespace foreshard::fsdp1 {
@@ -44,7 +45,7 @@ FlatLayout lay_out(const Model& model, const std::vector<FlatSource>& occurrence
   }
   if (align > 0) pad(layout, gap(layout.numel, ranks));
   for (const FlatEntry& e : layout.entries) layout.sizes.push_back(e.numel);
-  layout.shard = sharded ? (layout.numel + ranks - 1) / ranks : layout.numel;
+  layout.shard = sharded ? ceil_div(layout.numel, ranks) : layout.numel;
   layout.padded = sharded ? layout.shard * ranks : layout.numel;
   return layout;
 }

@@ -6,13 +6,7 @@
 #include "schedules/planner/frameworks/fsdp1.h"
 
 namespace foreshard::fsdp1 {
-namespace {
-
-Shape shape_of(const std::vector<std::int64_t>& s) {
-  return Shape{std::span<const std::int64_t>(s)};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 /// FlatParamHandle.sharded_grad.
 SymTensor Fsdp1::sharded_gradient(const Handle& h) const {
@@ -48,7 +42,7 @@ void Fsdp1::use_sharded_gradient_views(State& state) {
       o.parameter->grad.reset();
       continue;
     }
-    const Shape shape = state.unit.sharded() ? Shape{part.numel} : shape_of(e.shape);
+    const Shape shape = state.unit.sharded() ? Shape{part.numel} : Shape(e.shape);
     const std::int64_t offset = state.unit.sharded() ? part.offset : e.offset;
     set_gradient_view(h, i, host_->view_as(gradient, shape, gradient->offset + offset),
                       state.unit.keep_low_precision_grads);
@@ -64,8 +58,8 @@ void Fsdp1::use_unsharded_gradient_views(State& state) {
     if (!gradient) {
       h.originals[i].parameter->grad.reset();
     } else {
-      set_gradient_view(
-          h, i, host_->view_as(gradient, shape_of(e.shape), gradient->offset + e.offset), false);
+      set_gradient_view(h, i, host_->view_as(gradient, Shape(e.shape), gradient->offset + e.offset),
+                        false);
     }
   }
 }

@@ -11,10 +11,6 @@
 namespace foreshard::fsdp1 {
 namespace {
 
-Shape shape_of(const std::vector<std::int64_t>& s) {
-  return Shape{std::span<const std::int64_t>(s)};
-}
-
 bool on_device(const SymTensor& t) { return t->storage->space == MemorySpace::kDevice; }
 
 }  // namespace
@@ -107,7 +103,7 @@ void Fsdp1::use_unsharded_flat_param(State& state, const SymTensor& padded) {
     const FlatEntry& e = h.layout->entries[i];
     if (!e.is_padding() && h.originals[i].forward_view) {
       host_->set_data(h.originals[i].forward_view,
-                      host_->view_as(padded, shape_of(e.shape), padded->offset + e.offset));
+                      host_->view_as(padded, Shape(e.shape), padded->offset + e.offset));
       h.views[i] = h.originals[i].forward_view;
       host_->set_parameter(e.id, h.views[i]);
     }
@@ -125,7 +121,7 @@ void Fsdp1::use_unsharded_views(State& state) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const FlatEntry& e = h.layout->entries[i];
     if (e.is_padding()) continue;
-    h.views[i] = view(*host_, parts[i], shape_of(e.shape));
+    h.views[i] = view(*host_, parts[i], Shape(e.shape));
     if (!h.originals.empty()) h.originals[i].forward_view = h.views[i];
     host_->set_parameter(e.id, h.views[i]);
   }

@@ -14,10 +14,6 @@
 namespace foreshard::fsdp1 {
 namespace {
 
-Shape shape_of(const std::vector<std::int64_t>& s) {
-  return Shape{std::span<const std::int64_t>(s)};
-}
-
 bool has_tied_parameters(const Model& model) {
   std::set<ParameterId> seen;
   for (const ModuleId m : modules_in_order(model)) {
@@ -108,7 +104,7 @@ void Fsdp1::construct_all() {
     for (const ChildModule& c : model.at(m).children) materialize(c.id);
     for (const OwnedParameter& p : model.at(m).parameters) {
       const ParameterDef& def = model.at(p.id);
-      SymTensor t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
+      SymTensor t = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
       (whole[p.id.value] ? replaced.emplace_back() : whole[p.id.value]) = std::move(t);
     }
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
@@ -140,7 +136,7 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
       if (whole[p.id.value] || std::find(ignored.begin(), ignored.end(), p.id) != ignored.end())
         continue;
       const ParameterDef& def = model.at(p.id);
-      whole[p.id.value] = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
+      whole[p.id.value] = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
     }
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
       host_->buffer(model.at(m), static_cast<std::int64_t>(b));
@@ -188,7 +184,7 @@ void Fsdp1::keep_device_views(State& state) {
   Handle& h = *state.handle;
   for (const FlatEntry& e : h.layout->entries) {
     h.views.push_back(e.is_padding() ? SymTensor()
-                                     : host_->view_as(h.local_shard, shape_of(e.shape), e.offset));
+                                     : host_->view_as(h.local_shard, Shape(e.shape), e.offset));
   }
 }
 
@@ -237,7 +233,7 @@ void Fsdp1::make_originals(State& state) {
     const FlatLayout::Part part = h.layout->part_of(e, shard_rank_);
     h.originals[i].parameter = state.unit.sharded()
                                    ? host_->view_as(h.local_shard, {part.numel}, part.offset)
-                                   : host_->view_as(h.local_shard, shape_of(e.shape), e.offset);
+                                   : host_->view_as(h.local_shard, Shape(e.shape), e.offset);
     h.originals[i].parameter->requires_grad = e.trainable;
   }
 }
@@ -251,7 +247,7 @@ void Fsdp1::publish(State& state) {
     const FlatEntry& e = h.layout->entries[i];
     if (e.is_padding()) continue;
     const SymTensor& whole = state.unit.sharded() ? h.full : h.local_shard;
-    if (!h.views[i]) h.views[i] = host_->view_as(whole, shape_of(e.shape), e.offset);
+    if (!h.views[i]) h.views[i] = host_->view_as(whole, Shape(e.shape), e.offset);
     host_->set_parameter(e.id, h.views[i]);
     const FlatLayout::Part part = h.layout->part_of(e, shard_rank_);
     std::uint32_t index = e.id.value;
@@ -275,7 +271,7 @@ void Fsdp1::publish(State& state) {
 void Fsdp1::make_plain(ParameterId id) {
   const ParameterDef& def = host_->model().at(id);
   SymTensor& t = plain_[id.value];
-  t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
+  t = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
   t->requires_grad = def.trainable;
   ParameterView& view = host_->program().program().parameters[id.value];
   view.elements = def.numel();

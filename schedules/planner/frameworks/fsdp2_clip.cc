@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/integers.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/host/host_time.h"
@@ -36,7 +37,7 @@ class ClipMemory {
 std::vector<SymTensor> foreach_norm(Host& host, ClipMemory& memory,
                                     const std::vector<SymTensor>& gradients) {
   std::int64_t chunks = 0;
-  for (const SymTensor& g : gradients) chunks += (g->numel + kForeachChunk - 1) / kForeachChunk;
+  for (const SymTensor& g : gradients) chunks += ceil_div(g->numel, kForeachChunk);
   const auto n = static_cast<std::int64_t>(gradients.size());
   SymTensor table;
   if (!memory.on_host()) table = host.pointer_table((n + 1) * 8);

@@ -9,13 +9,7 @@
 #include "schedules/planner/frameworks/fsdp2_error.h"
 
 namespace foreshard::fsdp2 {
-namespace {
-
-Shape shape_of(const std::vector<std::int64_t>& s) {
-  return Shape{std::span<const std::int64_t>(s)};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void Fsdp2::initialize(Host& host) {
   host_ = &host;
@@ -109,7 +103,7 @@ void Fsdp2::make_shards() {
       SymTensor& t = plain_[owned.id.value];
       if (t) continue;
       const ParameterDef& def = model.at(owned.id);
-      t = host_->empty(shape_of(def.shape), def.dtype, BufferCategory::kParameter);
+      t = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
       t->requires_grad = def.trainable;
     }
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
@@ -143,7 +137,7 @@ void Fsdp2::publish_parameters() {
     for (std::size_t i = 0; i < group->parameters.size(); ++i) {
       const ShardedParameter& p = group->parameters[i];
       ParameterTensors& t = group->runtime.parameters[i];
-      t.local = host_->view_as(t.shard, shape_of(p.local_shape));
+      t.local = host_->view_as(t.shard, Shape(p.local_shape));
       t.local->requires_grad = p.trainable;
       held[p.id.value] = t.local;
       ParameterView& view = program.parameters[p.id.value];

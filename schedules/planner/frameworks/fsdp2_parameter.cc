@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/integers.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 
 namespace foreshard::fsdp2 {
@@ -30,7 +31,7 @@ void ShardedParameter::resolve_dtypes() {
 }
 
 std::int64_t rows_of(std::int64_t size, std::int64_t ranks, std::int64_t index) {
-  const std::int64_t chunk = (size + ranks - 1) / ranks;
+  const std::int64_t chunk = ceil_div(size, ranks);
   return std::clamp<std::int64_t>(size - chunk * index, 0, chunk);
 }
 
@@ -53,7 +54,7 @@ void cut(ShardedParameter& p, Mesh& mesh, int dim) {
   p.mesh = &mesh;
   p.shard_dim = dim;
   p.padded_shape = p.local_shape = p.shape;
-  p.padded_shape[d] = (size + mesh.shard - 1) / mesh.shard;
+  p.padded_shape[d] = ceil_div(size, mesh.shard);
   p.local_shape[d] = rows_of(size, mesh.shard, mesh.shard_rank);
 }
 

@@ -6,13 +6,7 @@
 #include "schedules/planner/frameworks/fsdp2_reduce.h"
 
 namespace foreshard::fsdp2 {
-namespace {
-
-Shape shape_of(const std::vector<std::int64_t>& s) {
-  return Shape{std::span<const std::int64_t>(s)};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTensor& output,
                                                   const std::vector<std::size_t>& parameters) {
@@ -51,7 +45,7 @@ std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTe
     std::int64_t offset = part->offset;
     for (std::size_t k = run.begin; k < run.end; ++k) {
       const ShardedParameter& p = group.parameters[parameters[k]];
-      gradients.push_back(host_.view_as(part, shape_of(p.local_shape), offset));
+      gradients.push_back(host_.view_as(part, Shape(p.local_shape), offset));
       offset += p.padded_local_numel();
     }
     at += run.numel;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/integers.h"
+
 namespace foreshard::zero {
 
 Zero12::Zero12(const ParallelConfig& config, Extras extras)
@@ -72,7 +74,7 @@ std::vector<FlatGroup> Zero12::flat_groups(const Model& model) const {
       g.numel += model.at(id).numel();
     }
     const std::int64_t alignment = 2 * world_;
-    g.partition = (g.numel + alignment - 1) / alignment * alignment / world_;
+    g.partition = round_up(g.numel, alignment) / world_;
     groups.push_back(std::move(g));
   }
   return groups;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/integers.h"
+
 namespace foreshard::zero {
 namespace {
 
@@ -54,7 +56,7 @@ void Zero3::describe_parameters(Host& host) {
   for (std::size_t i = 0; i < ids_.size(); ++i) {
     PartitionedParameter p;
     p.numel = host.model().at(ids_[i]).numel();
-    p.partition = (p.numel + world_ - 1) / world_;
+    p.partition = ceil_div(p.numel, world_);
     p.trainable = host.model().at(ids_[i]).trainable;
     if (p.numel <= options_.param_persistence_threshold &&
         persistent + p.numel <= options_.model_persistence_threshold) {

@@ -83,7 +83,7 @@ class ValueFrame {
   std::size_t base_;
 };
 
-constexpr std::size_t kMaxValues = 48;  // Inputs or outputs of one statement.
+constexpr std::size_t kMostOperands = 48;  // Inputs or outputs of one statement.
 
 }  // namespace
 
@@ -92,11 +92,11 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
   const Module& def = host.model().at(m);
   ValueFrame values(*this, c.slots);
   for (std::size_t i = 0; i < def.inputs.size(); ++i) values[def.inputs[i]] = inputs[i];
-  std::array<SymTensor, kMaxValues> in, out;
+  std::array<SymTensor, kMostOperands> in, out;
   std::uint32_t released = 0;
   for (std::size_t i = 0; i < def.program.size(); ++i) {
     const Statement& s = def.program[i];
-    if (s.inputs.size() > kMaxValues || s.outputs.size() > kMaxValues)
+    if (s.inputs.size() > kMostOperands || s.outputs.size() > kMostOperands)
       throw InternalError("statement with too many values");
     for (std::size_t k = 0; k < s.inputs.size(); ++k) in[k] = values[s.inputs[k]];
     const std::span<SymTensor> in_span(in.data(), s.inputs.size()),
@@ -169,7 +169,7 @@ void HostImpl::run_module(ModuleId m, std::span<SymTensor> inputs, std::span<Sym
   mark.scope = host.scope_;
   if (marks) host.program_.mark(mark);
   const bool report = host.has_sink() && traced[m.value];
-  std::array<SymTensor, kMaxValues> marked;
+  std::array<SymTensor, kMostOperands> marked;
   std::span<SymTensor> in = inputs;
   if (report) {
     host.decide(

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/integers.h"
 #include "models/ops/op_flops.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/scratch.h"
@@ -11,8 +12,6 @@
 
 namespace foreshard {
 namespace {
-
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 /// A tensor [b, h, s, d] laid out as q is: [b, s, h, d] in memory unless q is contiguous as it
 /// stands.
@@ -26,8 +25,8 @@ SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape) {
 
 /// `head`: mean head size of the products where q's and v's differ (forward one each, backward
 /// three and two).
-std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool causal,
-                                    std::int64_t head = 0) {
+std::array<std::int64_t, 6> attention_dims(const SymTensor& q, const SymTensor& k, bool causal,
+                                           std::int64_t head = 0) {
   return {q->shape[0],   q->shape[1], q->shape[2], k->shape[2], head > 0 ? head : q->shape[3],
           causal ? 1 : 0};
 }
@@ -35,8 +34,7 @@ std::array<std::int64_t, 6> dims_of(const SymTensor& q, const SymTensor& k, bool
 /// FLOPs of products whose inner sizes add up to `sizes`.
 std::int64_t product_flops(const SymTensor& q, const SymTensor& k, bool causal,
                            std::int64_t sizes) {
-  return saturated_product(
-             {2, q->shape[0], q->shape[1], q->shape[2], k->shape[2], sizes}) /
+  return saturated_product({2, q->shape[0], q->shape[1], q->shape[2], k->shape[2], sizes}) /
          (causal ? 2 : 1);
 }
 
@@ -91,8 +89,8 @@ void flash_backward(BackwardContext& ctx) {
     const bool causal = ctx.node.ints[0] != 0;
     const std::array<SymTensor, 6> in{dense_grad, q, k, v, dense_o, lse};
     const std::array<SymTensor, 3> out{gq, gk, gv};
-    launch_attention(h, OpKind::kFlashAttentionBackward, in, out, dims_of(q, k, causal), causal,
-                     ctx.node.floats[0]);
+    launch_attention(h, OpKind::kFlashAttentionBackward, in, out, attention_dims(q, k, causal),
+                     causal, ctx.node.floats[0]);
     wide_v.reset();
     wide_k.reset();
     dq.reset();
@@ -107,11 +105,11 @@ void flash_backward(BackwardContext& ctx) {
 /// multiprocessors).
 std::int64_t key_splits(const SymTensor& q, const SymTensor& k) {
   const std::int64_t d = q->shape[3], tile = d <= 64 ? 256 : d <= 128 ? 128 : 64;
-  const std::int64_t tiles = (k->shape[2] + tile - 1) / tile;
+  const std::int64_t tiles = ceil_div(k->shape[2], tile);
   const std::int64_t rows = q->shape[0] * q->shape[1] * ((q->shape[2] + 63) / 64);
   constexpr std::int64_t kSlots = 2 * 132, kMostSplits = 128;
   if (static_cast<float>(rows) >= 0.8F * static_cast<float>(kSlots)) return 1;
-  const auto per_split = [&](std::int64_t n) { return (tiles + n - 1) / n; };
+  const auto per_split = [&](std::int64_t n) { return ceil_div(tiles, n); };
   const auto efficiency = [&](std::int64_t n) {
     if (n > 1 && per_split(n) == per_split(n - 1)) return 0.0F;  // The same as one split fewer.
     const float waves = static_cast<float>(rows * n) / static_cast<float>(kSlots);
@@ -153,8 +151,8 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     if (dropout_p > 0) rng = empty_result(h, {2}, DType::kInt64);
     const std::array<SymTensor, 3> operands{q, k, v};
     const std::array<SymTensor, 2> results{o, lse};
-    launch_attention(h, OpKind::kFlashAttention, operands, results, dims_of(q, k, causal), causal,
-                     scale);
+    launch_attention(h, OpKind::kFlashAttention, operands, results, attention_dims(q, k, causal),
+                     causal, scale);
     lse_parts.reset();
     parts.reset();
     h.impl().offer_kept(KeptOp::kAttention, kept);
@@ -222,8 +220,8 @@ void efficient_backward(BackwardContext& ctx) {
     const std::array<SymTensor, 4> out{gq, gk, gv, gmask};
     const std::int64_t sizes = 3 * d + 2 * v->shape[3];
     launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6),
-                     std::span(out).first(gmask ? 4 : 3), dims_of(q, k, causal, sizes / 5), causal,
-                     ctx.node.floats[0], product_flops(q, k, causal, sizes));
+                     std::span(out).first(gmask ? 4 : 3), attention_dims(q, k, causal, sizes / 5),
+                     causal, ctx.node.floats[0], product_flops(q, k, causal, sizes));
     delta.reset();
     workspace.reset();
     wide_v.reset();
@@ -267,7 +265,7 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     const std::array<SymTensor, 2> results{o, lse};
     const std::int64_t sizes = q->shape[3] + v->shape[3];
     launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3),
-                     results, dims_of(q, k, causal, sizes / 2), causal, scale,
+                     results, attention_dims(q, k, causal, sizes / 2), causal, scale,
                      product_flops(q, k, causal, sizes));
     h.impl().offer_kept(KeptOp::kAttention, kept);
   }

@@ -20,7 +20,8 @@ void launch(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const S
 
 /// Rows, filters, products of one output; `times` products: forward one, backward one for each
 /// gradient wanted.
-std::array<std::int64_t, 6> dims_of(const SymTensor& y, const SymTensor& w, std::int64_t times) {
+std::array<std::int64_t, 6> convolution_dims(const SymTensor& y, const SymTensor& w,
+                                             std::int64_t times) {
   return {y->numel / w->shape[0], w->shape[0], w->numel / w->shape[0], times, 0, 0};
 }
 
@@ -43,7 +44,7 @@ void conv2d_backward(BackwardContext& ctx) {
   const std::array<double, 2> attributes{static_cast<double>(ctx.node.ints[0]),
                                          static_cast<double>(ctx.node.ints[1])};
   launch(h, OpKind::kConv2dBackward, in, out, attributes,
-         dims_of(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
+         convolution_dims(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
   if (gx) ctx.set(0, std::move(gx));
   if (gw) ctx.set(1, std::move(gw));
   if (gb) ctx.set(2, std::move(gb));
@@ -66,7 +67,7 @@ SymTensor conv2d(Host& h, const Statement& s, const SymTensor& x) {
   };
   SymTensor y = empty_result(h, {x->shape[0], w->shape[0], out(2), out(3)}, x->dtype);
   const std::array<double, 2> attributes{static_cast<double>(stride), static_cast<double>(padding)};
-  launch(h, OpKind::kConv2d, in, {&y, 1}, attributes, dims_of(y, w, 1));
+  launch(h, OpKind::kConv2d, in, {&y, 1}, attributes, convolution_dims(y, w, 1));
   r.attach(y);
   return y;
 }
@@ -81,7 +82,7 @@ void depthwise_backward(BackwardContext& ctx) {
   const std::array<SymTensor, 2> out{gx, gw};
   const auto padding = static_cast<double>(ctx.node.ints[0]);
   launch(h, OpKind::kConv1dDepthwiseBackward, in, out, {&padding, 1},
-         dims_of(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
+         convolution_dims(ctx.grad(), w, (gx ? 1 : 0) + (gw ? 1 : 0)));
   if (gx) ctx.set(0, std::move(gx));
   if (gw) ctx.set(1, std::move(gw));
 }
@@ -99,7 +100,7 @@ SymTensor depthwise(Host& h, const Statement& s, const SymTensor& x) {
       h, {x->shape[0], x->shape[1], x->shape[2] + 2 * padding - w->shape[2] + 1}, x->dtype);
   const std::array<SymTensor, 2> in{x, w};
   const auto attribute = static_cast<double>(padding);
-  launch(h, OpKind::kConv1dDepthwise, in, {&y, 1}, {&attribute, 1}, dims_of(y, w, 1));
+  launch(h, OpKind::kConv1dDepthwise, in, {&y, 1}, {&attribute, 1}, convolution_dims(y, w, 1));
   r.attach(y);
   return y;
 }

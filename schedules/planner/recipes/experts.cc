@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kMostSortedInBlock = 4096;
 /// Workspace of a grouped product: pointers, shapes and strides of each group, and 512 bytes for
 /// each multiprocessor.
-constexpr std::int64_t kGroupBytes = 60, kMultiprocessors = 132;
+constexpr std::int64_t kGroupBytes = 60;
 
 SymTensor whole_numbers(Host& h, std::int64_t n) { return empty_result(h, {n}, DType::kInt64); }
 

@@ -5,12 +5,11 @@
 #include <array>
 #include <bit>
 
+#include "core/integers.h"
 #include "schedules/planner/recipes/recipe.h"
 
 namespace foreshard {
 namespace {
-
-std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Saved: gradient of x, of the weight. Both are scaled in place unless the incoming gradient is 1.
 void fused_backward(BackwardContext& ctx) {
@@ -74,9 +73,9 @@ SymTensor fused_linear_cross_entropy(Host& h, const SymTensor& x_in, const SymTe
   const SymTensor x = raw_view(h, x_in, {tokens, width}),
                   targets = raw_view(h, targets_in, {tokens});
   // As many tokens a chunk as make its logits about as large as x, in powers of two.
-  const std::int64_t parts = div_up(classes, width);
+  const std::int64_t parts = ceil_div(classes, width);
   const auto power =
-      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(div_up(tokens, parts))));
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(ceil_div(tokens, parts))));
   const std::int64_t chunk = std::min(power, tokens);
   SymTensor gx = zeros(h, {tokens, width}, x->dtype);
   SymTensor gw = r.needs(1) ? zeros(h, weight->shape, weight->dtype) : SymTensor();

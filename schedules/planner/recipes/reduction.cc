@@ -5,15 +5,16 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/integers.h"
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/scratch.h"
 
 namespace foreshard {
 namespace {
 
-constexpr std::int64_t kMultiprocessors = 132, kThreadsPerMultiprocessor = 2048;
+constexpr std::int64_t kThreadsPerMultiprocessor = 2048;
 constexpr std::int64_t kMaxThreads = 512, kWarp = 32, kMinValues = 16, kMaxValues = 256;
 
-std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t last_pow2(std::int64_t n) {
   return static_cast<std::int64_t>(
       std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(n, 1))));
@@ -38,16 +39,16 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
   std::int64_t step_output = width;
   bool split = false;
   if (values >= std::min<std::int64_t>(height * 16, kMaxValues)) {
-    values = div_up(values, height);
+    values = ceil_div(values, height);
     split = true;
   } else {
     step_output *= height;
   }
-  const std::int64_t grid = div_up(columns / vec, step_output);
+  const std::int64_t grid = ceil_div(columns / vec, step_output);
   const std::int64_t target = kMultiprocessors * (kThreadsPerMultiprocessor / (width * height));
   if (!split || values < kMaxValues || grid > target) return {};
-  const std::int64_t ctas = std::max(std::min(div_up(target, grid), div_up(values, kMinValues)),
-                                     div_up(values, kMaxValues));
+  const std::int64_t ctas = std::max(std::min(ceil_div(target, grid), ceil_div(values, kMinValues)),
+                                     ceil_div(values, kMaxValues));
   if (ctas <= 1) return {};
   return {4 * columns * ctas * width * vec, 4 * grid};
 }
@@ -58,10 +59,10 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
 std::int64_t blocks_of_vector_reduction(std::int64_t numel) {
   const std::int64_t width =
       numel > 128 ? std::min(last_pow2(numel / 4), kMaxThreads) : last_pow2(numel);
-  const std::int64_t values = div_up(numel, width);
+  const std::int64_t values = ceil_div(numel, width);
   if (values < kMaxValues) return 1;
   const std::int64_t target = kMultiprocessors * (kThreadsPerMultiprocessor / width);
-  return std::max(std::min(target, div_up(values, kMinValues)), div_up(values, kMaxValues));
+  return std::max(std::min(target, ceil_div(values, kMinValues)), ceil_div(values, kMaxValues));
 }
 
 SymTensor sum_rows_scratch(Host& h, const SymTensor& x, const Shape& result) {

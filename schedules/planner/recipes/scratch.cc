@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/integers.h"
+
 namespace foreshard {
-namespace {
-
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-}  // namespace
+namespace {}  // namespace
 
 std::int64_t scan_scratch_bytes(std::int64_t n, std::int64_t sum_bytes) {
   // 15 items of 4 bytes a thread, scaled by the size of the sum
   // (cub/device/dispatch/tuning/tuning_scan.cuh).
   const std::int64_t tile = 128 * (15 * 4 / sum_bytes);
-  const std::int64_t descriptors = ((n + tile - 1) / tile + 32) * 2 * sum_bytes;
+  const std::int64_t descriptors = (ceil_div(n, tile) + 32) * 2 * sum_bytes;
   return round_up(descriptors, 256) + 256 + 255;
 }
 

@@ -7,6 +7,9 @@
 
 namespace foreshard {
 
+/// Multiprocessors of the device whose kernels size their workspaces (H100 SXM).
+inline constexpr std::int64_t kMultiprocessors = 132;
+
 /// cub::DeviceScan over n elements whose sums take `sum_bytes` (4 or 8): a tile descriptor for each
 /// tile of 128 threads and 32 more, of twice the sum's size; rounded to 256 bytes, plus the
 /// reserved first allocation and the alignment's slack.
