@@ -22,7 +22,8 @@ int run_compare(Arguments& a) {
 CommandSpec compare_command() {
   CommandSpec c;
   c.name = "compare";
-  c.summary = "Was the prediction right? Two traces, event by event: order, bytes, peak, time. Exit code 4 "
+  c.summary =
+      "Was the prediction right? Two traces, event by event: order, bytes, peak, time. Exit code 4 "
       "where order or bytes differ.";
   c.examples = {{"foreshard compare predicted.json measured.json",
                  "traces of foreshard simulate --trace and foreshard run --trace"}};

@@ -55,8 +55,8 @@ Row row_for(const Arguments& a, const std::string& framework) {
     Job job = read_job(own);
     own.check();
     row.evaluation = evaluate(job);
-    row.memory = needed_memory(job, *row.evaluation)
-                     .value_or(row.evaluation->result.memory.device_peak);
+    row.memory =
+        needed_memory(job, *row.evaluation).value_or(row.evaluation->result.memory.device_peak);
     row.job = std::move(job);
   } catch (const InputError& e) {
     row.refused = e.issues()[0].text();

@@ -114,7 +114,8 @@ std::string describe_precision(const ParallelConfig& c) {
   if (c.model_dtype != DType::kFloat32 && c.model_dtype != param)
     out += " over " + short_dtype(c.model_dtype) + " parameters";
   else if (c.model_dtype != DType::kFloat32)
-    out += " throughout";
+    out +=
+        row_of(c.framework).precision == PrecisionRule::kMasters ? ", fp32 masters" : " throughout";
   if (reduce != param && row_of(c.framework).ranks != RankLayout::kOneDevice)
     out += ", " + short_dtype(reduce) + " reduce";
   if (c.float8 != Float8Kind::kNone)

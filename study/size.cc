@@ -189,7 +189,8 @@ bool is_better(const SizeRow& a, const SizeRow& b) {
 /// The need of a row that does not fit, as simulate states it: memory that is enough, not the peak
 /// without a limit.
 void state_need(SizeRow& row, const SizeQuestion& q, const Attempt& a) {
-  const Job job = resized(q, a);
+  Job job = resized(q, a);
+  job.config.accumulate = std::min(job.config.accumulate, kSimulatedMicroBatches);
   const Evaluation e = evaluate(job);
   const std::optional<Bytes> enough = needed_memory(job, e);
   row.memory = enough.value_or(row.memory);

@@ -17,7 +17,9 @@ Flops attention(const Dims& d) {
 }
 
 /// Five products: scores again, dV, dP, dQ, dK (FlashAttention-2).
-Flops attention_backward(const Dims& d) { return Flops(saturated_product({attention(d).value / 2, 5})); }
+Flops attention_backward(const Dims& d) {
+  return Flops(saturated_product({attention(d).value / 2, 5}));
+}
 
 }  // namespace
 

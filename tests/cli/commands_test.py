@@ -381,6 +381,10 @@ def main():
     test_a_deterministic_spread_runs_once()
     test_describe_without_options()
     test_precision_without_sharding()
+    test_refusals_of_what_cannot_run()
+    test_host_memory_of_a_node()
+    test_sharded_optimizer_computes_in_16_bits()
+    test_numbers_and_orders_decide_exit_codes()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         test_config_file(folder)

@@ -66,8 +66,8 @@ SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
   }
   SymTensor weights;
   {
-    SymTensor scores = matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root),
-                              causal);
+    SymTensor scores =
+        matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root), causal);
     if (bias) h.launch(OpKind::kAddInPlace, {scores, bias}, {scores});
     weights = safe_softmax(h, scores);
   }

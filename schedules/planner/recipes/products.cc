@@ -346,8 +346,7 @@ SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in, bool cau
   if (r.needs(0)) r.save(b);
   if (r.needs(1)) r.save(a);
   if (r) r->ints[0] = causal ? 1 : 0;
-  SymTensor c =
-      batched(h, a, b, causal ? ProductOf::kCausalAttention : ProductOf::kActivations);
+  SymTensor c = batched(h, a, b, causal ? ProductOf::kCausalAttention : ProductOf::kActivations);
   r.attach(c);
   if (c->shape.rank <= 3) return c;
   Record unfold(h, unfold_backward, {&c});
