@@ -236,7 +236,8 @@ int run_size(Arguments& a) {
       a.report(e);
     }
   }
-  for (const auto& [name, price] : q.prices) {
+  for (const auto& priced : q.prices) {
+    const std::string& name = priced.first;
     const bool used = std::any_of(q.hardware.begin(), q.hardware.end(),
                                   [&](const auto& h) { return prices_machine(name, h); });
     if (!used && q.hardware.size() == a.list("on").size())
