@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "schedules/planner/framework_table.h"
 #include "sim/provenance.h"
+#include "study/headroom.h"
 #include "study/needed_memory.h"
 #include "study/uncertainty.h"
 
@@ -23,9 +24,13 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.context = m.context;
   out.communicators = m.communicators;
   out.host_peak = m.host_peak;
+  out.host_node_peak = m.host_node_peak;
+  out.host_capacity = m.host_capacity;
   out.retries = m.retries;
   out.retries_total = m.retries_total;
   out.fits = m.fits;
+  out.fits_device = m.fits_device;
+  out.tight = m.fits && !leaves_headroom(m.device_peak, m.capacity);
   out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {
     const OutOfMemoryReport& o = *m.out_of_memory;
@@ -119,6 +124,8 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
                              s.samples_per_s_per_gpu, s.speedup, s.fits});
   if (const std::string remark = remark_on(job, e.schedule); !remark.empty())
     a.remarks.push_back(remark);
+  if (const std::string remark = remark_on_attention(job); !remark.empty())
+    a.remarks.push_back(remark);
   a.not_modelled = r.not_modelled;
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end())
@@ -160,7 +167,7 @@ AnswerMemory memory_of(const Trace& trace, Bytes capacity) {
     out.allocated_peak = std::max(out.allocated_peak, m.allocated_peak);
     out.reserved_peak = std::max(out.reserved_peak, m.reserved_peak);
     out.retries += m.retries;
-    out.fits = out.fits && !m.out_of_memory;
+    out.fits = out.fits_device = out.fits && !m.out_of_memory;
   }
   out.device_peak = out.reserved_peak;
   return out;

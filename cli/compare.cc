@@ -14,7 +14,7 @@ int run_compare(Arguments& a) {
     print_json(to_json(c));
   else
     print(text_of(c));
-  return kOk;
+  return c.order_equal && c.bytes_equal ? kOk : kTargetMissed;
 }
 
 }  // namespace
@@ -22,7 +22,9 @@ int run_compare(Arguments& a) {
 CommandSpec compare_command() {
   CommandSpec c;
   c.name = "compare";
-  c.summary = "Was the prediction right? Two traces, event by event: order, bytes, peak, time.";
+  c.summary =
+      "Was the prediction right? Two traces, event by event: order, bytes, peak, time. Exit code 4 "
+      "where order or bytes differ.";
   c.examples = {{"foreshard compare predicted.json measured.json",
                  "traces of foreshard simulate --trace and foreshard run --trace"}};
   c.positionals = {{"PREDICTED", "Trace file", true},

@@ -87,12 +87,19 @@ void read_checkpoint(Arguments& a, ParallelConfig& c) {
   }
 }
 
+bool builds_in_compute_dtype(FrameworkKind framework) {
+  const FrameworkRow& row = row_of(framework);
+  return row.precision == PrecisionRule::kMasters && !row.casts_model;
+}
+
 /// Frozen weights under adapters are kept in 16 bits (--lora-base), and the adapters with them.
 void read_precision(Arguments& a, ParallelConfig& c) {
   if (a.has("lora-rank")) c.model_dtype = DType::kBFloat16;
   if (const auto t = read_dtype(a, "model-dtype")) c.model_dtype = *t;
   if (const auto t = read_dtype(a, "param-dtype")) c.precision.param = t;
   if (const auto t = read_dtype(a, "reduce-dtype")) c.precision.reduce = t;
+  if (builds_in_compute_dtype(c.framework))
+    c.model_dtype = c.precision.param.value_or(c.model_dtype);
 }
 
 /// Whole parameters in their own dtype, reduced in it; another dtype of compute is autocast's.
@@ -181,6 +188,15 @@ void read_mesh(Arguments& a, Job& job) {
              "their product must be --gpus");
 }
 
+/// A kernel that was asked for and that the GPU does not have; the default is remarked on in the
+/// answer.
+void check_attention_kernel(Arguments& a, const Job& job) {
+  if (job.config.attention != AttentionKind::kFlash) return;
+  const std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
+  if (!lacks.empty() && a.has("attention-kernel"))
+    a.report("attention-kernel", lacks, "--attention sdpa: the kernel that PyTorch takes there");
+}
+
 /// Defaults that do not work with this model give way to the nearest that do; the user is told.
 void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
   if (!a.has("seq") && model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
@@ -200,9 +216,15 @@ void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
 std::optional<DType> read_dtype(Arguments& a, const std::string& option) {
   if (!a.has(option)) return std::nullopt;
   const auto t = parse_dtype(a.text(option));
-  if (t && is_floating(*t)) return t;
-  a.report(option, fmt::format("\"{}\" is no floating-point dtype", a.text(option)),
-           "allowed: fp32, bf16, fp16, ...");
+  if (t && is_floating(*t) && size_of(*t) > 1) return t;
+  if (t && is_floating(*t))
+    a.report(
+        option,
+        fmt::format("PyTorch has no products, norms or activations of {} tensors", name_of(*t)),
+        "8-bit products: --float8 tensorwise or rowwise; allowed here: fp32, bf16, fp16, fp64");
+  else
+    a.report(option, fmt::format("\"{}\" is no floating-point dtype", a.text(option)),
+             "allowed: fp32, bf16, fp16, fp64");
   return std::nullopt;
 }
 
@@ -249,6 +271,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
         c.zero.gpus_per_node = static_cast<std::int64_t>(job.hardware.node.gpus.value);
       if (const std::string taken = size_taken(a.text("on")); !taken.empty())
         a.note("--on " + taken);
+      check_attention_kernel(a, job);
     });
   if (a.positional(0).empty()) {
     a.report(InputError(
@@ -260,7 +283,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     std::vector<std::string> warnings;
     Model model = load_model(with_adapters(a.positional(0), a), &warnings);
     for (std::string& w : warnings) a.note(std::move(w));
-    if (a.has("model-dtype") || a.has("lora-rank")) model.set_dtype(c.model_dtype);
+    if (a.has("model-dtype") || a.has("lora-rank") || builds_in_compute_dtype(c.framework))
+      model.set_dtype(c.model_dtype);
     fit_defaults(a, model, c);
     read_framework_options_with_model(a, model, c);
     if (const auto blocks = static_cast<std::int64_t>(model.roles.blocks.size());

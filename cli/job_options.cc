@@ -51,8 +51,8 @@ OptionGroup training_group() {
       "Training",
       {option("micro-batch", "B", "Sequences of one rank and micro-batch (default 1)"),
        option("seq", "S",
-              "Tokens of one sequence, e.g. 8k = 8192 (default 2048, or the model's positions if "
-              "fewer)"),
+              "Tokens of one sequence, e.g. 8k = 8192 (default 2048, or as many as a model has "
+              "learned positions for; positions that are computed set no limit)"),
        option("accumulate", "A", "Micro-batches of one optimizer step (default 1)"),
        option("sync-each-micro-batch", "yes|no",
               "Reduce gradients in each micro-batch (default yes)", {"yes", "no"}),

@@ -5,6 +5,7 @@
 #include "cli/output.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "study/headroom.h"
 #include "study/largest.h"
 
 namespace foreshard::cli {
@@ -13,7 +14,8 @@ namespace {
 std::string stop_text(const LargestResult& r, const std::string& option) {
   switch (r.stop) {
     case LargestResult::Stop::kMemory:
-      return fmt::format("--{} {} does not fit", option, r.value + r.granularity);
+      return fmt::format("--{} {} leaves less than {:.0f} % of the device free", option,
+                         r.value + r.granularity, 100 * kHeadroom);
     case LargestResult::Stop::kModel:
       return "the model has no more positions";
     case LargestResult::Stop::kSearch:
@@ -52,9 +54,10 @@ int answer_largest(const Job& job, Arguments& a, const SimulationOptions& option
       fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
                   describe_precision(job.config));
   if (!r.evaluation)
-    return print(out + fmt::format("  Not even --{} {} fits without allocator retries: more GPUs, "
-                                   "--checkpoint full or --offload\n",
-                                   option, r.granularity)),
+    return print(out +
+                 fmt::format("  Not even --{} {} fits with {:.0f} % of the device free: more GPUs, "
+                             "--checkpoint full or --offload\n",
+                             option, r.granularity, 100 * kHeadroom)),
            kOk;
   const Evaluation& e = *r.evaluation;
   out += fmt::format("  Largest --{}: {}      {}\n", option, r.value, stop_text(r, option));

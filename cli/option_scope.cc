@@ -56,7 +56,7 @@ std::vector<OptionScope> shared_options() {
       {"reduce-dtype", those(communicates), "one GPU reduces nothing"},
       {"autocast", those(autocasts), "it computes in --param-dtype by itself"},
       {"model-dtype", those(makes_no_masters),
-       "ZeRO keeps 16-bit parameters (--param-dtype) and fp32 master copies"},
+       "parameters are kept in --param-dtype, beside fp32 master copies"},
       {"checkpoint-outside-units", those(has_module_hooks), "it has no hooks around modules"},
   };
 }

@@ -1,10 +1,18 @@
+#include <fmt/format.h>
+
 #include "cli/framework_options.h"
+#include "schedules/planner/framework_table.h"
 
 namespace foreshard::cli {
 namespace {
 
 void check(Arguments& a, ParallelConfig& c) {
   const ShardedOptimizerOptions& o = c.sharded_optimizer;
+  if (c.framework != FrameworkKind::kShardedOptimizer) return;
+  const DType reduced = row_of(c.framework).reduction_dtype(c);
+  if (a.has("reduce-dtype") && c.precision.reduce != reduced)
+    a.report("reduce-dtype", fmt::format("gradients are reduced in {}", name_of(reduced)),
+             "--sharded-float32-sums yes reduces in fp32, no in --param-dtype");
   if (o.reduce_scatter && !o.one_collective_per_tensor)
     a.report("sharded-reduce-scatter", "scatters tensor by tensor",
              "also --sharded-per-tensor yes");

@@ -78,8 +78,9 @@ CommandSpec plan_command() {
   CommandSpec c;
   c.name = "plan";
   c.summary = "Writes the schedule of a job: every instruction that the host of one rank issues.";
-  c.examples = {{"foreshard plan llama3-8b --gpus 8 -o plan.json", "plan, check and write"},
-                {"foreshard plan tiny.json --gpus 4 --seq 32", "print one step of a small model"}};
+  c.examples = {{"foreshard plan llama-tiny --gpus 4 --seq 32 -o plan.json",
+                 "plan, check and write; small enough for foreshard run"},
+                {"foreshard plan llama-tiny --gpus 4 --seq 32", "print one step of a small model"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back(

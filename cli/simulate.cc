@@ -62,6 +62,11 @@ int simulate(Arguments& a) {
     suggestions = suggest(job, e);
   StepAnswer answer = answer_of(job, e, suggestions);
   answer.configuration = configuration_of(a, job, simulate_command());
+  if (steps > 0 && steps < steady_steps(job.config))
+    answer.remarks.push_back(fmt::format(
+        "--steps {}: not the steady state; the first steps also make the optimizer states and fill "
+        "the allocator. From {} steps on they repeat",
+        steps, steady_steps(job.config)));
   if (a.has("trace"))
     write_trace_file(make_trace_document(e.schedule, *e.result.trace), a.text("trace"));
   if (a.has("html")) write_html(job, e, answer, a.text("html"));
@@ -123,7 +128,8 @@ CommandSpec simulate_command() {
         {"plan", "FILE", "The schedule, as foreshard plan writes it", {}, false},
         {"steps",
          "N",
-         "Optimizer steps to simulate (default: two, the last is the answer)",
+         "Optimizer steps to simulate, the last is the answer (default: until memory settles, at "
+         "least four)",
          {},
          true},
         {"device-memory",

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -80,6 +81,14 @@ std::vector<std::int64_t> integers_of(Arguments& a, const std::string& option, s
   return out;
 }
 
+/// What a price of these machines may be given under.
+std::string priced_names(const std::vector<HardwareProfile>& hardware) {
+  std::string out;
+  for (const HardwareProfile& h : hardware)
+    out += fmt::format("{}{} or {}", out.empty() ? "" : ", ", h.name, h.gpu.name);
+  return out;
+}
+
 Json row_json(const SizeRow& r) {
   Json out;
   out["hardware"] = r.hardware;
@@ -94,6 +103,7 @@ Json row_json(const SizeRow& r) {
   out["tokens_per_s_per_gpu"] = r.tokens_per_s_per_gpu;
   out["samples_per_s_per_gpu"] = r.samples_per_s_per_gpu;
   out["allocator_retries_total"] = r.retries;
+  out["tight"] = r.tight;
   out["tokens_per_s"] = r.tokens_per_s_per_gpu * static_cast<double>(r.gpus);
   out["mfu"] = r.mfu;
   out["device_peak_bytes"] = r.memory.value;
@@ -145,7 +155,10 @@ std::string header_of(const SizeQuestion& q) {
 std::string remarks_on(const SizeQuestion& q, const SizeRow& row) {
   std::string out;
   if (row.billed_gpus > row.gpus) out += fmt::format("  ({} GPUs billed)", row.billed_gpus);
-  if (row.retries > 0) out += fmt::format("  (borderline: {} allocator retries)", row.retries);
+  if (row.retries > 0)
+    out += fmt::format("  (borderline: {} allocator retries)", row.retries);
+  else if (row.tight)
+    out += "  (tight: less than 5 % free)";
   if (q.deadline_days && !row.meets_deadline) out += "  (too slow)";
   return out;
 }
@@ -222,6 +235,14 @@ int run_size(Arguments& a) {
     } catch (const InputError& e) {
       a.report(e);
     }
+  }
+  for (const auto& priced : q.prices) {
+    const std::string& name = priced.first;
+    const bool used = std::any_of(q.hardware.begin(), q.hardware.end(),
+                                  [&](const auto& h) { return prices_machine(name, h); });
+    if (!used && q.hardware.size() == a.list("on").size())
+      a.report("price", fmt::format("\"{}\" is no machine or GPU of --on", name),
+               "allowed: " + priced_names(q.hardware));
   }
   a.check();
   const SizeResult r = size(q, progress("machines"));

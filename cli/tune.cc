@@ -88,8 +88,10 @@ int tune(Arguments& a) {
   if (a.flag("all-groupings")) return tune_groupings(job, a);
   const TuneResult r = tune(job, progress("wrap study"));
   if (a.has("export")) {
-    if (r.chosen == r.choices.size())
-      throw RunError("nothing fits: there is no wrapping to export");
+    if (r.chosen == r.choices.size()) {
+      warn("nothing fits: there is no wrapping to export");
+      return kTargetMissed;
+    }
     print(torch_code(with_choice(job, r.choices[r.chosen])));
   } else if (a.flag("json")) {
     print_json(json_of(job, r));
@@ -120,14 +122,15 @@ CommandSpec tune_command() {
   CommandSpec c;
   c.name = "tune";
   c.summary = "How should I wrap and shard it? Tries all granularities, resharding and root split.";
-  c.examples = {{"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096",
-                 "time and memory of every wrapping, and which to take"},
-                {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch",
-                 "the calls of the chosen one"},
-                {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --all-groupings",
-                 "units of any sizes, proven optimal in a model of overlap"},
-                {"foreshard tune llama3-8b --gpus 8 --on dgx-h100 --frameworks all",
-                 "FSDP2, FSDP1, ZeRO and DDP in one table"}};
+  c.examples = {
+      {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --seq 4096",
+       "time and memory of every wrapping, and which to take"},
+      {"foreshard tune llama3-8b --gpus 16 --on 2x-a100-80-200g --export torch",
+       "the calls of the chosen one"},
+      {"foreshard tune llama3-70b --gpus 64 --on dgx-h100 --checkpoint full --all-groupings",
+       "units of any sizes, proven optimal in a model of overlap"},
+      {"foreshard tune llama3-8b --gpus 8 --on dgx-h100 --frameworks all",
+       "FSDP2, FSDP1, ZeRO and DDP in one table"}};
   c.positionals = {model_argument()};
   c.groups = job_options();
   c.groups.push_back({"Answer",

@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
+#include "study/needed_memory.h"
 #include "study/parallel.h"
 
 namespace foreshard::cli {
@@ -21,6 +22,7 @@ struct Row {
   std::string framework;
   std::optional<Job> job;
   std::optional<Evaluation> evaluation;
+  Bytes memory;         ///< Device peak; memory that is enough where the device has too little.
   std::string refused;  ///< Why there is no answer.
 
   bool fits() const { return evaluation && evaluation->result.memory.fits; }
@@ -53,6 +55,8 @@ Row row_for(const Arguments& a, const std::string& framework) {
     Job job = read_job(own);
     own.check();
     row.evaluation = evaluate(job);
+    row.memory =
+        needed_memory(job, *row.evaluation).value_or(row.evaluation->result.memory.device_peak);
     row.job = std::move(job);
   } catch (const InputError& e) {
     row.refused = e.issues()[0].text();
@@ -72,6 +76,7 @@ Json json_of(const Row& r) {
   out["samples_per_s_per_gpu"] = r.speed();
   out["tokens_per_s_per_gpu"] = r.evaluation->tokens_per_second_per_gpu();
   out["device_peak_bytes"] = s.memory.device_peak.value;
+  if (!s.memory.fits_device) out["runs_with_bytes"] = r.memory.value;
   out["mfu"] = r.evaluation->model_flops_utilisation(*r.job);
   out["limited_by"] = s.critical_path.empty() ? "" : s.critical_path[0].resource;
   return out;
@@ -85,8 +90,9 @@ std::string line_of(const Row& r) {
       "  {:<18} {:>9} {:>10.0f} {:>4.0f} % {:>7.1f}  {}{}\n", r.framework, format_time(s.step_time),
       tokens ? r.evaluation->tokens_per_second_per_gpu() : r.speed(),
       100 * r.evaluation->model_flops_utilisation(*r.job),
-      static_cast<double>(s.memory.device_peak.value) / (1 << 30),
-      !s.memory.fits            ? "does not fit"
+      static_cast<double>(r.memory.value) / (1 << 30),
+      !s.memory.fits_host()     ? "does not fit the host's memory"
+      : !s.memory.fits          ? "does not fit"
       : s.critical_path.empty() ? ""
                                 : s.critical_path[0].resource,
       s.memory.fits && is_borderline(s.memory) ? "  (borderline: allocator retries)" : "");

@@ -68,8 +68,10 @@ int tune_groupings(const Job& job, Arguments& a) {
   const Grouping each = evaluate_grouping(costs, std::vector<std::int64_t>(costs.blocks(), 1));
   const Evaluation each_run = evaluate(with_grouping(job, each.sizes));
   const std::vector<Grouping> front = grouping_front(costs, room(each_run, each));
-  if (front.empty())
-    throw RunError("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
+  if (front.empty()) {
+    warn("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
+    return kTargetMissed;
+  }
   const Grouping best = thinned(front).front();
   if (a.has("export")) return print(torch_code(with_grouping(job, best.sizes))), kOk;
   const Evaluation best_run = evaluate(with_grouping(job, best.sizes));

@@ -218,6 +218,9 @@ void replace_network(Catalogue& catalogue, const std::string& typed, const Short
   machine.network.nic_rate = fact(*name.rate * 1e9 / 8, Dimension::kBytesPerSecond);
 }
 
+/// GPUs that servers hold; more of a type are several of its usual boxes.
+constexpr int kUsualBox = 8;
+
 std::string usual_node(const EmbeddedFile& gpu) {
   return parse_json(gpu.text, std::string(gpu.name)).value("usual_node", std::string());
 }
@@ -244,6 +247,15 @@ std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::strin
     machine.nodes = n;
   } else if (n > 0 && n <= box) {
     keep_gpus(machine, n);
+  } else if (n > box && box > 1 && box < kUsualBox) {
+    bad_name(typed,
+             fmt::format("the catalogue's only machine with this GPU, {}, holds {} of them",
+                         machine.name, box),
+             fmt::format("{}x-{} for {} nodes of it{}, at most {}x-{}, or a profile file of your "
+                         "machine with \"gpu\": \"{}\"",
+                         n / box, machine.name, n / box,
+                         n % box == 0 ? "" : fmt::format(" ({} GPUs)", n / box * box), box,
+                         name.base, name.base));
   } else if (n > box && n % box == 0) {
     machine.nodes = n / box;
   } else if (n > box) {

@@ -34,12 +34,17 @@ struct AnswerMemory {
   Bytes allocated_peak, reserved_peak, device_peak, capacity;
   Bytes context, communicators, host_peak;
   std::int64_t retries = 0, retries_total = 0;  ///< In the last step; in all simulated ones.
-  bool fits = true;
+  Bytes host_node_peak, host_capacity;  ///< Of a node: all its ranks; its main memory (0: unknown).
+  bool fits = true, fits_device = true;  ///< Device and host; device alone.
+  bool fits_host() const {
+    return fits || host_capacity.value <= 0 || host_node_peak <= host_capacity;
+  }
   std::optional<Bytes> runs_with;  ///< Memory of a device that is enough, where this one is not.
   std::string peak_at;             ///< "backward of layers.31, step 1"
   /// Fits, but only as the allocator gives cached segments back and asks again.
   bool borderline() const { return fits && retries_total > 0; }
-  std::string out_of_memory;        ///< Where and why a request failed; empty if it fits.
+  bool tight = false;         ///< Fits, but leaves less free than advice does (study/headroom.h).
+  std::string out_of_memory;  ///< Where and why a request failed; empty if it fits.
   std::vector<AnswerOwner> owners;  ///< At the peak, largest first.
 };
 

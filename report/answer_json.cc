@@ -15,10 +15,15 @@ Json memory_json(const AnswerMemory& m) {
   out["context_bytes"] = m.context.value;
   out["communicator_bytes"] = m.communicators.value;
   out["host_peak_bytes"] = m.host_peak.value;
+  out["host_node_peak_bytes"] = m.host_node_peak.value;
+  out["host_capacity_bytes"] = m.host_capacity.value > 0 ? Json(m.host_capacity.value) : Json();
   out["allocator_retries"] = m.retries;
   out["allocator_retries_total"] = m.retries_total;
   out["borderline"] = m.borderline();
+  out["tight"] = m.tight;
   out["fits"] = m.fits;
+  out["fits_device"] = m.fits_device;
+  out["fits_host"] = m.fits_host();
   out["peak_at"] = m.peak_at;
   if (!m.out_of_memory.empty()) out["out_of_memory"] = m.out_of_memory;
   if (m.runs_with) out["runs_with_bytes"] = m.runs_with->value;

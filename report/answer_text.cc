@@ -109,11 +109,19 @@ class AnswerText {
       return paint(fmt::format("Fits, borderline: {} of {} GiB, {}", gib(m.device_peak),
                                gib(m.capacity), retries_text()),
                    "1;33");
+    if (m.tight)
+      return paint(fmt::format("Fits, tight: {} of {} GiB", gib(m.device_peak), gib(m.capacity)),
+                   "1;33");
     if (m.fits)
       return paint(fmt::format("Fits: {} of {} GiB", gib(m.device_peak), gib(m.capacity)), "1;32");
-    const std::string enough =
-        m.runs_with ? fmt::format(", runs with {} GiB", gib_up(*m.runs_with)) : "";
-    return paint(fmt::format("Does not fit: has {} GiB{}", gib(m.capacity), enough), "1;31");
+    std::vector<std::string> lacks;
+    if (!m.fits_device)
+      lacks.push_back("has " + gib(m.capacity) + " GiB" +
+                      (m.runs_with ? fmt::format(", runs with {} GiB", gib_up(*m.runs_with)) : ""));
+    if (!m.fits_host())
+      lacks.push_back(fmt::format("needs {} of {} GiB of host memory on a node",
+                                  gib(m.host_node_peak), gib(m.host_capacity)));
+    return paint("Does not fit: " + joined(lacks, "; "), "1;31");
   }
 
   std::string throughput(double tokens, double samples) const {
@@ -251,9 +259,11 @@ class AnswerText {
             "and NCCL {}{}",
             gib(m.reserved_peak), gib(m.allocated_peak), gib(m.reserved_peak - m.allocated_peak),
             gib(m.device_peak), gib(m.context), gib(m.communicators),
-            m.fits ? "" : "; on a device without limit"));
+            m.fits_device ? "" : "; on a device without limit"));
     if (m.host_peak.value > (1 << 30))
-      wrapped("       ", fmt::format("host memory {} GiB on each rank", gib(m.host_peak)));
+      wrapped("       ", fmt::format("host memory {} GiB on each rank, {} of {} GiB on a node",
+                                     gib(m.host_peak), gib(m.host_node_peak),
+                                     m.host_capacity.value > 0 ? gib(m.host_capacity) : "unknown"));
     if (m.owners.empty()) return;
     std::vector<std::pair<std::string, Bytes>> categories = by_category();
     std::vector<std::string> parts;

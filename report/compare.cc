@@ -261,6 +261,12 @@ std::string text_of(const Comparison& c) {
     return fmt::format("  {:<34}{}\n", what, value);
   };
   const std::string ranks = fmt::format("{} rank{}", c.ranks, c.ranks == 1 ? "" : "s");
+  if (c.other_plans())
+    return row("different plans",
+               fmt::format("{}: {} -> {}", c.differences[0].what, c.differences[0].predicted,
+                           c.differences[0].measured)) +
+           "  not one operation matches: these are not traces of the same plan; foreshard diff "
+           "compares plans\n";
   std::string out = row(fmt::format("order of {} operations", with_thousands(c.instructions)),
                         c.order_equal ? "identical on " + ranks : "DIFFERENT");
   out += row("bytes moved", c.bytes_equal ? "identical" : "DIFFERENT");

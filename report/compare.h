@@ -31,6 +31,8 @@ struct Comparison {
   bool timing_valid = true;
   std::vector<TraceDifference> differences;  ///< Order, bytes and peak first, then by contribution.
 
+  /// Nothing could be matched: the traces are of different plans.
+  bool other_plans() const { return !order_equal && instructions == 0 && !differences.empty(); }
   Bytes peak_difference() const { return measured_peak - predicted_peak; }
   double step_ratio() const {
     return predicted_step.value == 0 ? 0 : measured_step / predicted_step;

@@ -310,7 +310,11 @@ void write_schedule(const Schedule& s, std::string& out, const Schedule* referen
   next(), w.key("description"), w.text(s.description);
   next(), w.key("world"), w.integer(s.world);
   next(), w.key("tokens_per_step"), w.integer(s.tokens_per_step);
-  next(), w.key("model_flops_per_step"), w.integer(s.model_flops_per_step.value);
+  next(), w.key("model_flops_per_step");
+  if (s.model_flops_per_step < 0x1p53)
+    w.integer(static_cast<std::int64_t>(s.model_flops_per_step));
+  else
+    w.real(s.model_flops_per_step);
   next(), w.strings("not_modelled", s.not_modelled);
   next(), w.table("groups", s.groups, [&w](const Group& g) {
     w.raw("{\"name\": "), w.text(g.name), w.raw(", \"size\": "), w.integer(g.size);

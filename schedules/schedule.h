@@ -332,7 +332,9 @@ struct Schedule {
   std::vector<std::uint32_t>
       program_of_rank;               ///< `world` entries, or one entry that serves all ranks.
   std::int64_t tokens_per_step = 0;  ///< Of the whole job; 0 if the model has no tokens.
-  Flops model_flops_per_step;        ///< Of the whole job, without recomputation (for MFU).
+  /// FLOPs of the whole job without recomputation (for MFU); 64 bits do not hold those of large
+  /// jobs.
+  double model_flops_per_step = 0;
   std::vector<std::string> not_modelled;
 
   const RankProgram& program_for(std::int64_t rank) const {

@@ -268,7 +268,7 @@ void check_structure(const Schedule& s, IssueList& issues) {
                  fmt::format("program {} does not exist", s.program_of_rank[i]));
   }
   if (s.tokens_per_step < 0) issues.add("tokens_per_step", "is negative");
-  if (s.model_flops_per_step.value < 0) issues.add("model_flops_per_step", "is negative");
+  if (!(s.model_flops_per_step >= 0)) issues.add("model_flops_per_step", "is negative");
   check_groups(s, issues);
   if (!issues.empty()) return;
   for (std::size_t i = 0; i < s.programs.size(); ++i) ProgramChecker(s, i, issues).run();

@@ -162,6 +162,22 @@ std::optional<OutOfMemoryReport> failure_of(const RankProgram& program, const Me
   return report;
 }
 
+/// Host memory of a node whose ranks are those that need most: no node holds more.
+Bytes fullest_node(const Run& run, std::int64_t ranks_per_node) {
+  std::vector<std::pair<Bytes, std::int64_t>> needs;  // Of each class of ranks.
+  for (std::uint32_t c = 0; c < run.output.ranks.size(); ++c)
+    if (run.output.ranks[c].ledger)
+      needs.emplace_back(run.output.ranks[c].ledger->host_peak(), run.layout.classes[c].count);
+  std::sort(needs.rbegin(), needs.rend());
+  Bytes sum;
+  for (const auto& [each, ranks] : needs) {
+    const std::int64_t here = std::min(ranks, ranks_per_node);
+    sum += each * here;
+    ranks_per_node -= here;
+  }
+  return sum;
+}
+
 }  // namespace
 
 void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult& result) {
@@ -194,7 +210,10 @@ void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult
   m.host_peak = ledger.host_peak();
   m.retries_total = ledger.retries();
   if (!rank.step_memory.empty()) m.retries = rank.step_memory.back().retries;
-  m.fits = ledger.failures().empty();
+  m.fits_device = ledger.failures().empty();
+  m.host_node_peak = fullest_node(run, device.ranks_per_node);
+  m.host_capacity = device.host_capacity;
+  m.fits = m.fits_device && m.fits_host();
   m.out_of_memory = failure_of(program, ledger, m.rank);
   m.peak_at = place_of(program, m.rank, ledger.peak_at());
   if (run.options.detail != Detail::kTimesOnly) find_owners(program, ledger, ledger.peak_at(), m);

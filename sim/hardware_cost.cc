@@ -107,6 +107,9 @@ class HardwareCostModel final : public CostModel {
         Bytes(static_cast<std::int64_t>(gpu.usable_memory.value_or(gpu.memory.value_or(0))));
     m.context = Bytes(static_cast<std::int64_t>(gpu.context_memory.value_or(0)));
     const int local = std::min(cluster_.gpus, cluster_.gpus_per_node);
+    m.host_capacity =
+        Bytes(static_cast<std::int64_t>(cluster_.profile.node.host_memory.value_or(0)));
+    m.ranks_per_node = std::max(1, local);
     if (local > 1) {
       const CollectiveModel model(cluster_.profile, place_block(local, 1));
       const CollectiveCost large = model.cost(CollectiveKind::kAllGather, Bytes(1'000'000'000));

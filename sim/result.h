@@ -98,11 +98,15 @@ struct MemoryResult {
   Bytes capacity;        ///< Of the device.
   Bytes context, communicators;
   Bytes host_peak;           ///< Pinned and pageable host memory of the rank.
+  Bytes host_node_peak;      ///< Of all ranks on the fullest node.
+  Bytes host_capacity;       ///< Main memory of a node; 0: unknown, then never too small.
   std::int64_t retries = 0;  ///< Allocator retries in the last step.
   std::int64_t retries_total = 0;
   /// False if a request failed. The simulation then goes on with unlimited memory, so that peaks
   /// say what is needed.
-  bool fits = true;
+  bool fits_device = true;
+  bool fits_host() const { return host_capacity.value <= 0 || host_node_peak <= host_capacity; }
+  bool fits = true;  ///< Device and host.
   std::optional<OutOfMemoryReport> out_of_memory;
   Place peak_at;
   std::vector<Owner> owners;  ///< At the peak, largest first.

@@ -325,9 +325,9 @@ class Simulation {
   }
 
   void fill_flops(SimulationResult& result) const {
-    std::vector<std::int64_t> flops(programs_.size(), -1);
+    std::vector<double> flops(programs_.size(), -1);
     for (const RankClass& c : layout_.classes) {
-      std::int64_t& n = flops[c.program];
+      double& n = flops[c.program];
       if (n < 0) {
         n = 0;
         const ProgramTiming& timing = programs_[c.program];
@@ -337,10 +337,10 @@ class Simulation {
           if (in.kind != InstructionKind::kLaunch) continue;
           const KernelClass k = timing.launch(in.id).kernel_class;
           if (k == KernelClass::kMatmul || k == KernelClass::kAttention)
-            n += timing.program->launches[in.id].flops.value;
+            n += static_cast<double>(timing.program->launches[in.id].flops.value);
         }
       }
-      result.executed_flops_per_step += static_cast<double>(n) * static_cast<double>(c.count);
+      result.executed_flops_per_step += n * static_cast<double>(c.count);
     }
   }
 

@@ -44,8 +44,7 @@ std::string peak_name(const Job& job) {
 bool is_borderline(const MemoryResult& memory) { return memory.fits && memory.retries_total > 0; }
 
 double Evaluation::model_flops_utilisation(const Job& job) const {
-  return utilisation(static_cast<double>(schedule.model_flops_per_step.value), result.step_time,
-                     job);
+  return utilisation(schedule.model_flops_per_step, result.step_time, job);
 }
 
 double Evaluation::hardware_flops_utilisation(const Job& job) const {

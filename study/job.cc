@@ -88,13 +88,34 @@ DType compute_dtype(const ParallelConfig& c) {
 
 DType reduction_dtype(const ParallelConfig& c) { return row_of(c.framework).reduction_dtype(c); }
 
+std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu) {
+  const GpuGeneration g = gpu.generation;
+  const bool amd = g == GpuGeneration::kCdna;
+  const auto refusal = [&](std::string_view needs) {
+    return fmt::format("{} needs {}, {} is {}", name_in(kAttentionKernelNames, kernel), needs,
+                       gpu.name, name_of(g));
+  };
+  switch (kernel) {
+    case AttentionKernel::kFlash1:
+      return g == GpuGeneration::kVolta ? refusal("turing or later") : "";
+    case AttentionKernel::kFlash2:
+      return g < GpuGeneration::kAmpere ? refusal("ampere or later") : "";
+    case AttentionKernel::kFlash3:
+      return g != GpuGeneration::kHopper ? refusal("hopper") : "";
+    case AttentionKernel::kCudnn:
+      return g < GpuGeneration::kAmpere || amd ? refusal("ampere or later") : "";
+  }
+  return "";
+}
+
 std::string describe_precision(const ParallelConfig& c) {
   const DType param = compute_dtype(c), reduce = reduction_dtype(c);
   std::string out = short_dtype(param);
   if (c.model_dtype != DType::kFloat32 && c.model_dtype != param)
     out += " over " + short_dtype(c.model_dtype) + " parameters";
   else if (c.model_dtype != DType::kFloat32)
-    out += " throughout";
+    out +=
+        row_of(c.framework).precision == PrecisionRule::kMasters ? ", fp32 masters" : " throughout";
   if (reduce != param && row_of(c.framework).ranks != RankLayout::kOneDevice)
     out += ", " + short_dtype(reduce) + " reduce";
   if (c.float8 != Float8Kind::kNone)

@@ -45,6 +45,10 @@ DType compute_dtype(const ParallelConfig& config);
 /// Dtype in which gradients travel between ranks: FSDP's reduce_dtype, DeepSpeed's
 /// communication_data_type, that of DDP's hook or mixed precision.
 DType reduction_dtype(const ParallelConfig& config);
+/// Why this GPU has no such attention kernel; "" if it has. flash-attention 2 needs Ampere or
+/// later, flash-attention 1 Turing or later, flash-attention 3 Hopper, cuDNN's Ampere or later
+/// (READMEs of Dao-AILab/flash-attention; torch/backends/cuda: sm80 for flash and cuDNN).
+std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu);
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
 std::string describe_precision(const ParallelConfig& config);
 /// The batch in a few words: "seq 4096 · micro-batch 1 · accumulate 4 · global batch 32 sequences

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/integers.h"
+#include "study/headroom.h"
 
 namespace foreshard {
 namespace {
@@ -38,7 +39,8 @@ LargestResult largest(const Job& job, LargestOf what, const SimulationOptions& o
   out.granularity = range.granularity;
   const auto fits = [&](std::int64_t i) {
     Evaluation e = evaluate(with_value(job, what, range.value(i)), options);
-    if (!e.result.memory.fits || is_borderline(e.result.memory)) return false;
+    const MemoryResult& m = e.result.memory;
+    if (!m.fits || is_borderline(m) || !leaves_headroom(m.device_peak, m.capacity)) return false;
     out.value = range.value(i);
     out.evaluation = std::move(e);
     return true;

@@ -37,7 +37,7 @@ class Trial {
 
 std::optional<Bytes> needed_memory(const Job& job, const Evaluation& e) {
   const MemoryResult& m = e.result.memory;
-  if (m.fits || m.capacity.value <= 0) return std::nullopt;
+  if (m.fits_device || m.capacity.value <= 0) return std::nullopt;
   Trial trial(job, e.schedule);
   std::int64_t low = m.capacity.value, high = std::max(m.device_peak.value, low + kGrain);
   // The ends of segments may not fit into the very peak.

@@ -11,6 +11,8 @@
 #include "core/integers.h"
 #include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
+#include "study/headroom.h"
+#include "study/needed_memory.h"
 #include "study/parallel.h"
 
 namespace foreshard {
@@ -77,8 +79,8 @@ std::optional<double> price_of(const SizeQuestion& q, const HardwareProfile& h) 
   for (const std::string& alias : h.aliases)
     if (const auto p = find(alias)) return p;
   if (const auto p = find(h.gpu.name)) return p;
-  for (const auto& [name, price] : q.prices)  // "h100" for "h100-80"
-    if (h.gpu.name.rfind(name + "-", 0) == 0) return price;
+  for (const auto& [name, price] : q.prices)
+    if (prices_machine(name, h)) return price;
   if (h.node.price_per_hour.known()) return h.node.price_per_hour.value / h.gpus_per_node();
   if (h.gpu.price_per_hour.known()) return h.gpu.price_per_hour.value;
   return std::nullopt;
@@ -115,11 +117,24 @@ SizeRow empty_row(const SizeQuestion& q, const Attempt& a) {
   return row;
 }
 
+/// What a job that does not fit lacks.
+std::string lack_of(const MemoryResult& m, const std::optional<Bytes>& enough) {
+  std::string out;
+  if (!m.fits_device)
+    out = fmt::format("has {}, runs with {}", format_memory(m.capacity),
+                      format_memory(enough.value_or(m.device_peak)));
+  if (!m.fits_host())
+    out += fmt::format("{}host memory of a node: has {}, needs {}", out.empty() ? "" : "; ",
+                       format_memory(m.host_capacity), format_memory(m.host_node_peak));
+  return out;
+}
+
 void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.accumulate = job.config.accumulate;
   row.global_batch = job.gpus * job.config.micro_batch * job.config.accumulate;
   row.fits = e.result.memory.fits;
   row.retries = is_borderline(e.result.memory) ? e.result.memory.retries_total : 0;
+  row.tight = row.fits && !leaves_headroom(e.result.memory.device_peak, e.result.memory.capacity);
   row.step = e.result.step_time;
   row.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
   row.samples_per_s_per_gpu = e.samples_per_second_per_gpu(job);
@@ -127,9 +142,7 @@ void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.memory = e.result.memory.device_peak;
   row.capacity = e.result.memory.capacity;
   if (!e.result.critical_path.empty()) row.limited_by = e.result.critical_path[0].resource;
-  if (!row.fits)
-    row.note = fmt::format("has {}, peak without a limit {}", format_memory(row.capacity),
-                           format_memory(row.memory));
+  if (!row.fits) row.note = lack_of(e.result.memory, std::nullopt);
 }
 
 /// Micro-batches after the second are alike: a step of many takes what a step of a few takes, and
@@ -173,6 +186,17 @@ bool is_better(const SizeRow& a, const SizeRow& b) {
   return a.samples_per_s_per_gpu > b.samples_per_s_per_gpu;
 }
 
+/// The need of a row that does not fit, as simulate states it: memory that is enough, not the peak
+/// without a limit.
+void state_need(SizeRow& row, const SizeQuestion& q, const Attempt& a) {
+  Job job = resized(q, a);
+  job.config.accumulate = std::min(job.config.accumulate, kSimulatedMicroBatches);
+  const Evaluation e = evaluate(job);
+  const std::optional<Bytes> enough = needed_memory(job, e);
+  row.memory = enough.value_or(row.memory);
+  row.note = lack_of(e.result.memory, enough);
+}
+
 /// The best of all micro-batches and kinds of checkpointing; micro-batches grow until one does not
 /// fit.
 SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus) {
@@ -181,16 +205,19 @@ SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t g
   const std::vector<CheckpointKind> checkpoints =
       q.checkpoints.empty() ? std::vector{q.job.config.checkpoint} : q.checkpoints;
   std::optional<SizeRow> best;
+  CheckpointKind best_checkpoint = checkpoints[0];
   for (const CheckpointKind checkpoint : checkpoints) {
     for (const std::int64_t b : batches) {
       const SizeRow row = attempt(q, {h, gpus, b, checkpoint});
       // What does not fit is shown at its smallest need, what is refused only if all is.
       if (!best || (best->refused && !row.refused) || is_better(row, *best) ||
           (!best->fits && !row.refused && row.memory < best->memory))
-        best = row;
+        best = row, best_checkpoint = checkpoint;
       if (!row.fits && !row.refused) break;
     }
   }
+  if (!best->fits && !best->refused)
+    state_need(*best, q, {h, gpus, best->micro_batch, best_checkpoint});
   return *best;
 }
 
@@ -270,6 +297,12 @@ std::vector<SizeRow> all_rows(const SizeQuestion& q,
 }
 
 }  // namespace
+
+bool prices_machine(const std::string& name, const HardwareProfile& h) {
+  return name == h.name || name == h.gpu.name ||
+         std::find(h.aliases.begin(), h.aliases.end(), name) != h.aliases.end() ||
+         h.gpu.name.rfind(name + "-", 0) == 0;  // "h100" for "h100-80"
+}
 
 SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& progress) {
   SizeResult out;

@@ -43,6 +43,7 @@ struct SizeRow {
   double tokens_per_s_per_gpu = 0;  ///< 0 for a model without tokens.
   double samples_per_s_per_gpu = 0, mfu = 0;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
+  bool tight = false;        ///< Fits, but leaves less free than advice does (headroom.h).
   Bytes memory, capacity;
   double days = 0, gpu_hours = 0;
   std::optional<double> price;
@@ -58,6 +59,9 @@ struct SizeResult {
       cheapest;  ///< Lowest price that meets the deadline (or at all without one).
   std::optional<std::size_t> fastest;
 };
+
+/// Whether a price under this name is the machine's: by its own name, an alias, or its GPU's.
+bool prices_machine(const std::string& name, const HardwareProfile& hardware);
 
 SizeResult size(const SizeQuestion& question, const std::function<void(int, int)>& progress = {});
 

@@ -178,6 +178,18 @@ double padded_share(const Schedule& schedule) {
   return padded == 0 ? 0 : 1 - static_cast<double>(real) / static_cast<double>(padded);
 }
 
+std::string remark_on_attention(const Job& job) {
+  if (job.config.attention != AttentionKind::kFlash) return "";
+  if (const std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
+      !lacks.empty())
+    return lacks + ": PyTorch takes the memory-efficient kernel there, --attention sdpa";
+  const bool no_rate = job.attention_kernel == AttentionKernel::kCudnn &&
+                       job.hardware.gpu.find_efficiency("attention_cudnn_h128_forward") == nullptr;
+  return no_rate ? "no rates of cuDNN's attention are known on " + job.hardware.gpu.name +
+                       ": those of flash-attention 2 are taken"
+                 : "";
+}
+
 std::string remark_on(const Job& job, const Schedule& schedule) {
   const double share = padded_share(schedule);
   if (job.config.framework != FrameworkKind::kFsdp2 || share <= kMuchPadding) return "";

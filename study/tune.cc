@@ -69,6 +69,7 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   choice.memory = r.memory.device_peak;
   choice.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
   choice.fits = r.memory.fits;
+  choice.fits_host = r.memory.fits_host();
   choice.retries = is_borderline(r.memory) ? r.memory.retries_total : 0;
   return choice;
 }
@@ -195,6 +196,7 @@ void explain(TuneResult& r) {
       c.verdict = fmt::format("memory: does not fit ({:.1f} GiB over without a limit)",
                               static_cast<double>((c.memory - r.capacity).value) / (1 << 30));
       if (c.memory <= r.capacity) c.verdict = "memory: does not fit (fragmentation)";
+      if (!c.fits_host) c.verdict = "memory: does not fit the host's";
       continue;
     }
     if (c.retries > 0) {

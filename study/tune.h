@@ -26,7 +26,8 @@ struct WrapChoice {
   Bytes traffic;
   Bytes memory;  ///< Device peak.
   double tokens_per_s_per_gpu = 0;
-  bool fits = true;
+  bool fits = true;  ///< Device and host.
+  bool fits_host = true;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
   bool pareto = false;       ///< Without retries; no other such choice is both faster and smaller.
   bool chosen = false;

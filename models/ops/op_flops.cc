@@ -6,18 +6,29 @@ namespace {
 using Dims = std::array<std::int64_t, 6>;
 
 /// A multiply-add counts two.
-Flops product(const Dims& d) { return Flops(2 * d[0] * d[1] * d[2] * (d[3] > 0 ? d[3] : 1)); }
+Flops product(const Dims& d) {
+  return Flops(saturated_product({2, d[0], d[1], d[2], d[3] > 0 ? d[3] : 1}));
+}
 
 /// Two products of queries x keys x head dim; a causal mask halves the work.
 Flops attention(const Dims& d) {
-  const std::int64_t full = 4 * d[0] * d[1] * d[2] * d[3] * d[4];
+  const std::int64_t full = saturated_product({4, d[0], d[1], d[2], d[3], d[4]});
   return Flops(d[5] != 0 ? full / 2 : full);
 }
 
 /// Five products: scores again, dV, dP, dQ, dK (FlashAttention-2).
-Flops attention_backward(const Dims& d) { return Flops(attention(d).value / 2 * 5); }
+Flops attention_backward(const Dims& d) {
+  return Flops(saturated_product({attention(d).value / 2, 5}));
+}
 
 }  // namespace
+
+std::int64_t saturated_product(std::initializer_list<std::int64_t> factors) {
+  std::int64_t out = 1;
+  for (const std::int64_t x : factors)
+    if (__builtin_mul_overflow(out, x, &out)) return INT64_MAX;
+  return out;
+}
 
 Flops flops_of(OpKind kind, const Dims& dims) {
   switch (kind) {

@@ -56,6 +56,9 @@ struct FrameworkRow {
   /// What it can keep in host memory, the largest last; empty: nothing.
   std::span<const OffloadKind> offloads = {};
   std::string_view offload_hint = {};  ///< Said when another is asked for.
+  /// Of kMasters: it casts a model of any dtype itself; otherwise the script builds the model in
+  /// the compute dtype.
+  bool casts_model = true;
   bool sync_choice = true;    ///< A user may leave gradients unreduced until the last micro-batch.
   bool module_hooks = false;  ///< Hooks around modules, which a checkpoint can enclose.
   bool checkpoint_outside = false;  ///< Recipes write checkpoint(unit(module)).

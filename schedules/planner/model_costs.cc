@@ -1,9 +1,12 @@
 #include "schedules/planner/model_costs.h"
 
+#include <fmt/format.h>
+
 #include <iterator>
 #include <set>
 #include <span>
 
+#include "core/error.h"
 #include "schedules/planner/sample_plan.h"
 #include "schedules/schedule.h"
 
@@ -66,11 +69,18 @@ ModelCosts model_costs(const Model& model, std::int64_t micro_batch, std::int64_
   const RankProgram& p = schedule.programs[0];
   const Segment step = p.steps.back();
   ModelCosts out;
+  constexpr std::int64_t kMost = std::int64_t{1} << 61;  // One launch has less (Host::launch).
   for (std::uint32_t at = step.begin; at < step.end; ++at) {
     const Instruction& i = p.instructions[at];
     if (i.kind != InstructionKind::kLaunch) continue;
     const Launch& l = p.launches[i.id];
     if (l.flops.value == 0) continue;
+    if (out.forward.value > kMost || out.backward.value > kMost)
+      throw InputError(Issue{"--seq", "",
+                             fmt::format("{} tokens x micro-batch {} take more FLOPs than can be "
+                                         "counted",
+                                         sequence, micro_batch),
+                             "a shorter sequence or a smaller --micro-batch"});
     if (l.phase == Phase::kForward)
       out.forward += counted_flops(l), out.forward_causal += l.flops;
     else if (l.phase == Phase::kBackward || l.phase == Phase::kRecompute)

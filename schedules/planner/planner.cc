@@ -1,9 +1,12 @@
 #include "schedules/planner/planner.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <utility>
 
 #include "core/error.h"
+#include "models/ops/op_flops.h"
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
 #include "schedules/planner/framework_table.h"
@@ -17,6 +20,8 @@ namespace {
 /// Executable programs of small jobs are written for every rank: initial values and shards differ
 /// by rank.
 constexpr std::int64_t kMostOwnPrograms = 64;
+/// Of a micro-batch: tensors of any model stay countable.
+constexpr std::int64_t kMostTokensAtOnce = std::int64_t{1} << 32;
 
 void check(const Model& model, const ParallelConfig& c) {
   IssueList issues("configuration");
@@ -36,6 +41,11 @@ void check(const Model& model, const ParallelConfig& c) {
                "at most " + std::to_string(model.longest_sequence));
   }
   issues.throw_if_any();
+  if (c.sequence > kMostTokensAtOnce / c.micro_batch)
+    throw InputError(Issue{"--micro-batch", "",
+                           fmt::format("{} x --seq {} are too many tokens for one micro-batch",
+                                       c.micro_batch, c.sequence),
+                           fmt::format("at most {} together", kMostTokensAtOnce)});
 }
 
 std::vector<std::string> block_names(const Model& model) {
@@ -83,16 +93,20 @@ std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
 
 /// What the model asks of a launch: a fused attention backward computes the scores again (one
 /// product of its five), which is recomputation as much as a checkpoint's.
-std::int64_t asked_flops(const Launch& l) {
+/// Whole products behind a causal mask count half, as in the fused kernels that leave the rest out:
+/// what a model asks for does not follow from the kernel that computes it.
+double asked_flops(const Launch& l) {
   const bool repeats_scores =
       l.op == OpKind::kFlashAttentionBackward || l.op == OpKind::kEfficientAttentionBackward;
-  return repeats_scores ? l.flops.value / 5 * 4 : l.flops.value;
+  const bool masked = l.op == OpKind::kMatmul && l.dims[4] == kCausalProduct;
+  const auto done = static_cast<double>(l.flops.value);
+  return repeats_scores ? done / 5 * 4 : masked ? done / 2 : done;
 }
 
 /// FLOPs of the first step's launches without recomputation, optimizer and clipping.
-std::int64_t model_flops(const RankProgram& p) {
+double model_flops(const RankProgram& p) {
   if (p.steps.empty()) return 0;
-  std::int64_t n = 0;
+  double n = 0;
   for (std::uint32_t i = p.steps[0].begin; i < p.steps[0].end; ++i) {
     if (p.instructions[i].kind != InstructionKind::kLaunch) continue;
     const Launch& l = p.launches[p.instructions[i].id];
@@ -146,7 +160,7 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
     if (s.programs.size() == 1) s.program_of_rank.resize(1);
   }
   s.tokens_per_step = tokens_of(model, config);
-  s.model_flops_per_step = Flops(model_flops(s.programs[0]) * s.world);
+  s.model_flops_per_step = model_flops(s.programs[0]) * static_cast<double>(s.world);
   return s;
 }
 

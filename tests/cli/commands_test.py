@@ -38,6 +38,47 @@ def test_welcome_and_help():
     check("complete -o filenames" in run("completion", "bash").stdout, "completion")
 
 
+def test_refusals_of_what_cannot_run():
+    job = ("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--suggest", "no")
+    check("--float8" in run(*job, "--param-dtype", "fp8", code=2).stderr, "fp8 parameters: the way to 8-bit products")
+    check("--seq" in run(*job, "--seq", "60M", code=2).stderr, "too many tokens must name --seq")
+    check("hopper" in run("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-a100-80", "--attention-kernel", "flash3", code=2).stderr,
+          "flash-attention 3 needs Hopper")
+    check("4x-t4" in run("simulate", "gpt2", "--gpus", "8", "--on", "8x-t4", "--seq", "128", code=2).stderr, "no box of 8 T4")
+    answer = run("hw", "describe", "8x-h100-pcie").stdout
+    check("8x H100 PCIe" in answer, "8x-h100-pcie is one server")
+    check("h200" in run("size", "gpt2", "--on", "dgx-h100", "--gpus", "8", "--price", "h200=2/h", code=2).stderr, "price of no machine")
+
+
+def test_host_memory_of_a_node():
+    # 70.55e9 parameters x (fp32 weights, gradients, two states) = 1.13 TB; an 8x 4090 box has 512 GiB.
+    words = ("simulate", "llama3-70b", "--gpus", "8", "--on", "8x-rtx4090", "--framework", "zero3", "--offload", "both",
+             "--checkpoint", "full", "--seq", "2048", "--suggest", "no")
+    check("of 512.0 GiB of host memory" in run(*words).stdout, "the verdict must name host memory")
+    memory = json.loads(run(*words, "--json").stdout)["memory"]
+    check(not memory["fits"] and not memory["fits_host"], "host memory decides")
+    check(memory["host_node_peak_bytes"] == 8 * memory["host_peak_bytes"], "eight ranks on a node")
+
+
+def test_sharded_optimizer_computes_in_16_bits():
+    words = ("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--suggest", "no", "--json", "--framework", "sharded-optimizer")
+    half, full = (json.loads(run(*words, *more).stdout) for more in ((), ("--param-dtype", "fp32")))
+    check(full["step_time_s"] > 2 * half["step_time_s"], "fp32 products take longer than bf16 ones")
+
+
+def test_numbers_and_orders_decide_exit_codes():
+    with tempfile.TemporaryDirectory() as folder:
+        at = lambda name: str(pathlib.Path(folder) / name)
+        job = ("llama-tiny", "--gpus", "4", "--seq", "32")
+        run("plan", *job, "--framework", "sharded-optimizer", "--param-dtype", "fp32", "-o", at("p.json"))
+        answer = json.loads(run("run", at("p.json"), "--steps", "3", "--trace", at("m.json"), "--json").stdout)
+        check(answer["numerics"]["max_relative_difference"] < 1e-5, f"sharded numerics {answer['numerics']}")
+        run("simulate", *job, "--on", "dgx-h100", "--framework", "fsdp1", "--trace", at("t.json"), "--suggest", "no")
+        check("same plan" in run("compare", at("t.json"), at("m.json"), code=4).stdout, "different plans are said to be")
+        run("plan", "gpt2", "--gpus", "4", "--seq", "1024", "--micro-batch", "16", "-o", at("large.json"))
+        check("needs at least" in run("run", at("large.json"), code=2).stderr, "a plan too large for the ranks")
+
+
 def test_simulate():
     answer = json.loads(run("simulate", "llama3-8b", "--gpus", "8", "--on", "dgx-h100", "--json").stdout)
     for key in ("step_time_s", "tokens_per_s_per_gpu", "mfu", "hfu", "breakdown", "communication", "memory", "critical_path",
@@ -340,6 +381,10 @@ def main():
     test_a_deterministic_spread_runs_once()
     test_describe_without_options()
     test_precision_without_sharding()
+    test_refusals_of_what_cannot_run()
+    test_host_memory_of_a_node()
+    test_sharded_optimizer_computes_in_16_bits()
+    test_numbers_and_orders_decide_exit_codes()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         test_config_file(folder)

@@ -199,6 +199,19 @@ TEST(ShardedOptimizer, OwnersBroadcastInsideTheirGroup) {
   }
 }
 
+// sqrt of the sum over the ranks of the squares: the scalar goes out as a sum, not an average.
+TEST(ShardedOptimizer, TheNormIsSummedOverTheRanks) {
+  const Schedule s = planned(config(4, 2));
+  int scalars = 0;
+  for (const Collective& c : s.programs[0].collectives) {
+    if (c.kind != CollectiveKind::kAllReduce || c.bytes.value > 8) continue;
+    ++scalars;
+    EXPECT_EQ(c.op, ReduceOp::kSum);
+    EXPECT_EQ(s.groups[c.group.value].size, 4);
+  }
+  EXPECT_EQ(scalars, 1);
+}
+
 TEST(ShardedOptimizer, EachRankUpdatesItsPartInFloat32) {
   ParallelConfig c = config(4, 1);
   std::int64_t masters = 0;

@@ -106,6 +106,21 @@ TEST(Compare, OrderAndBytesThatDiffer) {
   EXPECT_FALSE(compare(p.document(toy_trace(p.at, 1)), p.document(missing)).order_equal);
 }
 
+// Nothing matches from the first operation on: it is another plan, not a wrong prediction.
+TEST(Compare, OtherPlansAreSaidToBe) {
+  const Pair p;
+  EXPECT_FALSE(
+      compare(p.document(toy_trace(p.at, 1)), p.document(toy_trace(p.at, 1))).other_plans());
+  Pair other;
+  other.schedule.programs[0].collectives[0].kind = CollectiveKind::kReduceScatter;
+  other.schedule.programs[0].launches[0].op = OpKind::kFill;
+  Trace t = toy_trace(p.at, 1);
+  t.memory.clear();
+  const Comparison c = compare(p.document(toy_trace(p.at, 1)), other.document(t));
+  EXPECT_TRUE(c.other_plans());
+  EXPECT_NE(text_of(c).find("not traces of the same plan"), std::string::npos);
+}
+
 TEST(MemoryCurve, AddsUpCategories) {
   const Pair p;
   const MemoryCurve c = memory_curve(p.schedule, toy_trace(p.at, 1), 0, 1);

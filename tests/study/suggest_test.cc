@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "study/evaluate.h"
 #include "study/job_change.h"
 #include "study/needed_memory.h"
@@ -139,13 +140,63 @@ TEST(NeededMemory, OfAJobThatFitsIsNothing) {
   EXPECT_FALSE(needed_memory(job, evaluate(job)));
 }
 
+// What the model asks for does not follow from the kernel: products and a softmax compute the half
+// behind the causal mask as well, which is work but not the model's.
+TEST(ModelFlops, AreTheSameForEveryAttentionKernel) {
+  Job job = catalogue_job("llama3-8b", "dgx-h100", 8);
+  job.config.sequence = 4096;
+  const Schedule flash = evaluate(job).schedule;
+  job.config.attention = AttentionKind::kMath;
+  const Evaluation math = evaluate(job);
+  EXPECT_NEAR(math.schedule.model_flops_per_step / flash.model_flops_per_step, 1, 1e-9);
+  // Two products forward and four backward of 2 s^2 x 4096 in full, half of each masked.
+  EXPECT_NEAR(math.result.executed_flops_per_step - math.schedule.model_flops_per_step,
+              8 * 32 * 6 * 4096.0 * 4096 * 4096, 1e-3 * math.schedule.model_flops_per_step);
+}
+
+// 16,384 GPUs x 8 x 8,192 tokens x 6 x 405e9: 2.6e21 FLOPs, which 64 bits do not hold.
+TEST(ModelFlops, OfLargeJobsDoNotOverflow) {
+  Job job = catalogue_job("llama3.1-405b", "dgx-h100", 16384);
+  job.config.sequence = 8192;
+  job.config.micro_batch = 8;
+  job.config.checkpoint = CheckpointKind::kFull;
+  PlanOptions options;
+  options.executable = false;
+  const double flops = plan(*job.model, job.config, options).model_flops_per_step;
+  EXPECT_NEAR(flops / (16384.0 * 8 * 8192 * 6 * 405e9), 1, 0.2);
+}
+
+TEST(ModelFlops, OfOneLaunchMustBeCountable) {
+  Job job = catalogue_job("llama3-8b", "dgx-h100", 8);
+  job.config.sequence = 1 << 26;
+  EXPECT_THROW(evaluate(job), InputError);
+}
+
+// Host memory of the eight ranks of a node against the node's: 8 x 70.55e9 / 8 parameters with
+// gradients and two AdamW states, four bytes each, 1.13 TB; 512 GiB do not hold them, 2 TiB do.
+TEST(HostMemory, OfANodeIsPartOfTheVerdict) {
+  Job job = catalogue_job("llama3-70b", "dgx-h100", 8);
+  job.config.sequence = 2048;
+  job.config.checkpoint = CheckpointKind::kFull;
+  job.config.offload = OffloadKind::kParameters;
+  const MemoryResult large = evaluate(job).result.memory;
+  EXPECT_NEAR(static_cast<double>(large.host_node_peak.value), 16 * 70.55e9, 0.02 * 16 * 70.55e9);
+  EXPECT_TRUE(large.fits_host());
+  EXPECT_TRUE(large.fits);
+  job.hardware.node.host_memory.value = 512.0 * (1 << 30);
+  const MemoryResult small = evaluate(job).result.memory;
+  EXPECT_FALSE(small.fits_host());
+  EXPECT_TRUE(small.fits_device);
+  EXPECT_FALSE(small.fits);
+}
+
 // Llama 3 8B: 7,504,658,432 weights in products (blocks and head), 6 FLOPs each a token; causal
 // attention of 32 layers, 4096 wide: 3 x 2 x s x 4096 x 32 a token.
 TEST(ModelFlops, AreThreeTimesForward) {
   Job job = catalogue_job("llama3-8b", "dgx-h100", 8);
   job.config.sequence = 8192;
   const Evaluation e = evaluate(job);
-  const double per_token = static_cast<double>(e.schedule.model_flops_per_step.value) / (8 * 8192);
+  const double per_token = e.schedule.model_flops_per_step / (8 * 8192);
   EXPECT_NEAR(per_token, 6 * 7'504'658'432.0 + 3 * 2 * 8192.0 * 4096 * 32, 1e-3 * per_token);
   // Backward computes the scores again: one product of two in forward.
   EXPECT_GT(e.hardware_flops_utilisation(job), e.model_flops_utilisation(job));

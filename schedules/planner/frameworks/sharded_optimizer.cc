@@ -55,7 +55,7 @@ class ShardedOptimizer final : public Framework {
   void allocate_sums(Host& host);
   void flush(Host& host);
   void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
-                  const SymTensor& output);
+                  const SymTensor& output, ReduceOp op = ReduceOp::kAverage);
   void unflatten(Host& host);
   void set_shard_gradients(Host& host);
   void send_parameters(Host& host);
@@ -151,11 +151,11 @@ void ShardedOptimizer::copy_buckets_back(Host& host) {
 }
 
 void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group,
-                                  const SymTensor& input, const SymTensor& output) {
+                                  const SymTensor& input, const SymTensor& output, ReduceOp op) {
   Collective c;
   c.kind = kind;
   const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
-  c.op = reduces ? ReduceOp::kAverage : ReduceOp::kNone;
+  c.op = reduces ? op : ReduceOp::kNone;
   c.dtype = input->dtype;
   c.stream = stream_;
   c.group = group;
@@ -270,6 +270,9 @@ void ShardedOptimizer::set_shard_gradients(Host& host) {
   if (!parts.empty()) launch_lists(host, OpKind::kForeachCopy, {&parts}, {&wide});
 }
 
+/// Each rank has the final gradients of its part only: the squares of the parts' norms are summed
+/// over the ranks, then the root (InternEvo: compute_norm of internlm/solver/optimizer/utils.py;
+/// nanotron: clip_grad_norm of src/nanotron/optim/clip_grads.py).
 void ShardedOptimizer::clip_gradients(Host& host, double max_norm) {
   // nanotron takes the norm of whole fp32 sums and scales them, sharded or not (clip_grads.py), so
   // that no rank needs another's.
@@ -285,9 +288,13 @@ void ShardedOptimizer::clip_gradients(Host& host, double max_norm) {
     norm = vector_norm(host, stack_scalars(host, norms));
   }
   if (shard_ > 1 && !whole) {
+    const SymTensor square = host.empty(Shape(), norm->dtype, BufferCategory::kClipTemporary);
+    host.launch(OpKind::kPow, {norm}, {square}, {2.0});
     host.wait_stream(stream_, host.stream());
-    collective(host, CollectiveKind::kAllReduce, shard_group_, norm, norm);
+    collective(host, CollectiveKind::kAllReduce, shard_group_, square, square, ReduceOp::kSum);
     host.wait_stream(host.stream(), stream_);
+    norm = host.empty(Shape(), norm->dtype, BufferCategory::kClipTemporary);
+    host.launch(OpKind::kSqrt, {square}, {norm});
   }
   observe_norm(host, norm);
   scale_gradients(host, gradients, norm, max_norm);

@@ -1,5 +1,8 @@
 #include "schedules/planner/host/host.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -10,6 +13,23 @@
 #include "schedules/planner/host/host_refusal.h"
 
 namespace foreshard {
+namespace {
+
+/// FLOPs or bytes of one launch: some thousand of them still fit into 64 bits.
+constexpr std::int64_t kMostWork = std::int64_t{1} << 60;
+
+void require_countable(const ParallelConfig& c, const Launch& l) {
+  const auto [least, most] = std::minmax({l.flops.value, l.read.value, l.written.value});
+  if (least >= 0 && most <= kMostWork) return;
+  throw InputError(Issue{"--seq", "",
+                         fmt::format("{} tokens x micro-batch {} are too many: one {} alone has "
+                                     "more than 10^18 FLOPs or bytes",
+                                     c.sequence, c.micro_batch, name_of(l.op)),
+                         "a shorter sequence or a smaller --micro-batch"});
+}
+
+}  // namespace
+
 HostImpl::HostImpl(Host& h) : host(h) {
   const HostOptions& o = h.options();
   const ParallelConfig& c = h.config();
@@ -292,6 +312,7 @@ void Host::launch(const LaunchRequest& r) {
   l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : read);
   l.written = Bytes(written);
   l.flops = r.flops >= 0 ? Flops(r.flops) : flops_of(r.op, l.dims);
+  require_countable(config_, l);
   RankProgram& p = program_.program();
   if (options_.executable) {
     l.first_operand = static_cast<std::uint32_t>(p.operands.size());

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/integers.h"
+#include "models/ops/op_flops.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/scratch.h"
 #include "schedules/planner/recipes/special.h"
@@ -33,7 +34,8 @@ std::array<std::int64_t, 6> attention_dims(const SymTensor& q, const SymTensor& 
 /// FLOPs of products whose inner sizes add up to `sizes`.
 std::int64_t product_flops(const SymTensor& q, const SymTensor& k, bool causal,
                            std::int64_t sizes) {
-  return 2 * q->shape[0] * q->shape[1] * q->shape[2] * k->shape[2] * sizes / (causal ? 2 : 1);
+  return saturated_product({2, q->shape[0], q->shape[1], q->shape[2], k->shape[2], sizes}) /
+         (causal ? 2 : 1);
 }
 
 void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in,

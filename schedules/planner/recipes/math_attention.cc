@@ -66,13 +66,14 @@ SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
   }
   SymTensor weights;
   {
-    SymTensor scores = matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root));
+    SymTensor scores =
+        matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root), causal);
     if (bias) h.launch(OpKind::kAddInPlace, {scores, bias}, {scores});
     weights = safe_softmax(h, scores);
   }
   if (dropout_p > 0) weights = dropout(h, weights, dropout_p);
   SymTensor narrow = given == wide ? SymTensor() : cast(h, weights, given);
-  SymTensor o = matmul(h, weights, v);
+  SymTensor o = matmul(h, weights, v, causal);
   if (given != wide) o = cast(h, o, given);
   weights.reset();
   k.reset();

@@ -1,5 +1,6 @@
 // Matrix products: linear layers and batched products.
 
+#include "models/ops/op_flops.h"
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
 
@@ -20,7 +21,12 @@ SymTensor swapped(Host& h, const SymTensor& w) {
 }
 
 /// What a product computes: weight gradients sum over tokens, which libraries run a little slower.
-enum class ProductOf : std::uint8_t { kActivations, kWeightGradient };
+/// Of a causal attention half of each product lies behind the mask.
+enum class ProductOf : std::uint8_t {
+  kActivations,
+  kWeightGradient,
+  kCausalAttention = kCausalProduct
+};
 
 void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c,
                     const SymTensor& bias = {}, ProductOf of = ProductOf::kActivations) {
@@ -33,7 +39,7 @@ void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTe
             c->shape[-1],
             a->shape[-1],
             c->numel / (c->shape[-2] * c->shape[-1]),
-            of == ProductOf::kWeightGradient ? 1 : 0,
+            static_cast<std::int64_t>(of),
             0};
   h.launch(q);
 }
@@ -254,12 +260,12 @@ SymTensor conv1d_linear(Host& h, const SymTensor& x_in, const SymTensor& weight,
 
 namespace {
 
-SymTensor batched(Host& h, const SymTensor& a, const SymTensor& b) {
+SymTensor batched(Host& h, const SymTensor& a, const SymTensor& b, ProductOf of) {
   Shape s = a->shape;
   s[-1] = b->shape[-1];
   SymTensor c = empty_result(h, s, a->dtype);
   blas_workspace(h, false);
-  launch_product(h, a, b, c);
+  launch_product(h, a, b, c, {}, of);
   return c;
 }
 
@@ -278,8 +284,10 @@ void bmm_backward(BackwardContext& ctx) {
   int i = 0;
   SymTensor b = ctx.needs(0) ? ctx.saved(i++) : SymTensor();
   SymTensor a = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
-  if (ctx.needs(1)) ctx.set(1, batched(h, swapped_last(h, a), ctx.grad()));
-  if (ctx.needs(0)) ctx.set(0, batched(h, ctx.grad(), swapped_last(h, b)));
+  const ProductOf of =
+      ctx.node.ints[0] != 0 ? ProductOf::kCausalAttention : ProductOf::kActivations;
+  if (ctx.needs(1)) ctx.set(1, batched(h, swapped_last(h, a), ctx.grad(), of));
+  if (ctx.needs(0)) ctx.set(0, batched(h, ctx.grad(), swapped_last(h, b), of));
 }
 
 /// _unsafe_view of a batched result: its gradient is folded again, by a copy if need be.
@@ -331,13 +339,14 @@ SymTensor folded_matmul(Host& h, const SymTensor& a_in, const SymTensor& b) {
 
 }  // namespace
 
-SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in) {
+SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in, bool causal) {
   if (b_in->shape.rank == 2) return folded_matmul(h, a_in, b_in);
   SymTensor a = foldable(h, a_in), b = foldable(h, b_in);
   Record r(h, bmm_backward, {&a, &b});
   if (r.needs(0)) r.save(b);
   if (r.needs(1)) r.save(a);
-  SymTensor c = batched(h, a, b);
+  if (r) r->ints[0] = causal ? 1 : 0;
+  SymTensor c = batched(h, a, b, causal ? ProductOf::kCausalAttention : ProductOf::kActivations);
   r.attach(c);
   if (c->shape.rank <= 3) return c;
   Record unfold(h, unfold_backward, {&c});

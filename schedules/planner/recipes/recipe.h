@@ -97,7 +97,8 @@ SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                         const SymTensor& bias);
 SymTensor conv1d_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                         const SymTensor& bias);
-SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b);
+/// `causal`: of attention scores, half of which a mask hides.
+SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b, bool causal = false);
 
 SymTensor rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps);
 SymTensor layer_norm(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias,
