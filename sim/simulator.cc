@@ -25,6 +25,8 @@ constexpr const char* kNotModelled[] = {
 constexpr std::int32_t kMaxSteps = 30'000;
 const std::vector<DriverCall> kNoCalls;
 
+}  // namespace
+
 /// Checked programs and their shapes, as far as any run needed them.
 class Preparation {
  public:
@@ -67,6 +69,8 @@ class Preparation {
   std::vector<bool> ready_;
   std::vector<ProgramShapes> shapes_;
 };
+
+namespace {
 
 class Simulation {
  public:

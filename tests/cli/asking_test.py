@@ -126,7 +126,9 @@ def test_largest():
         here = answer("simulate", *words, f"--{option}", str(at))
         check(here["memory"]["fits"] and here["step_time_s"] == found["step_time_s"], f"{words}: {at} does not give what was said")
         beyond = answer("simulate", *words, f"--{option}", str(next_up))
-        check(not beyond["memory"]["fits"] or beyond["memory"]["allocator_retries_total"] > 0, f"{words}: {next_up} fits, too")
+        m = beyond["memory"]
+        tight = m["device_peak_bytes"] > 0.95 * m["device_capacity_bytes"]  # Twentieth left free, as tune does.
+        check(not m["fits"] or m["allocator_retries_total"] > 0 or tight, f"{words}: {next_up} fits, too")
     found = answer("simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--largest", "seq")
     check((found["largest"], found["stopped_by"]) == (1024, "model"), f"GPT-2 ends at its positions: {found}")
     refused(["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--largest", "seq", "--seq", "512"], "--seq", "--largest")

@@ -105,14 +105,13 @@ TEST(Addresses, GrowThenFillGaps) {
 
 // Ranges that were given back are forgotten late; nobody can tell.
 TEST(Addresses, ManyRemovalsLeaveTheOthersInPlace) {
-  constexpr std::int64_t kMiB = 1 << 20;
-  AddressSpace space(100'000 * kMiB);
+  AddressSpace space(100'000 * kMebibyte);
   std::vector<std::int64_t> at;
-  for (int k = 0; k < 200; ++k) at.push_back(space.place(2 * kMiB));
-  for (std::size_t k = 0; k < at.size(); k += 3) EXPECT_TRUE(space.remove(at[k], 2 * kMiB));
+  for (int k = 0; k < 200; ++k) at.push_back(space.place(2 * kMebibyte));
+  for (std::size_t k = 0; k < at.size(); k += 3) EXPECT_TRUE(space.remove(at[k], 2 * kMebibyte));
   for (std::size_t k = 0; k < at.size(); ++k) {
-    EXPECT_EQ(space.contains(at[k], 2 * kMiB), k % 3 != 0) << k;
-    EXPECT_EQ(space.remove(at[k], 2 * kMiB), k % 3 != 0) << k;
+    EXPECT_EQ(space.contains(at[k], 2 * kMebibyte), k % 3 != 0) << k;
+    EXPECT_EQ(space.remove(at[k], 2 * kMebibyte), k % 3 != 0) << k;
   }
   EXPECT_FALSE(space.contains(at[1], 1));
 }

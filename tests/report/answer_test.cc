@@ -46,7 +46,7 @@ bool says(const StepAnswer& a, const char* words) {
 
 TEST(AnswerText, SaysWhatDoesNotFitAndWhatWouldBeEnough) {
   StepAnswer a = answer();
-  a.memory.fits = false;
+  a.memory.fits = a.memory.fits_device = false;
   // The peak of 60 GiB is that without a limit: it is not what the job needs, so it is not said.
   EXPECT_TRUE(says(a, "Does not fit: has 80.0 GiB"));
   EXPECT_FALSE(says(a, "runs with"));

@@ -385,8 +385,10 @@ void ShardedOptimizer::zero_gradients(Host& host) {
   for (const SymTensor& p : parameters_) p->grad.reset();
   if (!options_.accumulate_in_float32) return;
   host.launch(OpKind::kFill, {}, {all_sums_}, {0.0});
-  // nanotron ends each step with dist.barrier(), for which the host waits (train_step_logs).
+  // nanotron ends each step with dist.barrier(), for which the host waits (train_step_logs): an
+  // all-reduce of one zero (ProcessGroupNCCL::barrier).
   const SymTensor token = host.empty({1}, DType::kFloat32, BufferCategory::kWorkspace);
+  host.launch(OpKind::kFill, {}, {token}, {0.0});
   host.wait_stream(stream_, host.stream());
   collective(host, CollectiveKind::kAllReduce, data_group_, token, token);
   host.wait_stream(host.stream(), stream_);
