@@ -201,10 +201,7 @@ class Simulation {
         const Segment& step = timing.program->steps.back();
         for (std::uint32_t i = step.begin; i < step.end; ++i) {
           const Instruction& in = timing.program->instructions[i];
-          if (in.kind != InstructionKind::kLaunch) continue;
-          const KernelClass k = timing.kernel_class[in.id];
-          if (k == KernelClass::kMatmul || k == KernelClass::kAttention)
-            n += timing.program->launches[in.id].flops.value;
+          if (in.kind == InstructionKind::kLaunch) n += timing.program->launches[in.id].flops.value;
         }
       }
       result.executed_flops_per_step += static_cast<double>(n) * static_cast<double>(c.count);
