@@ -25,7 +25,7 @@ using ValueSlot = std::int32_t;
 // Functions that a forward program may call: one row per `F.*` / tensor method that the importers
 // need.
 //   X(enumerator, "text name")  -- meaning of ints / floats / parameters is given with the recipes
-//   in models/ops.
+//   in schedules/planner/recipes.
 #define FORESHARD_FUNCTIONS(X)                                                                     \
   X(kCall, "call")     /* child module; Statement::child */                                        \
   X(kLinear, "linear") /* x[, weight[, bias]]; parameters where the weight is no input: weight     \

@@ -152,7 +152,7 @@ struct Launch {
   std::uint16_t attributes =
       0;  ///< Number of scalars from RankProgram::attributes[first_attribute ...).
   std::uint32_t first_operand = 0, first_attribute = 0;
-  std::array<std::int64_t, 6> dims{};  ///< Per op kind, see models/ops; 0 where unused.
+  std::array<std::int64_t, 6> dims{};  ///< Per op kind: docs/formats/op_operands.md. 0: unused.
   Flops flops;
   Bytes read, written;  ///< Device memory traffic of the kernels.
   ScopeId scope;

@@ -131,7 +131,7 @@ struct SimulationResult {
   std::int64_t instructions_simulated = 0;
   std::int64_t explained_rank = 0;
   double executed_flops_per_step =
-      0;  ///< Of the whole job, with recomputation; matrix products and attention.
+      0;  ///< Of the whole job, with recomputation; of every launch that has FLOPs.
   std::vector<std::string> not_modelled;
   std::optional<Trace> trace;
 };

@@ -338,9 +338,7 @@ class Simulation {
         const Segment& step = timing.program->steps.back();
         for (std::uint32_t i = step.begin; i < step.end; ++i) {
           const Instruction& in = timing.program->instructions[i];
-          if (in.kind != InstructionKind::kLaunch) continue;
-          const KernelClass k = timing.launch(in.id).kernel_class;
-          if (k == KernelClass::kMatmul || k == KernelClass::kAttention)
+          if (in.kind == InstructionKind::kLaunch)
             n += static_cast<double>(timing.program->launches[in.id].flops.value);
         }
       }

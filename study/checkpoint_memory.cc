@@ -111,11 +111,41 @@ class Appendix {
   RankProgram program_;
 };
 
+/// How a framework's parameters reach a checkpoint.
+enum class StateForm {
+  kUnknown,  ///< Files of its own, which are not studied.
+  kWhole,    ///< Every rank holds them whole.
+  kTensors,  ///< Each a DTensor, gathered by itself.
+  kFlat,     ///< Flat parameters, gathered unit by unit.
+};
+
+StateForm state_form(FrameworkKind framework) {
+  switch (framework) {
+    case FrameworkKind::kUnsharded:
+    case FrameworkKind::kDdp:
+      return StateForm::kWhole;
+    case FrameworkKind::kFsdp2:
+      return StateForm::kTensors;
+    case FrameworkKind::kFsdp1:
+      return StateForm::kFlat;
+    case FrameworkKind::kZero1:
+    case FrameworkKind::kZero2:
+    case FrameworkKind::kZero3:
+    case FrameworkKind::kShardedOptimizer:
+      break;
+  }
+  return StateForm::kUnknown;
+}
+
 class CheckpointStudy {
  public:
   CheckpointStudy(const Model& model, const ParallelConfig& config, const RankProgram& program,
                   const CheckpointSetting& setting)
-      : config_(config), program_(program), setting_(setting), whole_model_(model_bytes(model)) {
+      : config_(config),
+        form_(state_form(config.framework)),
+        program_(program),
+        setting_(setting),
+        whole_model_(model_bytes(model)) {
     for (const ParameterView& p : program.parameters) {
       const std::int64_t tensors = 1 + (p.trainable ? states_of(config) : 0);
       local_ += bytes_of(p) * tensors;
@@ -126,15 +156,15 @@ class CheckpointStudy {
   }
 
   std::vector<CheckpointRow> rows() {
-    const bool sharded =
-        config_.framework == FrameworkKind::kFsdp2 || config_.framework == FrameworkKind::kFsdp1;
+    if (form_ == StateForm::kUnknown) return {};
+    const bool sharded = form_ != StateForm::kWhole;
     const std::int64_t ranks = setting_.ranks_per_node;
     const std::int64_t whole = whole_model_ + whole_states_;
     Appendix gather(program_, true), resting(program_, true), loading(program_, false),
         empty(program_, false);
     gather_whole(gather);
     add("save", sharded ? "whole, gathered to rank 0" : "whole, by rank 0", gather, whole, whole);
-    if (config_.framework == FrameworkKind::kFsdp2 && config_.shard > 1) {
+    if (form_ == StateForm::kTensors && config_.shard > 1) {
       Appendix keeping(program_, true);
       for (const ParameterView& p : program_.parameters) gather_tensor(keeping, p, true);
       add("save", "model alone, whole on every device", keeping, largest_, largest_);
@@ -175,8 +205,8 @@ class CheckpointStudy {
   /// full_state_dict with cpu_offload: one tensor after the other is gathered and copied down, on
   /// every rank; rank 0 keeps the copies.
   void gather_whole(Appendix& a) {
-    if (config_.framework == FrameworkKind::kFsdp1) return gather_flat(a);
-    if (config_.framework != FrameworkKind::kFsdp2 || config_.shard == 1) return;
+    if (form_ == StateForm::kFlat) return gather_flat(a);
+    if (form_ != StateForm::kTensors || config_.shard == 1) return;
     for (const ParameterView& p : program_.parameters) gather_tensor(a, p);
     for (const ParameterView& p : program_.parameters) {
       for (std::int64_t k = 0; p.trainable && k < states_of(config_); ++k) gather_tensor(a, p);
@@ -217,6 +247,7 @@ class CheckpointStudy {
   }
 
   const ParallelConfig& config_;
+  StateForm form_;
   const RankProgram& program_;
   const CheckpointSetting& setting_;
   std::int64_t whole_model_ = 0, whole_states_ = 0, local_ = 0;
@@ -229,15 +260,7 @@ class CheckpointStudy {
 std::vector<CheckpointRow> study_checkpoints(const Model& model, const ParallelConfig& config,
                                              const RankProgram& program,
                                              const CheckpointSetting& setting) {
-  switch (config.framework) {
-    case FrameworkKind::kUnsharded:
-    case FrameworkKind::kDdp:
-    case FrameworkKind::kFsdp2:
-    case FrameworkKind::kFsdp1:
-      return CheckpointStudy(model, config, program, setting).rows();
-    default:
-      return {};
-  }
+  return CheckpointStudy(model, config, program, setting).rows();
 }
 
 }  // namespace foreshard

@@ -208,7 +208,7 @@ std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::siz
   std::erase_if(all, [base_fits](const Suggestion& s) {
     return base_fits ? s.speedup < kWorthKnowing : !s.fits;
   });
-  if (!base_fits && all.empty()) return rescue(job, base, most);
+  if (!base_fits && all.empty()) return rescue(job, base, most + 1);  // One with more GPUs.
   std::stable_sort(all.begin(), all.end(), [](const Suggestion& a, const Suggestion& b) {
     return a.fits != b.fits ? a.fits : a.speedup > b.speedup;
   });

@@ -93,6 +93,18 @@ Groups named_modules(const Model& model, const std::vector<std::string>& wanted)
 
 }  // namespace
 
+std::string wrap_forms_without(std::string_view form) {
+  constexpr std::string_view kBetween = " | ";
+  std::string left;
+  for (std::size_t at = 0; at < kWrapForms.size();) {
+    const std::size_t end = std::min(kWrapForms.find(kBetween, at), kWrapForms.size());
+    const std::string_view one = kWrapForms.substr(at, end - at);
+    if (one != form) left += fmt::format("{}{}", left.empty() ? "" : kBetween, one);
+    at = end + kBetween.size();
+  }
+  return left;
+}
+
 void parse_wrap(std::string_view text, WrapPolicy& policy) {
   using Kind = WrapPolicy::Kind;
   constexpr std::string_view kModulesPrefix = "modules:";

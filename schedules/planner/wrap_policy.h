@@ -16,6 +16,9 @@ namespace foreshard {
 inline constexpr std::string_view kWrapForms =
     "blocks | blocks+adapters | every:K | root | size:N | modules:a,b,c";
 
+/// kWrapForms without the one that a framework does not take: "every:K".
+std::string wrap_forms_without(std::string_view form);
+
 /// Sets what the text says; the rest of `policy` stays. InputError for "--wrap" if it is none of
 /// the forms.
 void parse_wrap(std::string_view text, WrapPolicy& policy);

@@ -310,7 +310,7 @@ def test_described_units_are_planned_ones(folder):
     """models describe shows the units that a plan with the same words has; their parameters are all there."""
     model, plan = str(folder / "config.json"), str(folder / "units.json")
     for framework in ("fsdp2", "fsdp1"):
-        for wrap in ("blocks", "every:2", "root", "size:9000", "modules:LlamaMLP,LlamaDecoderLayer"):
+        for wrap in ("blocks", "blocks+adapters", "every:2", "root", "size:9000", "modules:LlamaMLP,LlamaDecoderLayer"):
             if (framework, wrap.split(":")[0]) in (("fsdp1", "every"), ("fsdp2", "size")):
                 continue  # Refused by the framework.
             for split in ("yes", "no"):

@@ -25,12 +25,20 @@ WrapPolicy parsed(const std::string& text) {
 }
 
 TEST(WrapText, IsReadAsItIsWritten) {
-  for (const char* text : {"blocks", "root", "every:2", "size:100000000", "modules:a",
-                           "modules:model.embed_tokens,LlamaDecoderLayer"}) {
+  for (const char* text : {"blocks", "blocks+adapters", "root", "every:2", "size:100000000",
+                           "modules:a", "modules:model.embed_tokens,LlamaDecoderLayer"}) {
     EXPECT_EQ(wrap_text(parsed(text)), text);
   }
   for (const std::int64_t k : {0, 1, 5})
     EXPECT_EQ(wrap_text(parsed(wrap_text(blocks_together(k)))), wrap_text(blocks_together(k)));
+}
+
+TEST(WrapText, FormsAreNamedWithoutOne) {
+  EXPECT_EQ(wrap_forms_without("every:K"),
+            "blocks | blocks+adapters | root | size:N | modules:a,b,c");
+  EXPECT_EQ(wrap_forms_without("size:N"),
+            "blocks | blocks+adapters | every:K | root | modules:a,b,c");
+  EXPECT_EQ(wrap_forms_without("calls"), kWrapForms);
 }
 
 TEST(WrapText, WhatIsNoFormIsRefusedWithTheForms) {
@@ -102,8 +110,9 @@ TEST_P(CatalogueUnits, AreThoseOfAPlan) {
   for (const FrameworkRow& framework : frameworks()) {
     if (!framework.forms_units()) continue;
     for (const std::string& text :
-         {std::string("blocks"), std::string("every:2"), std::string("every:3"),
-          std::string("root"), std::string("size:20000000"), "modules:" + block}) {
+         {std::string("blocks"), std::string("blocks+adapters"), std::string("every:2"),
+          std::string("every:3"), std::string("root"), std::string("size:20000000"),
+          "modules:" + block}) {
       for (const bool split : {true, false}) {
         SCOPED_TRACE(fmt::format("{} {} {}", framework.name, text, split));
         ParallelConfig c;

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "core/error.h"
+#include "core/json.h"
+#include "models/load_model.h"
 #include "study/evaluate.h"
 #include "study/job_change.h"
 #include "study/needed_memory.h"
@@ -203,6 +206,26 @@ TEST(ModelFlops, AreThreeTimesForward) {
   EXPECT_GT(e.hardware_flops_utilisation(job), e.model_flops_utilisation(job));
   EXPECT_NEAR(e.result.executed_flops_per_step / (8 * 8192) - per_token, 8192.0 * 4096 * 32,
               1e-3 * per_token);
+}
+
+// Linear attention alone, no checkpoint: nothing is computed twice, so what is executed is what the
+// model asks for, depthwise convolutions included.
+TEST(ModelFlops, AreAllExecutedWhereNothingIsComputedTwice) {
+  Job job = catalogue_job("gpt2", "dgx-h100", 1, FrameworkKind::kUnsharded);
+  const Json config = parse_json(R"({"model_type": "qwen3_next", "num_hidden_layers": 2,
+      "layer_types": ["linear_attention", "linear_attention"], "hidden_size": 64,
+      "vocab_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+      "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+      "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4, "num_experts": 4,
+      "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+      "shared_expert_intermediate_size": 32})",
+                                 "config.json");
+  job.model = std::make_shared<const Model>(model_from_json(config, "config.json"));
+  job.config.sequence = 128;
+  const Evaluation e = evaluate(job);
+  EXPECT_GT(e.result.executed_flops_per_step, 0);
+  EXPECT_EQ(e.result.executed_flops_per_step,
+            static_cast<double>(e.schedule.model_flops_per_step.value));
 }
 
 TEST(Peak, IsNamed) {

@@ -37,7 +37,7 @@ Rule::Kind kind_of(Policy p) {
 }
 
 Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
-  const char* const allowed = "blocks, root, size:N or modules:a,b,c";
+  const std::string allowed = wrap_forms_without("every:K");
   Rule rule;
   rule.policy = Policy::kLambda;
   switch (wrap.kind) {

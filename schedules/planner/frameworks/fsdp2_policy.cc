@@ -49,8 +49,8 @@ class CallList {
 std::vector<WrapCall> wrap_calls(const Model& model, const ParallelConfig& config) {
   if (config.wrap.kind == WrapPolicy::Kind::kCalls) return config.calls;
   if (config.wrap.kind == WrapPolicy::Kind::kSize)
-    throw InputError(Issue{"", "wrap", "FSDP2 has no size-based wrap policy",
-                           "blocks, every:K, root or modules:a,b,c"});
+    throw InputError(
+        Issue{"", "wrap", "FSDP2 has no size-based wrap policy", wrap_forms_without("size:N")});
   CallList list(model, config);
   const std::vector<std::vector<ModuleId>> groups = wrapped_groups(model, config.wrap);
   const ModelRoles& roles = model.roles;

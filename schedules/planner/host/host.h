@@ -33,7 +33,7 @@ struct HostOptions {
   std::int64_t rank = 0;         ///< The rank whose program is written.
 };
 
-/// One device launch as frameworks and recipes ask for it; costs come from models/ops.
+/// One device launch as frameworks and recipes ask for it; FLOPs come from models/ops.
 struct LaunchRequest {
   OpKind op = OpKind::kCopy;
   std::span<const SymTensor> inputs, outputs;
