@@ -224,8 +224,7 @@ TEST(ModelFlops, AreAllExecutedWhereNothingIsComputedTwice) {
   job.config.sequence = 128;
   const Evaluation e = evaluate(job);
   EXPECT_GT(e.result.executed_flops_per_step, 0);
-  EXPECT_EQ(e.result.executed_flops_per_step,
-            static_cast<double>(e.schedule.model_flops_per_step.value));
+  EXPECT_DOUBLE_EQ(e.result.executed_flops_per_step, e.schedule.model_flops_per_step);
 }
 
 TEST(Peak, IsNamed) {
