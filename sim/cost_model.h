@@ -55,10 +55,10 @@ struct HostCosts {
 
 /// Memory of one device that the allocator does not see.
 struct DeviceMemory {
-  Bytes capacity;       ///< What the driver reports.
-  Bytes context;        ///< CUDA context and loaded kernels.
-  Bytes communicator;   ///< Buffers of one communicator; taken once for each group that is used.
-  Bytes host_capacity;  ///< Main memory of the node; 0: unknown.
+  Bytes capacity;          ///< What the driver reports.
+  Bytes context;           ///< CUDA context and loaded kernels.
+  Bytes communicator;      ///< Buffers of one communicator; taken once for each group that is used.
+  Bytes host_capacity{0};  ///< Main memory of the node; 0: unknown.
   std::int64_t ranks_per_node = 1;  ///< That share it.
 };
 

@@ -18,7 +18,7 @@ namespace foreshard::toy {
 class ToyCost : public CostModel {
  public:
   HostCosts host_costs;
-  DeviceMemory device{Bytes(std::int64_t{1} << 40), Bytes(0), Bytes(0), Bytes(0)};
+  DeviceMemory device{Bytes(std::int64_t{1} << 40), Bytes(0), Bytes(0)};
   std::array<double, kLinkCount> capacities{100, 100, 100, 100};
   std::int64_t gpus_per_node = 8;
   /// Rate, link weights, interference and slowdown by collective kind; the last entry serves
