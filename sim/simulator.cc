@@ -110,7 +110,7 @@ class Simulation {
     bool all_timeless = true;
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
       all_timeless = all_timeless && (!has_memory_[c] || timeless(c));
-    if (!all_timeless) return run().memory.fits;
+    if (!all_timeless) return run().memory.fits_device;
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
       if (has_memory_[c] && !memory_of(c, true).ledger->failures().empty()) return false;
     }

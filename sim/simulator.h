@@ -20,7 +20,7 @@ class Simulator {
 
   /// As simulate().
   SimulationResult run(const CostModel& cost, const SimulationOptions& options = {});
-  /// run(...).memory.fits, without anything else where time does not matter to memory.
+  /// run(...).memory.fits_device, without anything else where time does not matter to memory.
   bool fits(const CostModel& cost, const SimulationOptions& options);
 
  private:
