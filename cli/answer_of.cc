@@ -30,6 +30,7 @@ AnswerMemory memory_answer(const MemoryResult& m) {
   out.retries_total = m.retries_total;
   out.fits = m.fits;
   out.fits_device = m.fits_device;
+  out.fits_host = m.fits_host();
   out.tight = m.fits && !leaves_headroom(m.device_peak, m.capacity);
   out.peak_at = describe_place(m.peak_at);
   if (m.out_of_memory) {

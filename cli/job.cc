@@ -178,9 +178,9 @@ void read_mesh(Arguments& a, Job& job) {
              "ranks of a shard group x copies = --gpus");
     return;
   }
-  if (!has_shard && gpus % c.replicate == 0)
+  if (!has_shard)
     c.shard = gpus / c.replicate;
-  else if (!has_replicate && has_shard && gpus % c.shard == 0)
+  else if (!has_replicate)
     c.replicate = gpus / c.shard;
   if (c.shard * c.replicate != gpus)
     a.report(has_shard ? "shard" : "replicate",

@@ -14,8 +14,8 @@ namespace foreshard::cli {
 TextStyle terminal_style();
 void print(const std::string& text);
 void print_json(const Json& json);
-/// Why a file of this name cannot be written ("there is no folder x"); "" if it can. Asked before the work whose result
-/// it holds.
+/// Why a file of this name cannot be written ("there is no folder x"); "" if it can. Asked before
+/// the work whose result it holds.
 std::string why_not_writable(const std::string& path);
 /// A line on standard error, for warnings.
 void warn(const std::string& text);

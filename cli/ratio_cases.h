@@ -22,7 +22,7 @@ std::vector<RatioCase> read_ratio_cases(const std::filesystem::path& file_or_fol
 /// --json the document.
 int print_scores(Arguments& arguments, const std::function<std::string(const RatioScores&)>& text,
                  const std::function<Json(const RatioScores&)>& document);
-/// The value, or null for none (an empty text).
+/// The text, or null for an empty one.
 Json text_or_null(const std::string& text);
 
 }  // namespace foreshard::cli

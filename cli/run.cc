@@ -15,6 +15,7 @@
 #include "report/trace_document.h"
 #include "schedules/json.h"
 #include "schedules/planner/planner.h"
+#include "schedules/requested_bytes.h"
 #include "schedules/validate.h"
 #include "study/evaluate.h"
 
@@ -116,28 +117,10 @@ std::string text_of(const Schedule& schedule, const Trace& t, const AnswerMemory
   return out;
 }
 
-/// Bytes of the device that are handed out at once at least, whatever the allocator does.
-Bytes least_need(const RankProgram& p) {
-  std::int64_t now = 0, most = 0;
-  const auto walk = [&](const Segment& segment) {
-    for (std::uint32_t i = segment.begin; i < segment.end; ++i) {
-      const Instruction& in = p.instructions[i];
-      const bool alloc = in.kind == InstructionKind::kAlloc;
-      if (!alloc && in.kind != InstructionKind::kFree) continue;
-      const Buffer& b = p.buffers[in.id];
-      if (b.space == MemorySpace::kDevice) now += alloc ? b.bytes.value : -b.bytes.value;
-      most = std::max(most, now);
-    }
-  };
-  walk(p.init);
-  if (!p.steps.empty()) walk(p.steps[0]);
-  return Bytes(most);
-}
-
 /// A plan of a large model is refused before it starts to allocate.
 void require_room(const Schedule& schedule, const std::string& file, Bytes device_memory) {
   for (const RankProgram& p : schedule.programs) {
-    const Bytes need = least_need(p);
+    const Bytes need = most_requested(p, 1);
     if (need <= device_memory) continue;
     throw InputError(
         Issue{file, "",

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/integers.h"
 #include "memory/caching_allocator.h"
 
 namespace foreshard {
@@ -55,7 +56,7 @@ CachingAllocator::Index CachingAllocator::find_expandable(Index pool, std::int64
   // PyTorch reserves 9/8 of the device's memory, in whole pages.
   const std::int64_t page = page_bytes(pool);
   const std::int64_t capacity = source_.capacity().value;
-  const std::int64_t span = (capacity + capacity / 8 + page - 1) / page * page;
+  const std::int64_t span = round_up(capacity + capacity / 8, page);
   if (span < size) return kNone;
   const DeviceAddress base = source_.reserve(Bytes(span));
   if (base == 0) return kNone;
@@ -94,7 +95,7 @@ CachingAllocator::Index CachingAllocator::expand(Index pool, std::int64_t size) 
 bool CachingAllocator::map_block(Index i, std::int64_t size) {
   const Index pool = blocks_[i].pool;
   const std::int64_t page = page_bytes(pool);
-  const std::int64_t mapped = (size + page - 1) / page * page;
+  const std::int64_t mapped = round_up(size, page);
   const DeviceAddress address = blocks_[i].address;
   if (!source_.map(address, Bytes(mapped))) return false;
   remove_unmapped(i);
@@ -128,7 +129,7 @@ void CachingAllocator::unmap_block(Index i) {
   const std::int64_t page = page_bytes(b.pool);
   const DeviceAddress base = ranges_[b.range].base;
   const auto begin = static_cast<std::int64_t>(b.address - base);
-  const std::int64_t low = (begin + page - 1) / page * page;
+  const std::int64_t low = round_up(begin, page);
   const std::int64_t high = (begin + b.size) / page * page;
   if (low >= high) return;
   remove_cached(b);

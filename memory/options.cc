@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/integers.h"
 
 namespace foreshard {
 namespace {
@@ -272,7 +273,7 @@ Bytes segment_bytes_for(Bytes rounded, const AllocatorOptions& options) {
   if (rounded <= kSmallRequestBytes) return kSmallSegmentBytes;
   if (rounded < kMinLargeSegmentRequest) return options.large_segment_size;
   const std::int64_t unit = kLargeSegmentRounding.value;
-  return Bytes((rounded.value + unit - 1) / unit * unit);
+  return Bytes(round_up(rounded.value, unit));
 }
 
 }  // namespace foreshard

@@ -35,10 +35,7 @@ struct AnswerMemory {
   Bytes context, communicators, host_peak;
   std::int64_t retries = 0, retries_total = 0;  ///< In the last step; in all simulated ones.
   Bytes host_node_peak, host_capacity;  ///< Of a node: all its ranks; its main memory (0: unknown).
-  bool fits = true, fits_device = true;  ///< Device and host; device alone.
-  bool fits_host() const {
-    return fits || host_capacity.value <= 0 || host_node_peak <= host_capacity;
-  }
+  bool fits = true, fits_device = true, fits_host = true;  ///< Both; each alone.
   std::optional<Bytes> runs_with;  ///< Memory of a device that is enough, where this one is not.
   std::string peak_at;             ///< "backward of layers.31, step 1"
   /// Fits, but only as the allocator gives cached segments back and asks again.

@@ -23,7 +23,7 @@ Json memory_json(const AnswerMemory& m) {
   out["tight"] = m.tight;
   out["fits"] = m.fits;
   out["fits_device"] = m.fits_device;
-  out["fits_host"] = m.fits_host();
+  out["fits_host"] = m.fits_host;
   out["peak_at"] = m.peak_at;
   if (!m.out_of_memory.empty()) out["out_of_memory"] = m.out_of_memory;
   if (m.runs_with) out["runs_with_bytes"] = m.runs_with->value;

@@ -118,7 +118,7 @@ class AnswerText {
     if (!m.fits_device)
       lacks.push_back("has " + gib(m.capacity) + " GiB" +
                       (m.runs_with ? fmt::format(", runs with {} GiB", gib_up(*m.runs_with)) : ""));
-    if (!m.fits_host())
+    if (!m.fits_host)
       lacks.push_back(fmt::format("needs {} of {} GiB of host memory on a node",
                                   gib(m.host_node_peak), gib(m.host_capacity)));
     return paint("Does not fit: " + joined(lacks, "; "), "1;31");

@@ -84,25 +84,6 @@ Bytes communicator_memory(const RankProgram& program, std::size_t groups,
   return std::count(used.begin(), used.end(), true) * device.communicator;
 }
 
-std::int64_t peak_of_requests(const RankProgram& program, std::int32_t steps) {
-  std::int64_t live = 0, peak = 0;
-  const auto run = [&](const Segment& segment) {
-    for (std::uint32_t i = segment.begin; i < segment.end; ++i) {
-      const Instruction& in = program.instructions[i];
-      if (in.kind != InstructionKind::kAlloc && in.kind != InstructionKind::kFree) continue;
-      const Buffer& b = program.buffers[in.id];
-      if (b.space != MemorySpace::kDevice) continue;
-      live += in.kind == InstructionKind::kAlloc ? b.bytes.value : -b.bytes.value;
-      peak = std::max(peak, live);
-    }
-  };
-  run(program.init);
-  const auto written = static_cast<std::int32_t>(program.steps.size());
-  for (std::int32_t s = 0; s < std::min(steps, written); ++s)
-    run(program.steps[static_cast<std::size_t>(s)]);
-  return peak;
-}
-
 MemoryPass run_memory(const RankProgram& program, const AllocatorOptions& options, Bytes capacity,
                       Bytes taken, std::int32_t steps, std::int64_t rank, bool stop_at_failure) {
   return Pass(program, options, capacity, taken, stop_at_failure).run(steps, rank);

@@ -31,9 +31,6 @@ struct MemoryPass {
 Bytes communicator_memory(const RankProgram& program, std::size_t groups,
                           const DeviceMemory& device);
 
-/// The most bytes of device buffers that are live at once in the first `steps` steps.
-std::int64_t peak_of_requests(const RankProgram& program, std::int32_t steps);
-
 /// Runs allocs and frees of the program's `steps` steps (as MemoryLedger::carry() repeats them).
 /// `rank` is written into the answer. With `stop_at_failure` nothing after the first request that
 /// fails is run.

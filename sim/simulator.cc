@@ -7,6 +7,7 @@
 
 #include "core/enum_names.h"
 #include "core/error.h"
+#include "schedules/requested_bytes.h"
 #include "sim/analysis.h"
 #include "sim/engine.h"
 #include "sim/memory_pass.h"
@@ -54,11 +55,10 @@ class Preparation {
     return kept;
   }
 
-  /// Bytes that the program holds on the device at once in its first `steps` steps, as asked for:
-  /// no allocator gets by with less.
+  /// most_requested() of the program's first `steps` steps.
   std::int64_t least_memory(std::uint32_t program, std::int32_t steps) {
     std::int64_t& least = least_[{program, steps}];
-    if (least == 0) least = peak_of_requests(schedule_.programs[program], steps);
+    if (least == 0) least = most_requested(schedule_.programs[program], steps).value;
     return least;
   }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/integers.h"
 #include "memory/virtual_segment_source.h"
 #include "study/memory_replay.h"
 
@@ -218,7 +219,7 @@ class CheckpointStudy {
   void gather_tensor(Appendix& a, const ParameterView& p, bool keep = false) {
     if (p.shard_dim < 0) return;
     const std::int64_t rows = p.shape[static_cast<std::size_t>(p.shard_dim)];
-    const std::int64_t each = (rows + config_.shard - 1) / config_.shard;
+    const std::int64_t each = ceil_div(rows, config_.shard);
     const std::int64_t padded = whole_numel(p) / rows * each * size_of(p.dtype);
     const std::uint32_t up = a.alloc(config_.offload != OffloadKind::kNone ? bytes_of(p) : 0);
     const std::uint32_t wide = a.alloc(bytes_of(p) < padded ? padded : 0);

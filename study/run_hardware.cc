@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/text.h"
+
 namespace foreshard {
 namespace {
 
@@ -17,10 +19,6 @@ constexpr double kPowerExponent = 0.4;
 constexpr double kUnstatedLimit = 0.75;
 /// B/s: between four and eight lanes of PCIe 3 (3.2 and 6.4 GB/s), and how far off it may be.
 constexpr double kSlowPcie = 4.5e9, kSlowPcieSd = 0.35;
-
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -15,7 +15,7 @@ std::uint16_t multi_tensor_kernels(const TensorList& list, int depth) {
   for (const SymTensor& t : list) chunks += ceil_div(t->numel, chunk);
   const std::int64_t per =
       tensors_per_kernel[static_cast<std::size_t>(std::clamp(depth, 1, 5) - 1)];
-  const std::int64_t by_tensors = (static_cast<std::int64_t>(list.size()) + per - 1) / per;
+  const std::int64_t by_tensors = ceil_div(static_cast<std::int64_t>(list.size()), per);
   const std::int64_t by_chunks = ceil_div(chunks, chunks_per_kernel);
   return static_cast<std::uint16_t>(
       std::clamp<std::int64_t>(std::max(by_tensors, by_chunks), 1, UINT16_MAX));
@@ -53,8 +53,7 @@ std::int64_t blocks_of(std::span<const std::int64_t> part_bytes, std::int64_t bl
 
 std::int64_t split_copy_table_bytes(std::span<const std::int64_t> part_bytes, std::int64_t chunks) {
   constexpr std::int64_t most_blocks = 132 * (2048 / 128) * 2;
-  const std::int64_t work =
-      (blocks_of(part_bytes, kBlockBytes) * chunks + most_blocks - 1) / most_blocks;
+  const std::int64_t work = ceil_div(blocks_of(part_bytes, kBlockBytes) * chunks, most_blocks);
   const auto root = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(work))));
   const std::int64_t chunks_per_block = std::max<std::int64_t>(std::min(root, chunks), 1);
   const std::int64_t rounds = std::max<std::int64_t>(ceil_div(work, chunks_per_block), 1);

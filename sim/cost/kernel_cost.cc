@@ -32,10 +32,6 @@ double tiles_for(std::int64_t extent, std::int64_t tile) {
   return std::ceil(static_cast<double>(extent) / static_cast<double>(tile));
 }
 
-}  // namespace
-
-namespace {
-
 double integrate_maximum(std::int64_t n) {
   // E[max] = integral of x d(Phi(x)^n), summed over small steps.
   constexpr double kFrom = -8, kTo = 9;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/integers.h"
 #include "schedules/planner/frameworks/zero3.h"
 
 namespace foreshard::zero {
@@ -15,7 +16,7 @@ constexpr std::int64_t kTargetBlock = 8000, kLargestBlock = 16000;
 
 /// CUDAQuantizer.quantize: blocks of at most 16,000 elements, near 8,000, a multiple of 8 each.
 std::int64_t blocks_of(std::int64_t numel) {
-  std::int64_t blocks = (numel + kTargetBlock - 1) / kTargetBlock;
+  std::int64_t blocks = ceil_div(numel, kTargetBlock);
   while (blocks < numel && numel % (8 * blocks) != 0) ++blocks;
   while (numel % (16 * blocks) == 0 && numel > kTargetBlock * blocks) blocks *= 2;
   if (numel % (8 * blocks) != 0) {
