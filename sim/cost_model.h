@@ -26,6 +26,9 @@ struct LaunchCost {
   Time device;  ///< From start to end of its kernels.
   Time host;    ///< Host thread time of the call: framework dispatch and driver.
   KernelClass kernel_class = KernelClass::kOther;
+  /// Share of the device's reachable memory bandwidth that it takes while it runs alone, 0..1.
+  /// Kernels of several streams of one device share that bandwidth max-min fairly.
+  double memory_share = 0;
 };
 
 /// One collective or copy alone on its links.

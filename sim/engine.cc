@@ -138,7 +138,7 @@ EngineOutput Engine::run() {
       resume_host(ranks_[entity - first_host_], t);
     } else if (entity >= first_stream_) {
       const std::uint32_t stream = entity - first_stream_;
-      end_kernel(ranks_[stream / width_], stream % width_, t);
+      serve_kernel(ranks_[stream / width_], stream % width_, t);
     } else {
       serve_transfer(entity, t);
     }

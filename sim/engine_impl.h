@@ -54,6 +54,8 @@ class Engine {
     // The running kernel.
     std::int64_t start = 0, updated = 0;
     double left = 0;       ///< Picoseconds at full speed.
+    double speed = 1;      ///< Of the kernel: below 1 while others take memory bandwidth from it.
+    bool pending = false;  ///< Its kernel has not begun yet, an event will tell.
     bool running = false;  ///< It counts in Rank::busy.
     Cause start_cause;
   };
@@ -100,6 +102,7 @@ class Engine {
     Host host;
     std::vector<Stream> streams;
     std::uint64_t blocked = 0;          ///< Streams in kBlockedOnEvent.
+    std::uint64_t kernels = 0;          ///< Streams of the device whose head is a kernel.
     std::vector<Reached> reached;       ///< By moment.
     std::vector<std::uint32_t> latest;  ///< By event id: moment of its last record; kNone before.
     std::vector<std::uint32_t>
@@ -212,7 +215,11 @@ class Engine {
   // engine_streams.cc
   void advance(Rank& r, std::uint32_t stream);
   void start_kernel(Rank& r, std::uint32_t stream, const Item& item);
+  void serve_kernel(Rank& r, std::uint32_t stream, std::int64_t t);
   void end_kernel(Rank& r, std::uint32_t stream, std::int64_t t);
+  void meet_kernels(Rank& r, std::uint32_t stream);
+  void share_memory(Rank& r, std::int64_t t);
+  void retime_kernel(Rank& r, std::uint32_t stream, double speed, double stretch, std::int64_t t);
   void end_operation(Rank& r, std::uint32_t stream, const OpRecord& op);
   void set_stretch(Rank& r, std::int64_t t);
   void settle(Rank& r);
@@ -255,7 +262,7 @@ class Engine {
   std::vector<std::uint32_t> free_transfers_, active_;
   std::vector<double> demand_, capacity_;  ///< By rank class and link.
   std::uint32_t throttled_ = 0;            ///< Active transfers below full speed.
-  SharingSolver solver_;
+  SharingSolver solver_, memory_solver_;
   std::vector<ResourceUse> uses_;
   std::uint32_t groups_ = 0;
   std::uint32_t width_ = 1, first_stream_ = 0, first_host_ = 0;

@@ -4,6 +4,11 @@
 
 namespace foreshard::sim {
 
+namespace {
+/// Memory counts as crowded beyond this share: rounding must not start the solver.
+constexpr double kFullMemory = 1 + 1e-9;
+}  // namespace
+
 /// Serves the queue of an idle stream until something takes time or is missing.
 void Engine::advance(Rank& r, std::uint32_t stream) {
   Stream& s = r.streams[stream];
@@ -87,23 +92,90 @@ void Engine::start_kernel(Rank& r, std::uint32_t stream, const Item& item) {
   s.left = work;
   s.state = StreamState::kRunning;
   const bool on_host = r.timing->program->streams[stream].on_host;
-  if (!on_host && !s.running) {
+  const double time = work * (on_host ? 1 : r.stretch);
+  tree_.set(stream_entity(r, stream), s.start + static_cast<std::int64_t>(time + 0.5));
+  if (on_host) return;
+  if (!s.running) {
     s.running = true;
     if (r.busy++ == 0) kernels_began(r);
   }
-  const double time = work * (on_host ? 1 : r.stretch);
-  tree_.set(stream_entity(r, stream), s.start + static_cast<std::int64_t>(time + 0.5));
+  const std::uint64_t others = r.kernels;
+  r.kernels |= std::uint64_t{1} << stream;
+  if (others != 0) meet_kernels(r, stream);
+}
+
+/// Kernels of several streams are in sight: those that begin later do so with an event of their
+/// own, since the shares of memory bandwidth change then.
+void Engine::meet_kernels(Rank& r, std::uint32_t stream) {
+  for (std::uint64_t mask = r.kernels; mask != 0; mask &= mask - 1) {
+    const auto i = static_cast<std::uint32_t>(std::countr_zero(mask));
+    Stream& s = r.streams[i];
+    if (s.pending || s.start <= now_) continue;
+    s.pending = true;
+    tree_.set(stream_entity(r, i), s.start);
+  }
+  if (!r.streams[stream].pending) share_memory(r, now_);
+}
+
+void Engine::serve_kernel(Rank& r, std::uint32_t stream, std::int64_t t) {
+  Stream& s = r.streams[stream];
+  if (!s.pending) {
+    end_kernel(r, stream, t);
+    return;
+  }
+  s.pending = false;
+  retime_kernel(r, stream, 1, r.stretch, t);
+  share_memory(r, t);
 }
 
 void Engine::end_kernel(Rank& r, std::uint32_t stream, std::int64_t t) {
   Stream& s = r.streams[stream];
+  const std::uint64_t own = std::uint64_t{1} << stream;
+  r.kernels &= ~own;
+  s.speed = 1;
   end_operation(r, stream,
                 {s.start, t, s.queue[s.head].instruction, s.start_cause, s.step,
                  static_cast<StreamIndex>(stream)});
-  if (s.state != StreamState::kRunning) tree_.set(stream_entity(r, stream), kNever);
-  if (s.running && s.state != StreamState::kRunning) {
-    s.running = false;
-    if (--r.busy == 0) kernels_ended(r);
+  if (s.state != StreamState::kRunning) {
+    tree_.set(stream_entity(r, stream), kNever);
+    if (s.running) {
+      s.running = false;
+      if (--r.busy == 0) kernels_ended(r);
+    }
+  }
+  if (r.kernels != 0 && (r.kernels & own) == 0) share_memory(r, t);
+}
+
+/// The kernels that run on this GPU from `t` on divide its memory bandwidth: max-min fair, none
+/// takes more than it does alone.
+void Engine::share_memory(Rank& r, std::int64_t t) {
+  double sum = 0;
+  bool slowed = false;
+  for (std::uint64_t mask = r.kernels; mask != 0; mask &= mask - 1) {
+    const Stream& s = r.streams[static_cast<std::size_t>(std::countr_zero(mask))];
+    if (s.pending) continue;
+    sum += r.timing->launches[s.queue[s.head].value].memory_share;
+    slowed = slowed || s.speed != 1;
+  }
+  const bool crowded = sum > kFullMemory;
+  if (!crowded && !slowed) return;
+  const double memory = 1;
+  const ResourceUse all{0, 1};
+  memory_solver_.begin({&memory, 1});
+  for (std::uint64_t mask = r.kernels; mask != 0; mask &= mask - 1) {
+    const Stream& s = r.streams[static_cast<std::size_t>(std::countr_zero(mask))];
+    if (!s.pending)
+      memory_solver_.add_flow(r.timing->launches[s.queue[s.head].value].memory_share, {&all, 1});
+  }
+  const std::span<const double> rates = memory_solver_.solve();
+  std::size_t flow = 0;
+  for (std::uint64_t mask = r.kernels; mask != 0; mask &= mask - 1) {
+    const auto i = static_cast<std::uint32_t>(std::countr_zero(mask));
+    const Stream& s = r.streams[i];
+    if (s.pending) continue;
+    const double alone = r.timing->launches[s.queue[s.head].value].memory_share;
+    const double rate = rates[flow++];
+    retime_kernel(r, i, crowded && rate < alone ? rate / alone : 1, r.stretch, t);
   }
 }
 
@@ -132,14 +204,23 @@ void Engine::set_stretch(Rank& r, std::int64_t t) {
   for (std::uint32_t stream = 0; stream < r.streams.size(); ++stream) {
     Stream& s = r.streams[stream];
     if (s.state != StreamState::kRunning || r.timing->program->streams[stream].on_host) continue;
-    if (t > s.updated) {
-      s.left = std::max(0.0, s.left - static_cast<double>(t - s.updated) / r.stretch);
-      s.updated = t;
-    }
-    tree_.set(stream_entity(r, stream),
-              s.updated + static_cast<std::int64_t>(s.left * stretch + 0.5));
+    if (s.pending) continue;
+    retime_kernel(r, stream, s.speed, stretch, t);
   }
   r.stretch = stretch;
+}
+
+/// From `t` on, or from its start if that is later, the kernel runs at another speed.
+void Engine::retime_kernel(Rank& r, std::uint32_t stream, double speed, double stretch,
+                           std::int64_t t) {
+  Stream& s = r.streams[stream];
+  if (t > s.updated) {
+    s.left = std::max(0.0, s.left - static_cast<double>(t - s.updated) * s.speed / r.stretch);
+    s.updated = t;
+  }
+  s.speed = speed;
+  tree_.set(stream_entity(r, stream),
+            s.updated + static_cast<std::int64_t>(s.left * stretch / speed + 0.5));
 }
 
 }  // namespace foreshard::sim

@@ -39,7 +39,7 @@ class HardwareCostModel final : public CostModel {
       return {host_kernel(l), host_.launch(l), kernel_class_of(l.op)};
     const Time device(
         static_cast<std::int64_t>(static_cast<double>(kernels_.time(l).value) * slowest_));
-    return {device, host_.launch(l), kernel_class_of(l.op)};
+    return {device, host_.launch(l), kernel_class_of(l.op), kernels_.memory_share(l, device)};
   }
 
   TransferCost collective(const Collective& c, std::span<const std::int64_t> ranks) const override {

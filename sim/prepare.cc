@@ -201,7 +201,7 @@ ProgramTiming prepare_program(const RankProgram& program, const ProgramShapes& s
     const LaunchCost c = cost.launch(program, program.launches[i]);
     require_time(c.device, name_of(program.launches[i].op));
     require_time(c.host, name_of(program.launches[i].op));
-    t.launches.push_back({c.device.value, c.host.value, c.kernel_class});
+    t.launches.push_back({c.device.value, c.host.value, c.kernel_class, c.memory_share});
   }
   t.copies.reserve(program.copies.size());
   for (const Copy& c : program.copies) {

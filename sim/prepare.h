@@ -21,6 +21,7 @@ struct LaunchTiming {
   std::int64_t device = 0;
   std::int64_t host = 0;
   KernelClass kernel_class = KernelClass::kOther;
+  double memory_share = 0;
 };
 
 /// Times of one program; shared by all ranks that run it.

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kRecordAll = 16;
 
 constexpr const char* kNotModelled[] = {
-    "kernels of two streams of one GPU that slow each other",
+    "multiprocessors and caches that kernels of two streams of one GPU share",
     "network congestion beyond each GPU's share of the NICs",
 };
 constexpr std::int32_t kMaxSteps = 30'000;

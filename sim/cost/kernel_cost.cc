@@ -210,6 +210,12 @@ Time KernelCostModel::memory_bound(Bytes bytes, int kernels) const {
                           launch_ps_ * kernels);
 }
 
+double KernelCostModel::memory_share(const Launch& l, Time time) const {
+  if (time.value <= 0) return 0;
+  const double seconds = static_cast<double>(time.value) / kPicosecond;
+  return std::min(1.0, static_cast<double>((l.read + l.written).value) / bandwidth_ / seconds);
+}
+
 Time KernelCostModel::time(const Launch& l) const {
   const int kernels = std::max<int>(l.kernels, 1);
   switch (l.op) {

@@ -22,6 +22,9 @@ class KernelCostModel {
   /// Device time of a launch. InputError if the GPU cannot compute in its dtype.
   Time time(const Launch& launch) const;
 
+  /// Share of the reachable memory bandwidth that a launch of this time takes, 0..1.
+  double memory_share(const Launch& launch, Time time) const;
+
   /// C[m, n] = A[m, k] B[k, n], `batch` times, by tile and wave quantisation:
   ///   max(2mnk / (peak * ceiling * tile * q^a) * (1 + K0/k), bytes / bandwidth) + launch time,
   ///   q = tiles / (waves * SMs) * useful area of the tiles; the fastest tile wins.

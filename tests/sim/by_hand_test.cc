@@ -232,6 +232,62 @@ TEST(ByHand, AnyKernelOfTheDeviceSlowsTransfers) {
   EXPECT_EQ(r.communication[0].busy, nanoseconds(125));
 }
 
+// Kernels of two streams that would each take all of the memory bandwidth get half: the shorter
+// (40) ends at 80; the longer (100) has 60 left then and goes on alone: 140.
+TEST(ByHand, KernelsShareMemory) {
+  ToyProgram p;
+  p.launch(100).memory(100).launch(40, 2).memory(100);
+  const SimulationResult r = run(p);
+  EXPECT_EQ(r.step_time, nanoseconds(140));
+  EXPECT_EQ(r.breakdown.interference, nanoseconds(40));
+}
+
+// A product that takes 30 % keeps them (100); the copy beside it gets the other 70 % of the 100 %
+// that it would take: 70 of its 140 are done when the product ends, 70 are left: 170.
+TEST(ByHand, SmallShareOfMemoryIsNotSlowed) {
+  ToyProgram p;
+  p.launch(100).memory(30).launch(140, 2).memory(100);
+  EXPECT_EQ(run(p).step_time, nanoseconds(170));
+  ToyProgram longer;  // 80 more after the product, which was not slowed
+  longer.launch(100).memory(30).launch(140, 2).memory(100).launch(80);
+  EXPECT_EQ(run(longer).step_time, nanoseconds(180));
+}
+
+// Together within the bandwidth: nobody is slowed. 100.
+TEST(ByHand, EnoughMemoryForBoth) {
+  ToyProgram p;
+  p.launch(100).memory(60).launch(90, 2).memory(40);
+  EXPECT_EQ(run(p).step_time, nanoseconds(100));
+}
+
+// A kernel that the host issues later takes its share from then on: the first (100, all of the
+// bandwidth) runs alone until 60, then has 40 left and half the bandwidth: 140. The second (50) has
+// done 40 by then and needs 10 more: 150.
+TEST(ByHand, LaterKernelTakesItsShareFromItsBegin) {
+  ToyProgram p;
+  p.launch(100).memory(100).launch(50, 2, 60).memory(100);
+  EXPECT_EQ(run(p).step_time, nanoseconds(150));
+}
+
+// The same with two that come later, 60 and 90. First: 60 alone, then 30 ns at half (15): 25 left;
+// second at 90: 35 left; third 50 left. A third each: the first ends at 165 (second 10 left, third
+// 25); half each: the second at 185 (third 15 left), alone: 200.
+TEST(ByHand, ThreeKernelsShareMemory) {
+  ToyProgram p(4);
+  p.launch(100).memory(100).launch(50, 2, 60).memory(100).launch(50, 3, 30).memory(100);
+  EXPECT_EQ(run(p).step_time, nanoseconds(200));
+}
+
+// Sharing and interference of a transfer multiply: at half the bandwidth and 1.25 times as long,
+// each of two kernels (20) does 8 in 20 ns; the gather (20) ends, 12 are left at half: 44.
+TEST(ByHand, SharedMemoryBesideATransfer) {
+  ToyCost cost;
+  cost.traffic[static_cast<int>(CollectiveKind::kAllGather)].interference = 0.25;
+  ToyProgram p;
+  p.gather(20).launch(20).memory(100).launch(20, 2).memory(100);
+  EXPECT_EQ(run(p, cost).step_time, nanoseconds(44));
+}
+
 // Two collectives of different groups, each alone at the full rate of the same link, share it: both
 // run at half speed until the shorter (50) is done at 100; the longer (100) has 50 left and runs
 // alone: 150.

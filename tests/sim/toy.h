@@ -13,7 +13,8 @@
 
 namespace foreshard::toy {
 
-/// Times stand in the schedule itself: a launch has dims {device ns, host ns}; a collective and a
+/// Times stand in the schedule itself: a launch has dims {device ns, host ns, percent of the
+/// device's memory bandwidth}; a collective and a
 /// copy take one nanosecond for each byte. Rates and links are set by the test.
 class ToyCost : public CostModel {
  public:
@@ -37,7 +38,8 @@ class ToyCost : public CostModel {
   }
 
   LaunchCost launch(const RankProgram&, const Launch& l) const override {
-    return {nanoseconds(l.dims[0]), nanoseconds(l.dims[1]), KernelClass::kMatmul};
+    return {nanoseconds(l.dims[0]), nanoseconds(l.dims[1]), KernelClass::kMatmul,
+            static_cast<double>(l.dims[2]) / 100};
   }
   TransferCost collective(const Collective& c, std::span<const std::int64_t>) const override {
     return transfer(c.bytes, traffic[static_cast<std::size_t>(c.kind)]);
@@ -82,6 +84,11 @@ class ToyProgram {
     l.dims = {ns, host_ns};
     p.launches.push_back(l);
     return add(InstructionKind::kLaunch, p.launches.size() - 1);
+  }
+  /// Of the last launch.
+  ToyProgram& memory(std::int64_t percent) {
+    p.launches.back().dims[2] = percent;
+    return *this;
   }
   ToyProgram& collective(CollectiveKind kind, std::int64_t ns, int stream,
                          std::uint32_t group = 0) {
