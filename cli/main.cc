@@ -1,6 +1,8 @@
 // The program: finds the command, runs it, and turns every failure into a message and an exit code.
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
@@ -45,9 +47,16 @@ void print_issues(const InputError& e) {
   if (n > kMost) std::fprintf(stderr, "  ... and %zu more\n", n - kMost);
 }
 
+/// What stands in the buffer of standard output is written, too: a full disk must not look like
+/// an answer.
+int check_output(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  throw RunError(std::string("standard output cannot be written: ") + std::strerror(errno));
+}
+
 int guarded(std::vector<std::string> words) {
   try {
-    return run(std::move(words));
+    return check_output(run(std::move(words)));
   } catch (const InputError& e) {
     print_issues(e);
     return kWrongInput;

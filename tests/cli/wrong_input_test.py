@@ -47,12 +47,26 @@ def options():
                           ("optimizer", "adam"), ("clip", "perhaps"), ("framework", "fsdp3"), ("seq", "-1"), ("micro-batch", "0")):
         refuse(["simulate", "llama3-8b", *JOB, "--" + option, value], option)
     refuse(["simulate", "llama3-8b", *JOB, "--shard", "3"], "shard")
+    for strategy in ("hybrid_shard", "hybrid_shard_zero2"):
+        for replicas in ([], ["--replicate", "1"]):
+            refuse(["plan", "llama-tiny", "--gpus", "8", "--framework", "fsdp1", "--fsdp1-strategy", strategy, *replicas], "--replicate", "one replica")
     refuse(["score"], "score runs", "score collectives")
     for network in ("2x-a100-80-99999999g", "dgx-h100@99999999g", "dgx-h100@0g", "dgx-h100@1e300g"):
         refuse(["simulate", "llama3-8b", "--gpus", "16", "--on", network], "no network rate")
     refuse(["simulate", "llama3-8b", *JOB, "--wrap", "modules:no.such.module"], "no.such.module")
     refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "many"], "--tokens")
     refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "1T", "--price", "h100"], "--price")
+
+
+def full_disk():
+    """An answer that could not be written is no answer."""
+    if not os.path.exists("/dev/full"):
+        return
+    for words in (["hw"], ["--help"], ["simulate", "gpt2", *JOB, "--json"], ["plan", "llama-tiny", "--gpus", "2", "--seq", "32"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM, *words], stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S)
+        if done.returncode != 3 or b"standard output cannot be written" not in done.stderr:
+            FAILURES.append(f"{words} on a full disk: exit {done.returncode}: {done.stderr[:200]!r}")
 
 
 def write(folder, name, data):
@@ -131,6 +145,7 @@ def plans(folder):
 
 def main():
     options()
+    full_disk()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         models(folder)

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "core/error.h"
 #include "schedules/planner/frameworks/fsdp1_error.h"
 #include "schedules/planner/frameworks/fsdp1_policy.h"
 
@@ -139,8 +140,15 @@ class Wrapper {
     units_.push_back(std::move(u));
   }
 
-  /// A unit without replicas takes the pair of groups of a hybrid job for one group.
+  /// A unit without replicas takes the pair of groups of a hybrid job for one group; a hybrid unit
+  /// needs a second group (PyTorch makes one of the nodes where none is given).
   void check_groups(const Unit& u) const {
+    if (u.hybrid() && config_.replicate <= 1 && config_.shard > 1) {
+      throw InputError(Issue{"configuration", "fsdp1-strategy",
+                             "is hybrid" + (u.name.empty() ? "" : " for \"" + u.name + "\"") +
+                                 ", but the job has one replica",
+                             "--replicate with the number of nodes, or full_shard"});
+    }
     if (config_.replicate <= 1 || u.hybrid()) return;
     throw Fsdp1Error(Refusal::kAttributeError, u.name,
                      "a strategy without replicas cannot use the groups of a hybrid one",
