@@ -89,7 +89,7 @@ struct StepAnswer {
          hfu = 0;    ///< Fractions of the dense peak; 0 if the device has none for this dtype.
   std::string peak;  ///< Which one: "bf16", "TF32".
   Time compute, exposed_communication, exposed_host, optimizer, idle;
-  Time interference;  ///< Part of compute and optimizer that concurrent communication costs.
+  Time interference;  ///< Part of compute and optimizer that transfers and kernels beside cost.
   std::vector<AnswerCommunication> communication;
   std::vector<AnswerShare> critical_path;
   AnswerMemory memory;

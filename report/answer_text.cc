@@ -328,7 +328,7 @@ class AnswerText {
                           c.group_size, c.count, format_bytes_decimal(c.bytes), format_time(c.busy),
                           format_time(c.shared), format_time(c.exposed), c.limited_by);
     if (a_.interference.value > 0)
-      out_ += fmt::format("  kernels take {} longer because of communication beside them\n",
+      out_ += fmt::format("  kernels take {} longer because of transfers and other kernels beside them\n",
                           format_time(a_.interference));
   }
   void critical_path_table() {

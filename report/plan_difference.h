@@ -21,7 +21,7 @@ struct DifferenceSide {
   Time step;
   std::vector<std::pair<std::string, Time>>
       time_parts;     ///< They add up to `step`; same names on both sides.
-  Time interference;  ///< Part of the step by which transfers slow kernels down.
+  Time interference;  ///< Part of the step by which transfers and other kernels slow kernels.
   Bytes device_peak;
   std::vector<std::pair<std::string, Bytes>>
       memory_parts;  ///< They add up to `device_peak`; absent names are zero.

@@ -138,7 +138,7 @@ class Words {
                                 : fmt::format("{} {} of them", with_thousands(std::abs(more)),
                                               more < 0 ? "fewer" : "more");
     if (matters(slowed))
-      why += fmt::format(", and transfers beside them slow them by {}", more_or_less(slowed, ""));
+      why += fmt::format(", and transfers and kernels beside them slow them by {}", more_or_less(slowed, ""));
     while (why.ends_with(' ')) why.pop_back();
     say("kernels: {}; {}", more_or_less(compute, "on the compute stream"), why);
   }

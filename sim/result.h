@@ -23,8 +23,8 @@ struct Breakdown {
                                ///< their packing kernels.
   Time exposed_host;  ///< The compute stream has nothing to do yet: the host thread is behind.
   Time idle;          ///< Anything else: waiting for other ranks, the ends of the step.
-  /// Part of `compute` and `optimizer` that concurrent communication costs (SMs and memory
-  /// bandwidth).
+  /// Part of `compute` and `optimizer` that transfers (SMs, memory bandwidth) and kernels of other
+  /// streams (memory bandwidth) cost.
   Time interference;
 
   Time total() const { return compute + optimizer + exposed_communication + exposed_host + idle; }

@@ -2,11 +2,19 @@
 
 const answer = DATA.answer, memory = answer.memory;
 
+// As the terminal says it.
+function fit() {
+  if (memory.borderline) return 'Fits, borderline';
+  if (memory.tight) return 'Fits, tight';
+  if (memory.fits) return 'Fits';
+  return memory.fits_device ? "Does not fit the host's memory" : 'Does not fit';
+}
+
 function verdict() {
   const tile = (value, what, kind = '') => `<div class="tile ${kind}"><b>${value}</b><span>${what}</span></div>`;
   const tiles = [
-    tile(memory.borderline ? 'Fits, borderline' : memory.fits ? 'Fits' : 'Does not fit', `${gib(memory.device_peak_bytes)} of ${gib(memory.device_capacity_bytes)} GiB`,
-         memory.fits && !memory.borderline ? 'good' : 'bad'),
+    tile(fit(), `${gib(memory.device_peak_bytes)} of ${gib(memory.device_capacity_bytes)} GiB`,
+         memory.fits && !memory.borderline && !memory.tight ? 'good' : 'bad'),
     tile(duration(answer.step_time_s), answer.step_time_p10_s ?
          `a step (${duration(answer.step_time_p10_s)} to ${duration(answer.step_time_p90_s)})` : 'a step'),
     answer.tokens_per_s_per_gpu ? tile(Math.round(answer.tokens_per_s_per_gpu).toLocaleString('en'), 'tokens per second and GPU')
@@ -21,8 +29,9 @@ function verdict() {
     `<div style="width:${100 * s / answer.step_time_s}%;background:${colour}" title="${name} ${duration(s)}"></div>`).join('');
   const key = parts.map(([name, s, colour]) => swatch(colour, `${name} ${duration(s)}`)).join('');
   const oom = memory.out_of_memory ? `<p>${escape_html(memory.out_of_memory)}</p>` : '';
+  const remarks = answer.remarks.map(r => `<p class="hint">Note: ${escape_html(r)}</p>`).join('');
   const missing = answer.not_modelled.length ? `<p class="hint">Not modelled: ${answer.not_modelled.map(escape_html).join('; ')}</p>` : '';
-  return section('Verdict', `<div class="tiles">${tiles.join('')}</div><div class="bar">${bar}</div><div class="key">${key}</div>${oom}${missing}`);
+  return section('Verdict', `<div class="tiles">${tiles.join('')}</div><div class="bar">${bar}</div><div class="key">${key}</div>${oom}${remarks}${missing}`);
 }
 
 function streams_section() {
@@ -43,11 +52,13 @@ function suggestions() {
 
 function why() {
   const collectives = table(
-    [['collective'], ['group'], ['ranks', 'n'], ['count', 'n'], ['bytes', 'n'], ['busy', 'n'], ['exposed', 'n'], ['limited by']],
-    answer.communication.map(c => [escape_html(c.kind), escape_html(c.group), c.group_size, c.count, bytes_text(c.bytes), duration(c.busy_s), duration(c.exposed_s), escape_html(c.limited_by)]));
+    [['collective'], ['group'], ['ranks', 'n'], ['count', 'n'], ['bytes', 'n'], ['busy', 'n'], ['sharing', 'n'], ['exposed', 'n'], ['limited by']],
+    answer.communication.map(c => [escape_html(c.kind), escape_html(c.group), c.group_size, c.count, bytes_text(c.bytes), duration(c.busy_s), duration(c.sharing_s), duration(c.exposed_s), escape_html(c.limited_by)]));
   const path = table([['critical path'], ['time', 'n'], ['share', 'n']],
     answer.critical_path.slice(0, 12).map(c => [escape_html(c.resource), duration(c.s), percent(c.s / answer.step_time_s)]));
-  return section('Why', `<div class="two"><div>${collectives}</div><div>${path}</div></div>`);
+  const beside = answer.interference_s > 0 ?
+    `<p class="hint">Kernels take ${duration(answer.interference_s)} longer because of transfers and other kernels beside them.</p>` : '';
+  return section('Why', `<div class="two"><div>${collectives}${beside}</div><div>${path}</div></div>`);
 }
 
 function owners() {
