@@ -274,6 +274,8 @@ struct Model {
   ModelRoles roles;
   std::optional<DType> stated_dtype;  ///< What the file says the weights are kept in.
   std::int64_t longest_sequence = 0;  ///< Learned positions allow no more tokens; 0: no such limit.
+  /// Labels among which a classifier of whole samples chooses one; 0: a token for each position.
+  std::int64_t classes = 0;
   std::vector<std::string> not_modelled;
 
   const Module& root() const { return modules[0]; }

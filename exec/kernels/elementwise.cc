@@ -19,17 +19,23 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Differs between ranks, steps and launches.
-std::uint64_t random_state(const KernelCall& c, std::int64_t seed) {
-  std::uint64_t state = mix(static_cast<std::uint64_t>(seed));
-  state = mix(state ^ static_cast<std::uint64_t>(c.origin.rank));
-  state = mix(state ^ static_cast<std::uint64_t>(c.origin.step + 1));
-  return mix(state ^ c.origin.instruction);
-}
+/// Random numbers of one draw. They differ between steps, draws and elements of the whole batch: the
+/// rows of rank r are the r-th part of those that one rank with all rows would have, so that a
+/// sharded run draws what the unsharded one draws.
+class Draw {
+ public:
+  Draw(const KernelCall& c, std::int64_t number, std::int64_t elements)
+      : state_(mix(mix(static_cast<std::uint64_t>(number)) ^
+                   static_cast<std::uint64_t>(c.origin.step + 1))),
+        first_(static_cast<std::uint64_t>(c.origin.rank * elements)) {}
+  /// Uniform in [0, 1).
+  double operator()(std::uint64_t element) const {
+    return static_cast<double>(mix(state_ ^ (first_ + element)) >> 11) * 0x1p-53;
+  }
 
-double unit_random(std::uint64_t state, std::uint64_t i) {
-  return static_cast<double>(mix(state ^ i) >> 11) * 0x1p-53;
-}
+ private:
+  std::uint64_t state_, first_;
+};
 
 }  // namespace
 
@@ -172,13 +178,12 @@ void compare(const KernelCall& c) {
 
 void dropout(const KernelCall& c) {
   const double p = c.attribute(0, 0.5);
-  const std::uint64_t state = random_state(c, integer_attribute(c, 1, 0));
   const TensorView& x = input(c, 0);
+  const Draw draw(c, integer_attribute(c, 1, 0), x.numel());
   std::vector<float> values = to_floats(x), mask(values.size());
   const auto keep_scale = static_cast<float>(p < 1 ? 1.0 / (1.0 - p) : 0.0);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const double u = unit_random(state, i);
-    mask[i] = u < p ? 0.0f : 1.0f;
+    mask[i] = draw(i) < p ? 0.0f : 1.0f;
     values[i] *= mask[i] * keep_scale;
   }
   from_floats(output(c, 0), values.data());
@@ -187,10 +192,10 @@ void dropout(const KernelCall& c) {
 
 void uniform(const KernelCall& c) {
   const double low = c.attribute(0, 0), high = c.attribute(1, 1);
-  const std::uint64_t state = random_state(c, integer_attribute(c, 2, 0));
+  const Draw draw(c, integer_attribute(c, 2, 0), output(c, 0).numel());
   std::vector<float> values(static_cast<std::size_t>(output(c, 0).numel()));
   for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(low + (high - low) * unit_random(state, i));
+    values[i] = static_cast<float>(low + (high - low) * draw(i));
   from_floats(output(c, 0), values.data());
 }
 

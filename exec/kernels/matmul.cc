@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <cblas.h>
@@ -155,20 +156,43 @@ void matmul_bias(const KernelCall& c) {
   map(y, wide, input(c, 0), [](float product_value, float bias) { return product_value + bias; });
 }
 
+namespace {
+TensorView rows_of(TensorView matrix, std::int64_t from, std::int64_t rows) {
+  if (rows < 0 || from + rows > matrix.shape[0])
+    kernel_error("the groups have more rows than the matrix");
+  matrix.shape[0] = rows;
+  matrix.data += from * matrix.stride[0] * size_of(matrix.dtype);
+  return matrix;
+}
+
+TensorView transposed(TensorView matrix) {
+  std::swap(matrix.shape[0], matrix.shape[1]);
+  std::swap(matrix.stride[0], matrix.stride[1]);
+  return matrix;
+}
+}  // namespace
+
+// As torch._grouped_mm: rows of a, in groups, times a matrix for each group; with two plain
+// matrices the groups' rows are summed over instead, one matrix a group comes out (the gradient of
+// the weights).
 void grouped_matmul(const KernelCall& c) {
-  const TensorView& a = input(c, 0);
-  const TensorView& b = input(c, 1);
+  const TensorView &a = input(c, 0), &b = input(c, 1), &out = output(c, 0);
   const std::vector<std::int64_t> rows = to_integers(input(c, 2));
+  const bool over_rows = out.rank == 3;
+  if (a.rank != 2 || b.rank != (over_rows ? 2 : 3) || out.rank != (over_rows ? 3 : 2)) {
+    kernel_error(
+        fmt::format("{} x {} does not give {}", shape_text(a), shape_text(b), shape_text(out)));
+  }
   std::int64_t at = 0;
-  for (std::size_t g = 0; g < rows.size(); ++g) {
-    TensorView part = a, out = output(c, 0);
-    if (rows[g] < 0 || at + rows[g] > a.shape[0])
-      kernel_error("the groups have more rows than the matrix");
-    part.shape[0] = out.shape[0] = rows[g];
-    part.data += at * a.stride[0] * size_of(a.dtype);
-    out.data += at * out.stride[0] * size_of(out.dtype);
-    multiply(part, b.at(static_cast<std::int64_t>(g)), out);
-    at += rows[g];
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto group = static_cast<std::int64_t>(i);
+    const TensorView part = rows_of(a, at, rows[i]);
+    if (over_rows) {
+      multiply(transposed(part), rows_of(b, at, rows[i]), out.at(group));
+    } else {
+      multiply(part, b.at(group), rows_of(out, at, rows[i]));
+    }
+    at += rows[i];
   }
 }
 

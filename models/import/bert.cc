@@ -136,6 +136,7 @@ Model build(const Bert& c) {
   b.model().architecture = "BertForSequenceClassification";
   b.model().arguments = {token_argument("input_ids", c.vocabulary)};
   b.model().longest_sequence = c.positions;
+  b.model().classes = c.labels;
   b.model().roles = {
       blocks, {b.model().find_module("bert.embeddings.word_embeddings")}, {}, {embeddings}};
   return b.take();

@@ -88,6 +88,7 @@ Model build(const Vit& v) {
   p.returns({p.call(classifier, {"pooled_output"}, "logits")});
 
   b.model().architecture = "ViTForImageClassification";
+  b.model().classes = v.labels;
   b.model().arguments = {pixel_argument({-1, v.channels, v.image, v.image})};
   b.model().roles = {
       blocks, {b.model().find_module("vit.embeddings.patch_embeddings")}, {norm}, {embeddings}};

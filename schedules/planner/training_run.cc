@@ -30,6 +30,24 @@ ModelInput input_row(const ModelArgument& a, const Shape& s) {
   return row;
 }
 
+/// Labels that a loss over logits compares with: one for each sample, or one for each token of the
+/// first argument that has tokens.
+ModelInput targets_row(const Model& m, const ParallelConfig& c) {
+  ModelInput row;
+  if (m.classes > 0) {
+    row.shape = {c.micro_batch};
+    row.vocabulary = m.classes;
+  } else {
+    auto text = std::find_if(m.arguments.begin(), m.arguments.end(),
+                             [](const ModelArgument& a) { return a.tokens; });
+    if (text == m.arguments.end()) text = m.arguments.begin();
+    row = input_row(*text, shape_of(*text, c));
+  }
+  row.name = "targets";
+  row.kind = InputKind::kTargets;
+  return row;
+}
+
 /// Arguments that the root takes; with a mean square loss a further one is its target.
 std::size_t model_inputs(const Model& m, const ParallelConfig& c) {
   return c.loss == LossKind::kMeanSquare ? std::min(m.arguments.size(), m.root().inputs.size())
@@ -98,16 +116,13 @@ void TrainingRun::initialize() {
   const ParallelConfig& c = host_.config();
   for (std::size_t i = model_inputs(host_.model(), c); i < p.inputs.size(); ++i)
     p.inputs[i].kind = InputKind::kFloatTargets;
-  if (token_loss(c.loss) && !host_.model().arguments.empty()) {
-    ModelInput targets = p.inputs.front();
-    targets.name = "targets";
-    targets.kind = InputKind::kTargets;
-    p.inputs.push_back(std::move(targets));
-  }
+  if (token_loss(c.loss) && !host_.model().arguments.empty())
+    p.inputs.push_back(targets_row(host_.model(), c));
   p.init = {0, host_.program().position()};
 }
 
 void TrainingRun::begin_step() {
+  host_.impl().draws = 0;
   framework_->begin_step(host_, step_);
   host_.decide({.kind = DecisionKind::kStepBegin, .number = static_cast<std::int32_t>(step_)});
 }

@@ -638,6 +638,20 @@ TEST(Kernels, GroupedMatmul) {
   EXPECT_EQ(c.values(), (Values{1, 2, 3, 4, 6, 5, 8, 7, 10, 9}));
 }
 
+// One matrix a group: rows 0 and 1, none, rows 2 to 4. First [1 3; 2 4] [1; 3] = [10; 14], last
+// [5 7 9; 6 8 10] [5; 7; 9] = [155; 176].
+TEST(Kernels, GroupedMatmulOverRows) {
+  HostTensor a({5, 2}), b({5, 1}), rows({3}, DType::kInt64), c({3, 2, 1});
+  a.set({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  b.set({1, 3, 5, 7, 9});
+  rows.set({2, 0, 3});
+  c.set({9, 9, 9, 9, 9, 9});
+  Call{OpKind::kGroupedMatmul, {a, b, rows}, {c}, {}}.run();
+  EXPECT_EQ(c.values(), (Values{10, 14, 0, 0, 155, 176}));
+  HostTensor wrong({5, 1});
+  EXPECT_THROW((Call{OpKind::kGroupedMatmul, {a, b, rows}, {wrong}, {}}.run()), RunError);
+}
+
 TEST(Optimizer, AdamWByHand) {
   // torch.optim.AdamW in double precision, three steps, weight decay 0.1.
   const double lr = 0.01, b1 = 0.9, b2 = 0.95, eps = 1e-8, wd = 0.1;

@@ -9,6 +9,7 @@
 #include "schedules/planner/host/grad_dtype.h"
 #include "schedules/planner/host/graph_task.h"
 #include "schedules/planner/host/host_impl.h"
+#include "schedules/planner/host/host_refusal.h"
 
 namespace foreshard {
 
@@ -450,7 +451,11 @@ void HostImpl::run_backward(std::span<const SymTensor> roots,
     ones.push_back(std::move(one));
   }
   for (const SymTensor& r : roots) {
-    if (!r->requires_grad) throw InternalError("backward of a tensor that needs no gradient");
+    if (!r->requires_grad) {
+      throw HostRefusal("loss", "requires no gradient",
+                        "trainable parameters; reentrant checkpoints give none where no input of a "
+                        "block requires one (frozen embeddings)");
+    }
     count_dependencies(task, gradient_edge_node(*r).get());
   }
   // The engine's root node feeds every root; a root that another root's graph reaches waits for

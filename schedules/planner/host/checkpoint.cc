@@ -3,6 +3,8 @@
 // again, which stops as soon as all are back (CK-3). Regions nest: inputs of an inner region are
 // saved tensors of the outer one. Source: torch/utils/checkpoint.py (2.15).
 
+#include <utility>
+
 #include "core/error.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/host/host_refusal.h"
@@ -119,6 +121,7 @@ void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs,
     f.forward_running = true;
     f.module = m;
     f.autocast = autocast;
+    f.draws = draws;
     f.selective = host.config().checkpoint == CheckpointKind::kSelectiveOp;
     f.arguments = std::move(arguments);
   }
@@ -160,6 +163,7 @@ void HostImpl::recompute(std::int32_t frame) {
   const ScopeId scope_before = host.scope_;
   const bool grad_before = host.grad_enabled_;
   const bool autocast_before = autocast;
+  const std::int64_t draws_before = draws;
   const Phase phase_before = host.phase_;
   const std::size_t scopes_before = save_scopes.size();
   host.grad_enabled_ = true;
@@ -168,6 +172,7 @@ void HostImpl::recompute(std::int32_t frame) {
   host.decide({.kind = DecisionKind::kRecomputeBegin, .module = module});
   autocast = frames[static_cast<std::size_t>(frame)].autocast;
   if (autocast) ++autocast_depth;
+  draws = frames[static_cast<std::size_t>(frame)].draws;
   const bool dispatches =
       frames[static_cast<std::size_t>(frame)].selective && !host.config().compile;
   spend_host(host, dispatches ? kSelectiveBackwardUs : kCheckpointBackwardUs, "checkpointing");
@@ -182,6 +187,7 @@ void HostImpl::recompute(std::int32_t frame) {
   save_scopes.resize(scopes_before);
   if (autocast) end_autocast();
   autocast = autocast_before;
+  draws = draws_before;
   host.decide({.kind = DecisionKind::kRecomputeEnd, .module = module});
   host.set_phase(phase_before);
   --host.recompute_depth_;
@@ -209,7 +215,7 @@ void reentrant_backward(BackwardContext& ctx) {
     if (saved) inputs.back()->requires_grad = saved->requires_grad;
   }
   std::vector<SymTensor> arguments = inputs;
-  impl.rerun(module, arguments, outputs);
+  impl.rerun(module, ctx.node.ints[0], arguments, outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i] || !outputs[i]->requires_grad) continue;
     roots.push_back(outputs[i]);
@@ -228,8 +234,9 @@ void reentrant_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-void HostImpl::rerun(ModuleId module, std::span<SymTensor> arguments,
+void HostImpl::rerun(ModuleId module, std::int64_t first_draw, std::span<SymTensor> arguments,
                      std::span<SymTensor> outputs) {
+  const std::int64_t draws_before = std::exchange(draws, first_draw);
   const bool grad_before = host.grad_enabled_;
   const Phase phase_before = host.phase_;
   host.grad_enabled_ = true;
@@ -238,6 +245,7 @@ void HostImpl::rerun(ModuleId module, std::span<SymTensor> arguments,
   host.decide({.kind = DecisionKind::kRecomputeBegin, .module = module});
   run_checkpointed(module, arguments, outputs);
   host.decide({.kind = DecisionKind::kRecomputeEnd, .module = module});
+  draws = draws_before;
   host.set_phase(phase_before);
   --host.recompute_depth_;
   host.grad_enabled_ = grad_before;
@@ -252,6 +260,7 @@ void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs,
     node = new_node(next_sequence++, reentrant_backward);  // Made before the forward runs.
     AutogradNode* const n = node.get();
     n->payload = m.value;
+    n->ints[0] = draws;
     n->scope = host.scope_;
     for (const SymTensor& t : inputs) {
       n->add_edge(t && t->requires_grad ? AutogradEdge{gradient_edge_node(*t), t->output_nr}
@@ -266,7 +275,9 @@ void HostImpl::call_reentrant(ModuleId m, std::span<SymTensor> inputs,
   }
   {
     const NoGradGuard no_grad(host);
+    ++reentrant_forwards;
     run_checkpointed(m, inputs, outputs);
+    --reentrant_forwards;
   }
   if (!node) return;
   node->gradients_in = static_cast<std::uint16_t>(outputs.size());

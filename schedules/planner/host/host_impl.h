@@ -30,6 +30,7 @@ struct CheckpointFrame {
   std::uint32_t recomputed_in = 0;  ///< Number of the backward that ran it again.
   std::int32_t counter = 0;         ///< Tensors saved again so far.
   bool autocast = false;
+  std::int64_t draws = 0;  ///< HostImpl::draws before the forward (preserve_rng_state).
   // Selective checkpointing per operator (CK-5): results that forward keeps and recomputation takes
   // instead of running.
   bool selective = false;
@@ -127,7 +128,8 @@ class HostImpl {
   void run_checkpointed(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
   void recompute(std::int32_t frame);
   /// Runs a reentrant checkpoint's forward again with autograd on.
-  void rerun(ModuleId module, std::span<SymTensor> arguments, std::span<SymTensor> outputs);
+  void rerun(ModuleId module, std::int64_t first_draw, std::span<SymTensor> arguments,
+             std::span<SymTensor> outputs);
   void drop_frame_if_done(std::int32_t frame);
 
   // ---------------------------------------------------------------- modules
@@ -164,6 +166,9 @@ class HostImpl {
   /// Frequencies for long contexts, kept by a rotary embedding (by module) from its first call on.
   std::map<std::uint32_t, SymTensor> long_frequencies;
   bool idle_experts = false;  ///< PlanOptions::idle_experts.
+  /// State of the generator of random numbers: how many draws the step has made.
+  std::int64_t draws = 0;
+  int reentrant_forwards = 0;  ///< Inside these grad mode is off, but the module trains.
   SymTensor packed_mask;  ///< Of the running forward, see ParallelConfig::packed_sequences.
 
   // ---------------------------------------------------------------- autocast (torch.autocast,

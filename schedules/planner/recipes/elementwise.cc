@@ -354,11 +354,12 @@ void softmax_backward(BackwardContext& ctx) {
 
 /// native_dropout: the mask (one byte an element) is made before the result and saved.
 SymTensor dropout(Host& h, const SymTensor& x, double p) {
-  if (p <= 0 || !h.grad_enabled()) return x;
+  const bool trains = h.grad_enabled() || h.impl().reentrant_forwards > 0;
+  if (p <= 0 || !trains) return x;
   Record r(h, dropout_backward, {&x});
   SymTensor mask = empty_result(h, x->shape, DType::kBool);
   SymTensor y = empty_result(h, x->shape, x->dtype);
-  h.launch(OpKind::kDropout, {x}, {y, mask}, {p});
+  h.launch(OpKind::kDropout, {x}, {y, mask}, {p, static_cast<double>(h.impl().draws++)});
   if (r) {
     r->floats[0] = p;
     r.attach(y);
