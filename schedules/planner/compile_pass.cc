@@ -148,6 +148,7 @@ class Fuser {
       const TensorId id = p_.operands[l.first_operand + k];
       if (!id.valid()) continue;
       const Tensor& t = p_.tensors[id.value];
+      if (!t.buffer.valid()) continue;  // a tensor without elements
       Use& use = uses[t.buffer.value];
       const bool output = k >= l.inputs;
       if (!output && !use.written) use.read_first = true;
