@@ -199,6 +199,10 @@ void check_attention_kernel(Arguments& a, const Job& job) {
 
 /// Defaults that do not work with this model give way to the nearest that do; the user is told.
 void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
+  const bool tokens = std::any_of(model.arguments.begin(), model.arguments.end(),
+                                  [](const ModelArgument& m) { return m.tokens; });
+  if (a.has("seq") && !tokens && !model.arguments.empty())
+    a.report("seq", fmt::format("{} takes no tokens", model.name), "leave it out");
   if (!a.has("seq") && model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
     a.note(fmt::format("--seq {} is taken, the model's positions (default {})",
                        model.longest_sequence, c.sequence));
@@ -262,9 +266,10 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("alloc-conf"))
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_framework_options(a, c);
-  if (needs.hardware && !a.has("on"))
+  using Hardware = JobNeeds::Hardware;
+  if (needs.hardware == Hardware::kRequired && !a.has("on"))
     a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
-  if (needs.hardware && a.has("on"))
+  if (needs.hardware != Hardware::kLeftToCaller && a.has("on"))
     guarded(a, [&] {
       job.hardware = load_hardware(a.text("on"));
       if (c.zero.gpus_per_node == 0)
@@ -274,6 +279,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
       check_attention_kernel(a, job);
     });
   if (a.positional(0).empty()) {
+    if (a.positionals().empty()) return job;  // said already
     a.report(InputError(
         Issue{"MODEL", "", "is empty",
               "a catalogue name (foreshard models lists them), a config.json or a graph file"}));

@@ -70,7 +70,7 @@ OptionGroup training_group() {
               "checkpoint(unit(block)) instead of unit(checkpoint(block)) (default: ZeRO-3 yes, "
               "others no)",
               {"yes", "no"}),
-       option("optimizer", "NAME", "adamw is the fused one (default adamw)",
+       option("optimizer", "NAME", "adamw is the fused one, sgd has momentum 0.9 (default adamw)",
               choices(kOptimizerNames)),
        option("clip", "yes|no", "Clip the gradient norm (default yes)", {"yes", "no"}),
        option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),

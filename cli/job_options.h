@@ -28,8 +28,9 @@ void read_wrap(Arguments& arguments, FrameworkKind framework, WrapPolicy& wrap);
 
 /// Which parts of a job a command needs.
 struct JobNeeds {
-  bool hardware = true;  ///< --on is read and required; else it is left to the caller.
-  bool gpus = true;      ///< The same for --gpus.
+  enum class Hardware : std::uint8_t { kRequired, kOptional, kLeftToCaller };
+  Hardware hardware = Hardware::kRequired;  ///< --on.
+  bool gpus = true;                         ///< The same for --gpus.
 };
 /// Reads the job. Problems are reported to `arguments` (which the caller checks); the job is then
 /// incomplete.

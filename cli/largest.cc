@@ -45,6 +45,8 @@ Json json_of(const LargestResult& r, const std::string& option, const Job& job) 
 int answer_largest(const Job& job, Arguments& a, const SimulationOptions& options) {
   const std::string option = a.text("largest");
   if (a.has(option)) a.report(option, "is what --largest looks for", "leave one of them out");
+  if (option == "seq" && job.model && !job.has_tokens())
+    a.report("largest", fmt::format("{} takes no tokens", job.model->name), "micro-batch");
   a.check();
   const LargestOf what = option == "seq" ? LargestOf::kSequence : LargestOf::kMicroBatch;
   const LargestResult r = largest(job, what, options);

@@ -15,7 +15,7 @@ namespace foreshard::cli {
 namespace {
 
 int make_plan(Arguments& a) {
-  Job job = read_job(a, {.hardware = false, .gpus = true});
+  Job job = read_job(a, {.hardware = JobNeeds::Hardware::kOptional});
   PlanOptions options;
   options.steps = a.integer("steps", steady_steps(job.config), steady_steps(job.config), 100);
   options.executable = a.yes_no("executable", true);

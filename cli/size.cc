@@ -140,9 +140,9 @@ std::string name_of_row(const SizeRow& r) {
 
 std::string header_of(const SizeQuestion& q) {
   const bool tokens = q.job.has_tokens();
-  ParallelConfig c = q.job.config;
-  if (!q.checkpoints.empty()) c.checkpoint = q.checkpoints[0];
-  std::string out = fmt::format("{} · {}", q.job.model->name, describe_precision(c));
+  const ParallelConfig& c = q.job.config;
+  const bool one_kind = q.checkpoints.empty();  // else each row names its own
+  std::string out = fmt::format("{} · {}", q.job.model->name, describe_precision(c, one_kind));
   if (tokens) out += fmt::format(" · {} tokens of sequence", c.sequence);
   if (q.global_batch) out += fmt::format(" · {} sequences a step", *q.global_batch);
   out += fmt::format("\n\n  {:<18} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6}", "hardware",
@@ -197,7 +197,11 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
     out += fmt::format("  cheapest: {}, ${}\n", name_of_row(r.rows[*r.cheapest]),
                        with_thousands(std::llround(*r.rows[*r.cheapest].price)));
   if (r.fastest) out += fmt::format("  fastest: {}\n", name_of_row(r.rows[*r.fastest]));
-  if (!r.fastest)
+  const bool asked =
+      std::any_of(r.rows.begin(), r.rows.end(), [](auto& row) { return !row.refused; });
+  if (!asked)
+    out += "  no row can be planned as asked\n";
+  else if (!r.fastest)
     out += "  nothing fits without allocator retries: more GPUs, --checkpoint full or --offload\n";
   if (!q.global_batch)
     out +=
@@ -209,7 +213,7 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
 
 int run_size(Arguments& a) {
   SizeQuestion q;
-  q.job = read_job(a, {.hardware = false, .gpus = false});
+  q.job = read_job(a, {.hardware = JobNeeds::Hardware::kLeftToCaller, .gpus = false});
   q.gpus = integers_of(a, "gpus", 1 << 20);
   q.micro_batches = integers_of(a, "micro-batches", 1 << 20);
   if (a.has("micro-batch") && q.micro_batches.empty()) q.micro_batches = {q.job.config.micro_batch};

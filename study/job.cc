@@ -38,7 +38,7 @@ std::string_view optimizer_title(OptimizerKind kind) {
     case OptimizerKind::kAdamWForLoop:
       return "AdamW for-loop";
     case OptimizerKind::kSgd:
-      return "SGD";
+      return "SGD with momentum";
     case OptimizerKind::kNone:
       break;
   }
@@ -108,7 +108,7 @@ std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu
   return "";
 }
 
-std::string describe_precision(const ParallelConfig& c) {
+std::string describe_precision(const ParallelConfig& c, bool with_checkpoints) {
   const DType param = compute_dtype(c), reduce = reduction_dtype(c);
   std::string out = short_dtype(param);
   if (c.model_dtype != DType::kFloat32 && c.model_dtype != param)
@@ -120,7 +120,7 @@ std::string describe_precision(const ParallelConfig& c) {
     out += ", " + short_dtype(reduce) + " reduce";
   if (c.float8 != Float8Kind::kNone)
     out += fmt::format(", float8 {} products", name_in(kFloat8Names, c.float8));
-  out += ", " + checkpointing(c);
+  if (with_checkpoints) out += ", " + checkpointing(c);
   if (c.compile) out += ", compiled";
   if (c.offload == OffloadKind::kParameters) out += ", parameters in host memory";
   if (c.offload == OffloadKind::kOptimizer) out += ", optimizer in host memory";

@@ -50,7 +50,7 @@ DType reduction_dtype(const ParallelConfig& config);
 /// (READMEs of Dao-AILab/flash-attention; torch/backends/cuda: sm80 for flash and cuDNN).
 std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu);
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
-std::string describe_precision(const ParallelConfig& config);
+std::string describe_precision(const ParallelConfig& config, bool with_checkpoints = true);
 /// The batch in a few words: "seq 4096 · micro-batch 1 · accumulate 4 · global batch 32 sequences
 /// (131,072 tokens)"; samples where the model takes no tokens.
 std::string describe_batch(const Job& job);

@@ -47,6 +47,10 @@ def options():
                           ("optimizer", "adam"), ("clip", "perhaps"), ("framework", "fsdp3"), ("seq", "-1"), ("micro-batch", "0")):
         refuse(["simulate", "llama3-8b", *JOB, "--" + option, value], option)
     refuse(["simulate", "llama3-8b", *JOB, "--shard", "3"], "shard")
+    refuse(["simulate", "vit-b16", *JOB, "--seq", "64"], "--seq", "no tokens")
+    refuse(["simulate", "vit-b16", *JOB, "--largest", "seq"], "--largest", "no tokens")
+    refuse(["plan", "llama-tiny", "--gpus", "4", "--on", "nowhere"], "nowhere")
+    refuse(["simulate", "llama3-8b", *JOB, "--lora-rank", "4", "--checkpoint", "full", "--checkpoint-reentrant", "yes"], "requires no gradient")
     for strategy in ("hybrid_shard", "hybrid_shard_zero2"):
         for replicas in ([], ["--replicate", "1"]):
             refuse(["plan", "llama-tiny", "--gpus", "8", "--framework", "fsdp1", "--fsdp1-strategy", strategy, *replicas], "--replicate", "one replica")

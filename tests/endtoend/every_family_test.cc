@@ -57,7 +57,8 @@ TEST(EveryFamily, TrainsOnTwoRanksAsOnOne) {
     const Model model = model_of(file);
     const bool first = families.insert(name.substr(0, name.find('-'))).second;
     if (!first && model.parameter_count().value > kSecondOfAFamily) continue;
-    if (name.starts_with("dbrx")) {  // Looks up the rows of each expert: docs say that it is not run.
+    if (name.starts_with(
+            "dbrx")) {  // Looks up the rows of each expert: docs say that it is not run.
       EXPECT_THROW(trained(model, two_ranks(FrameworkKind::kFsdp2)), InputError);
       continue;
     }
