@@ -95,6 +95,53 @@ std::string reshard_text(const Reshard& r) {
   return fmt::format(", reshard_after_forward={}", r.group);
 }
 
+/// What the prediction takes for granted and these calls do not set.
+std::string assumptions(const Job& job) {
+  return fmt::format("  # predicted with: {}\n", describe_precision(job.config));
+}
+
+/// The first module of each unit in forward order, as Python writes the list.
+std::string units_in_order(const Model& model, std::vector<std::vector<std::string>> groups) {
+  std::erase_if(groups, [](const auto& g) { return g[0].empty(); });
+  std::stable_sort(groups.begin(), groups.end(), [&](const auto& a, const auto& b) {
+    return model.find_module(a[0]).value < model.find_module(b[0]).value;
+  });
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < groups.size();) {
+    if (const auto list = whole_list(model, groups, i)) {
+      const std::string step = list->every == 1 ? "" : fmt::format("[::{}]", list->every);
+      parts.push_back("*" + path_of(list->list) + step);
+      i += list->groups;
+    } else {
+      parts.push_back(path_of(groups[i++][0]));
+    }
+  }
+  return fmt::format("[{}]", fmt::join(parts, ", "));
+}
+
+/// Fsdp2::list_prefetches in Python.
+std::string prefetch_code(const Job& job, const std::vector<std::vector<std::string>>& groups) {
+  const ParallelConfig& c = job.config;
+  std::string out;
+  if (!c.prefetch_forward && !c.prefetch_backward) return out;
+  out += fmt::format("  units = {}\n", units_in_order(*job.model, groups));
+  if (c.prefetch_forward)
+    out += fmt::format(
+        "  for i, unit in enumerate(units):\n"
+        "    unit.set_modules_to_forward_prefetch(units[i + 1:i + {}])\n",
+        1 + *c.prefetch_forward);
+  if (!c.prefetch_backward) return out;
+  if (*c.prefetch_backward == 0)
+    return out +
+           "  for unit in [*units, model]:\n"
+           "    unit.set_modules_to_backward_prefetch([unit])\n";
+  return out + fmt::format(
+                   "  units.reverse()\n"
+                   "  for i, unit in enumerate(units):\n"
+                   "    unit.set_modules_to_backward_prefetch(units[i + 1:i + {}])\n",
+                   1 + *c.prefetch_backward);
+}
+
 std::string fsdp2_code(const Job& job) {
   const ParallelConfig& c = job.config;
   const bool offload = c.offload == OffloadKind::kParameters;
@@ -136,7 +183,7 @@ std::string fsdp2_code(const Job& job) {
     out += fmt::format("  fully_shard({}, {})\n", modules, arguments);
     ++i;
   }
-  return out;
+  return out + prefetch_code(job, groups) + assumptions(job);
 }
 
 std::string strategy_constant(Fsdp1Options::Strategy s) {
@@ -173,12 +220,25 @@ std::string unit_set(const Job& job) {
   return lists.empty() ? "set()" : fmt::format("{}", fmt::join(lists, " | "));
 }
 
+/// Arguments of FSDP that are not PyTorch's defaults.
+std::string fsdp1_switches(const Fsdp1Options& o) {
+  using Prefetch = Fsdp1Options::BackwardPrefetch;
+  std::string out;
+  if (o.use_orig_params) out += ", use_orig_params=True";
+  if (o.forward_prefetch) out += ", forward_prefetch=True";
+  if (!o.limit_all_gathers) out += ", limit_all_gathers=False";
+  if (o.backward_prefetch == Prefetch::kPost)
+    out += ", backward_prefetch=BackwardPrefetch.BACKWARD_POST";
+  if (o.backward_prefetch == Prefetch::kNone) out += ", backward_prefetch=None";
+  return out;
+}
+
 std::string fsdp1_code(const Job& job) {
   const ParallelConfig& c = job.config;
   const bool offload = c.offload == OffloadKind::kParameters;
   std::string out = fmt::format(
       "  import functools, torch\n"
-      "  from torch.distributed.fsdp import {}FullyShardedDataParallel as FSDP, "
+      "  from torch.distributed.fsdp import BackwardPrefetch, {}FullyShardedDataParallel as FSDP, "
       "MixedPrecision, ShardingStrategy\n"
       "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
       "  units = {}\n",
@@ -189,15 +249,15 @@ std::string fsdp1_code(const Job& job) {
     out += fmt::format("  mesh = torch.distributed.init_device_mesh(\"cuda\", ({}, {}))\n",
                        c.replicate, c.shard);
   }
-  return out + fmt::format(
-                   "  model = FSDP(model, sharding_strategy=ShardingStrategy.{}{}{}{},\n"
-                   "               mixed_precision={},\n"
-                   "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, "
-                   "lambda_fn=lambda m: m in units))\n",
-                   strategy_constant(c.fsdp1.strategy), mesh,
-                   c.fsdp1.use_orig_params ? ", use_orig_params=True" : "",
-                   offload ? ", cpu_offload=CPUOffload(True)" : "",
-                   precision_of(job, "MixedPrecision"));
+  return out +
+         fmt::format(
+             "  model = FSDP(model, sharding_strategy=ShardingStrategy.{}{}{}{},\n"
+             "               mixed_precision={},\n"
+             "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, "
+             "lambda_fn=lambda m: m in units))\n",
+             strategy_constant(c.fsdp1.strategy), mesh, fsdp1_switches(c.fsdp1),
+             offload ? ", cpu_offload=CPUOffload(True)" : "", precision_of(job, "MixedPrecision")) +
+         assumptions(job);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cli/wrap_points.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "study/job_change.h"
 #include "study/tune.h"
 
 namespace foreshard::cli {
@@ -81,12 +82,44 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
   return out + "  Calls for PyTorch: --export torch\n";
 }
 
+/// Options that name one of the choices leave the others out.
+TuneLimits limits_of(Arguments& a, const ParallelConfig& c) {
+  TuneLimits limits;
+  if (a.has("root-split")) limits.root_split = c.wrap.root_split;
+  if (a.has("reshard")) {
+    if (c.reshard.kind == Reshard::Kind::kGroup)
+      a.report("reshard", "tune tries no smaller groups", "true or false, or leave it out");
+    limits.reshard = c.reshard.kind == Reshard::Kind::kYes;
+  }
+  if (a.has("fsdp1-strategy")) {
+    if (c.fsdp1.strategy == Fsdp1Options::Strategy::kNoShard)
+      a.report("fsdp1-strategy", "no_shard forms no units to tune", "leave it out");
+    limits.reshard = !keeps_gathered(c.fsdp1.strategy);
+  }
+  if (!a.has("wrap")) return limits;
+  switch (c.wrap.kind) {
+    case WrapPolicy::Kind::kBlocks:
+      limits.blocks_per_unit = 1;
+      break;
+    case WrapPolicy::Kind::kEveryK:
+      limits.blocks_per_unit = c.wrap.every;
+      break;
+    case WrapPolicy::Kind::kRootOnly:
+      limits.blocks_per_unit = 0;
+      break;
+    default:
+      a.report("wrap", "is not among what tune tries", "blocks, every:K or root, or leave it out");
+  }
+  return limits;
+}
+
 int tune(Arguments& a) {
   if (a.has("frameworks")) return tune_frameworks(a);
   const Job job = read_job(a);
+  const TuneLimits limits = limits_of(a, job.config);
   a.check();
   if (a.flag("all-groupings")) return tune_groupings(job, a);
-  const TuneResult r = tune(job, progress("wrap study"));
+  const TuneResult r = tune(job, progress("wrap study"), limits);
   if (a.has("export")) {
     if (r.chosen == r.choices.size()) {
       warn("nothing fits: there is no wrapping to export");

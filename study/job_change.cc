@@ -19,10 +19,6 @@ JobChange to_config(std::string options, Apply apply) {
 
 const char* yes_no(bool on) { return on ? "yes" : "no"; }
 
-bool keeps_gathered(Strategy s) {
-  return s == Strategy::kShardGradOp || s == Strategy::kHybridZero2;
-}
-
 Strategy strategy(bool copies, bool reshards) {
   if (copies) return reshards ? Strategy::kHybrid : Strategy::kHybridZero2;
   return reshards ? Strategy::kFullShard : Strategy::kShardGradOp;
@@ -34,6 +30,10 @@ JobChange with_strategy(Strategy s) {
 }
 
 }  // namespace
+
+bool keeps_gathered(Fsdp1Options::Strategy s) {
+  return s == Strategy::kShardGradOp || s == Strategy::kHybridZero2;
+}
 
 JobChange JobChange::operator+(const JobChange& next) const {
   if (empty()) return next;

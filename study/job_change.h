@@ -12,6 +12,9 @@
 
 namespace foreshard {
 
+/// FSDP1 strategies that keep parameters after forward.
+bool keeps_gathered(Fsdp1Options::Strategy strategy);
+
 struct JobChange {
   std::string options;  ///< "--micro-batch 2".
   std::function<void(Job&)> apply;

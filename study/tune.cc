@@ -230,15 +230,23 @@ Job with_choice(const Job& job, const WrapChoice& choice) {
   return out;
 }
 
-TuneResult tune(const Job& job, const std::function<void(int, int)>& progress) {
+TuneResult tune(const Job& job, const std::function<void(int, int)>& progress,
+                const TuneLimits& limits) {
   TuneResult out;
   check_tunable(job);
   out.blocks = std::ssize(job.model->roles.blocks);
+  std::vector<std::int64_t> sizes = granularities(job);
+  if (limits.blocks_per_unit) sizes = {*limits.blocks_per_unit};
   std::vector<WrapChoice> candidates;
-  for (const std::int64_t k : granularities(job))
+  for (const std::int64_t k : sizes)
     for (const bool reshard : {true, false})
       for (const bool split : {true, false})
-        if (k != 0 || !split) candidates.push_back(candidate(job, k, reshard, split));
+        if (const WrapChoice c = candidate(job, k, reshard, split);
+            (k != 0 || !split) && limits.allow(c))
+          candidates.push_back(c);
+  if (candidates.empty())
+    throw InputError(Issue{"--wrap", "", "one unit for the whole model has no units of its own",
+                           "--root-split no, or leave it out"});
   std::vector<std::optional<WrapChoice>> measured(candidates.size());
   std::vector<std::optional<InputError>> refused(candidates.size());
   Progress report(progress, candidates.size());

@@ -4,6 +4,7 @@
 // simulated.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,10 +48,23 @@ struct TuneResult {
   std::int64_t blocks = 0;
 };
 
+/// What is given and not varied.
+struct TuneLimits {
+  std::optional<std::int64_t> blocks_per_unit;
+  std::optional<bool> reshard, root_split;
+
+  bool allow(const WrapChoice& c) const {
+    return blocks_per_unit.value_or(c.blocks_per_unit) == c.blocks_per_unit &&
+           reshard.value_or(c.reshard) == c.reshard &&
+           root_split.value_or(c.root_split) == c.root_split;
+  }
+};
+
 /// `progress(done, all)` is called after each choice (may be empty). InputError if the job itself
 /// is impossible or its framework forms no units; single choices that the framework refuses are
 /// left out.
-TuneResult tune(const Job& job, const std::function<void(int, int)>& progress = {});
+TuneResult tune(const Job& job, const std::function<void(int, int)>& progress = {},
+                const TuneLimits& limits = {});
 
 /// The job with a choice's wrapping.
 Job with_choice(const Job& job, const WrapChoice& choice);

@@ -51,6 +51,9 @@ def options():
     refuse(["simulate", "vit-b16", *JOB, "--largest", "seq"], "--largest", "no tokens")
     refuse(["plan", "llama-tiny", "--gpus", "4", "--on", "nowhere"], "nowhere")
     refuse(["simulate", "llama3-8b", *JOB, "--lora-rank", "4", "--checkpoint", "full", "--checkpoint-reentrant", "yes"], "requires no gradient")
+    refuse(["tune", "gpt2", *JOB, "--reshard", "4"], "--reshard", "smaller groups")
+    refuse(["tune", "gpt2", *JOB, "--wrap", "modules:transformer.h.0"], "--wrap", "every:K")
+    refuse(["tune", "gpt2", *JOB, "--wrap", "root", "--root-split", "yes"], "whole model")
     for strategy in ("hybrid_shard", "hybrid_shard_zero2"):
         for replicas in ([], ["--replicate", "1"]):
             refuse(["plan", "llama-tiny", "--gpus", "8", "--framework", "fsdp1", "--fsdp1-strategy", strategy, *replicas], "--replicate", "one replica")
