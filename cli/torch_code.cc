@@ -124,7 +124,9 @@ std::string prefetch_code(const Job& job, const std::vector<std::vector<std::str
   const ParallelConfig& c = job.config;
   std::string out;
   if (!c.prefetch_forward && !c.prefetch_backward) return out;
-  out += fmt::format("  units = {}\n", units_in_order(*job.model, groups));
+  const std::string units = units_in_order(*job.model, groups);
+  if (units == "[]") return out;  // the root alone
+  out += fmt::format("  units = {}\n", units);
   if (c.prefetch_forward)
     out += fmt::format(
         "  for i, unit in enumerate(units):\n"

@@ -298,7 +298,8 @@ def test_calls_for_pytorch(folder):
         code = run("tune", model, *job, "--framework", "fsdp1", "--export", "torch").stdout
         check("FSDP(model, " in code and "fully_shard(" not in code, f"FSDP1: {code}")
         compile("if True:\n" + code, "exported", "exec")
-    code = run("tune", "gpt2", *job, "--prefetch-forward", "2", "--prefetch-backward", "1", "--checkpoint", "full", "--export", "torch").stdout
+    code = run("tune", "gpt2", *job, "--prefetch-forward", "2", "--prefetch-backward", "1", "--wrap", "blocks", "--checkpoint", "full",
+               "--export", "torch").stdout
     compile("if True:\n" + code, "exported", "exec")
     for text in ("units[i + 1:i + 3]", "set_modules_to_backward_prefetch(units[i + 1:i + 2])", "units = [", "*model.transformer.h",
                  "full checkpointing"):
