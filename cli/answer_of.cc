@@ -9,8 +9,6 @@
 #include "schedules/planner/framework_table.h"
 #include "sim/provenance.h"
 #include "study/headroom.h"
-#include "study/needed_memory.h"
-#include "study/uncertainty.h"
 
 namespace foreshard::cli {
 namespace {
@@ -86,8 +84,9 @@ bool is_kernel(const std::string& resource) {
 
 }  // namespace
 
-StepAnswer answer_of(const Job& job, const Evaluation& e,
+StepAnswer answer_of(const Job& job, const Prediction& prediction,
                      const std::vector<Suggestion>& suggestions) {
+  const Evaluation& e = prediction.evaluation;
   const SimulationResult& r = e.result;
   StepAnswer a;
   a.model = job.model->name;
@@ -119,7 +118,7 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
   for (const CriticalPathRow& row : r.critical_path)
     a.critical_path.push_back({row.resource, row.time, is_kernel(row.resource)});
   a.memory = memory_answer(r.memory);
-  a.memory.runs_with = needed_memory(job, e);
+  a.memory.runs_with = prediction.needed_memory;
   for (const Suggestion& s : suggestions)
     a.suggestions.push_back({s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu,
                              s.samples_per_s_per_gpu, s.speedup, s.fits});
@@ -132,7 +131,7 @@ StepAnswer answer_of(const Job& job, const Evaluation& e,
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end())
       a.not_modelled.push_back(n);
   a.provenance = provenance_of(job, e.schedule);
-  add_uncertainty(uncertainty_of(job, e.schedule, r.step_time), a);
+  add_uncertainty(prediction.uncertainty, a);
   return a;
 }
 

@@ -6,12 +6,13 @@
 #include "report/memory_explanation.h"
 #include "study/evaluate.h"
 #include "study/memory_study.h"
+#include "study/predict.h"
 #include "study/suggest.h"
 
 namespace foreshard::cli {
 
-/// What report/ shows of an evaluation.
-StepAnswer answer_of(const Job& job, const Evaluation& evaluation,
+/// What report/ shows of a prediction.
+StepAnswer answer_of(const Job& job, const Prediction& prediction,
                      const std::vector<Suggestion>& suggestions);
 /// The answer of `--explain-memory`.
 MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& evaluation,

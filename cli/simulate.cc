@@ -15,7 +15,7 @@
 #include "schedules/json.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
-#include "study/evaluate.h"
+#include "study/predict.h"
 
 namespace foreshard::cli {
 namespace {
@@ -58,11 +58,12 @@ int simulate(Arguments& a) {
   if (device_bytes > 0) options.device_memory = Bytes(static_cast<std::int64_t>(device_bytes));
   if (a.has("largest")) return answer_largest(job, a, options);
   if (a.has("trace") || a.has("html")) options.detail = Detail::kTrace;
-  const Evaluation e = evaluate(job, options);
+  const Prediction prediction = predict(job, options);
+  const Evaluation& e = prediction.evaluation;
   std::vector<Suggestion> suggestions;
   if (a.yes_no("suggest", !a.flag("json") && !a.flag("explain-memory")))
     suggestions = suggest(job, e);
-  StepAnswer answer = answer_of(job, e, suggestions);
+  StepAnswer answer = answer_of(job, prediction, suggestions);
   answer.configuration = configuration_of(a, job, simulate_command());
   if (steps > 0 && steps < steady_steps(job.config))
     answer.remarks.push_back(fmt::format(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "core/enum_names.h"
@@ -28,18 +29,21 @@ const std::vector<DriverCall> kNoCalls;
 
 }  // namespace
 
-/// Checked programs and their shapes, as far as any run needed them.
+/// Checked programs and their shapes, as far as any run needed them. Each is made once, under the
+/// lock, and does not change after that.
 class Preparation {
  public:
   explicit Preparation(const Schedule& schedule)
       : schedule_(schedule), ready_(schedule.programs.size()), shapes_(schedule.programs.size()) {}
 
   void require(std::uint32_t program) {
+    const std::lock_guard lock(mutex_);
     if (ready_[program]) return;
     check_program(schedule_, program);
     shapes_[program] = find_shapes(schedule_.programs[program]);
     ready_[program] = true;
   }
+  /// Of the programs that the caller has required.
   const std::vector<ProgramShapes>& shapes() const { return shapes_; }
 
   /// Kept where no allocation calls the driver: then it is equal for all costs and options.
@@ -50,6 +54,7 @@ class Preparation {
           make_host_code(schedule_.programs[program], shapes_[program], detail, calls));
     };
     if (!calls.empty()) return make();
+    const std::lock_guard lock(mutex_);
     std::shared_ptr<const HostCode>& kept = code_[{program, detail}];
     if (!kept) kept = make();
     return kept;
@@ -57,6 +62,7 @@ class Preparation {
 
   /// most_requested() of the program's first `steps` steps.
   std::int64_t least_memory(std::uint32_t program, std::int32_t steps) {
+    const std::lock_guard lock(mutex_);
     std::int64_t& least = least_[{program, steps}];
     if (least == 0) least = most_requested(schedule_.programs[program], steps).value;
     return least;
@@ -64,6 +70,7 @@ class Preparation {
 
  private:
   const Schedule& schedule_;
+  std::mutex mutex_;
   std::map<std::pair<std::uint32_t, HostCodeDetail>, std::shared_ptr<const HostCode>> code_;
   std::map<std::pair<std::uint32_t, std::int32_t>, std::int64_t> least_;
   std::vector<bool> ready_;
@@ -370,18 +377,19 @@ SimulationResult simulate(const Schedule& schedule, const CostModel& cost,
 }
 
 struct Simulator::Prepared {
+  explicit Prepared(const Schedule& schedule) : preparation(schedule) {}
   sim::Preparation preparation;
 };
 
 Simulator::Simulator(const Schedule& schedule)
-    : schedule_(schedule), prepared_(new Prepared{sim::Preparation(schedule)}) {}
+    : schedule_(schedule), prepared_(std::make_unique<Prepared>(schedule)) {}
 Simulator::~Simulator() = default;
 
-SimulationResult Simulator::run(const CostModel& cost, const SimulationOptions& options) {
+SimulationResult Simulator::run(const CostModel& cost, const SimulationOptions& options) const {
   return sim::Simulation(schedule_, prepared_->preparation, cost, options).run();
 }
 
-bool Simulator::fits(const CostModel& cost, const SimulationOptions& options) {
+bool Simulator::fits(const CostModel& cost, const SimulationOptions& options) const {
   return sim::Simulation(schedule_, prepared_->preparation, cost, options).fits();
 }
 

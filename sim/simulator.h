@@ -12,16 +12,18 @@
 namespace foreshard {
 
 /// A schedule made ready for many simulations: what does not depend on costs and options is looked
-/// up once. Not to be shared between threads; the schedule must outlive it.
+/// up once, by the first that needs it. Simulations of one may run on many threads; the schedule
+/// must outlive it.
 class Simulator {
  public:
   explicit Simulator(const Schedule& schedule);
   ~Simulator();
 
+  const Schedule& schedule() const { return schedule_; }
   /// As simulate().
-  SimulationResult run(const CostModel& cost, const SimulationOptions& options = {});
+  SimulationResult run(const CostModel& cost, const SimulationOptions& options = {}) const;
   /// run(...).memory.fits_device, without anything else where time does not matter to memory.
-  bool fits(const CostModel& cost, const SimulationOptions& options);
+  bool fits(const CostModel& cost, const SimulationOptions& options) const;
 
  private:
   struct Prepared;

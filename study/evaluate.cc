@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "sim/hardware_cost.h"
-#include "sim/simulator.h"
 
 namespace foreshard {
 namespace {
@@ -65,15 +64,23 @@ SimulationOptions settled_options(const Job& job, const SimulationOptions& optio
   return out;
 }
 
+Schedule plan_of(const Job& job) {
+  PlanOptions options;
+  options.executable = false;
+  options.steps = steady_steps(job.config);
+  return plan(*job.model, job.config, options);
+}
+
+std::unique_ptr<CostModel> cost_model_of(const Job& job, const Schedule& schedule) {
+  return make_cost_model(make_cluster(job.hardware, static_cast<int>(schedule.world)),
+                         job.cost_parameters());
+}
+
 Evaluation evaluate(const Job& job, const SimulationOptions& options) {
-  PlanOptions plan_options;
-  plan_options.executable = false;
-  plan_options.steps = steady_steps(job.config);
   Evaluation out;
-  out.schedule = plan(*job.model, job.config, plan_options);
-  const Cluster cluster = make_cluster(job.hardware, static_cast<int>(out.schedule.world));
+  out.schedule = plan_of(job);
   out.result =
-      simulate(out.schedule, cluster, settled_options(job, options), job.cost_parameters());
+      simulate(out.schedule, *cost_model_of(job, out.schedule), settled_options(job, options));
   return out;
 }
 

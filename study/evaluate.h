@@ -2,11 +2,13 @@
 
 // Plans and simulates one job: the step that every study repeats.
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "schedules/planner/planner.h"
 #include "schedules/schedule.h"
+#include "sim/cost_model.h"
 #include "sim/options.h"
 #include "sim/result.h"
 #include "study/job.h"
@@ -46,6 +48,10 @@ bool is_borderline(const MemoryResult& memory);
 /// job's, whatever `options` say; without a number of steps as many are simulated as memory needs
 /// to settle.
 Evaluation evaluate(const Job& job, const SimulationOptions& options = {});
+/// The schedule that evaluate() simulates: as many steps as it takes until plans repeat.
+Schedule plan_of(const Job& job);
+/// And what it costs on the job's machines.
+std::unique_ptr<CostModel> cost_model_of(const Job& job, const Schedule& schedule);
 /// What evaluate() simulates with.
 SimulationOptions settled_options(const Job& job, const SimulationOptions& options);
 /// With a schedule that is already there.

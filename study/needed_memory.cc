@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "sim/hardware_cost.h"
-#include "sim/simulator.h"
 
 namespace foreshard {
 namespace {
@@ -13,11 +12,8 @@ constexpr std::int64_t kGrain = (1 << 30) / 20;
 /// Does the job run on devices of so much memory?
 class Trial {
  public:
-  Trial(const Job& job, const Schedule& schedule)
-      : job_(job),
-        simulator_(schedule),
-        cost_(make_cost_model(make_cluster(job.hardware, static_cast<int>(schedule.world)),
-                              job.cost_parameters())) {}
+  Trial(const Job& job, const Simulator& simulator)
+      : job_(job), simulator_(simulator), cost_(cost_model_of(job, simulator.schedule())) {}
 
   bool runs(std::int64_t bytes) {
     SimulationOptions options;
@@ -29,16 +25,20 @@ class Trial {
 
  private:
   const Job& job_;
-  Simulator simulator_;
+  const Simulator& simulator_;
   std::unique_ptr<CostModel> cost_;
 };
 
 }  // namespace
 
 std::optional<Bytes> needed_memory(const Job& job, const Evaluation& e) {
-  const MemoryResult& m = e.result.memory;
+  return needed_memory(job, Simulator(e.schedule), e.result.memory);
+}
+
+std::optional<Bytes> needed_memory(const Job& job, const Simulator& simulator,
+                                   const MemoryResult& m) {
   if (m.fits_device || m.capacity.value <= 0) return std::nullopt;
-  Trial trial(job, e.schedule);
+  Trial trial(job, simulator);
   std::int64_t low = m.capacity.value, high = std::max(m.device_peak.value, low + kGrain);
   // The ends of segments may not fit into the very peak.
   for (int i = 0; i < 3 && !trial.runs(high); ++i) low = high, high += high / 20;

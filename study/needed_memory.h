@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/units.h"
+#include "sim/simulator.h"
 #include "study/evaluate.h"
 
 namespace foreshard {
@@ -15,5 +16,8 @@ namespace foreshard {
 /// gives back when it must. Absent if the device is large enough,
 /// or if the job runs on none of them.
 std::optional<Bytes> needed_memory(const Job& job, const Evaluation& evaluation);
+/// The same with the simulator of its schedule; `memory` is what evaluate() found.
+std::optional<Bytes> needed_memory(const Job& job, const Simulator& simulator,
+                                   const MemoryResult& memory);
 
 }  // namespace foreshard

@@ -11,14 +11,16 @@
 
 namespace foreshard {
 
-/// Calls `work(i)` for i = 0 .. n - 1 on all cores, in no fixed order; `work` must not depend on
-/// it. The first exception is thrown again when all have stopped.
+/// Calls `work(i)` for i = 0 .. n - 1 on all cores; they begin in this order, and `work` must not
+/// depend on it. When all have stopped the exception of the smallest i that threw is thrown again:
+/// the one that a loop would have met.
 template <typename Work>
 void parallel_for(std::size_t n, const Work& work) {
   const std::size_t threads =
       std::min<std::size_t>(n, std::max(1u, std::thread::hardware_concurrency()));
   std::atomic<std::size_t> next{0};
   std::exception_ptr error;
+  std::size_t failed = n;  ///< The i that threw it.
   std::mutex mutex;
   const auto loop = [&] {
     for (std::size_t i = next++; i < n; i = next++) {
@@ -26,7 +28,7 @@ void parallel_for(std::size_t n, const Work& work) {
         work(i);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex);
-        if (!error) error = std::current_exception();
+        if (i < failed) failed = i, error = std::current_exception();
         next = n;
       }
     }

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <optional>
+#include <utility>
 
 #include "hwprofiles/calibration.h"
 #include "schedules/planner/framework_table.h"
@@ -39,178 +39,176 @@ struct Candidate {
   int slower;                ///< -1: a smaller value is slower.
 };
 
-class Study {
- public:
-  Study(const Job& job, const Schedule& schedule, Time step, const CostParameters& parameters)
-      : job_(job),
-        schedule_(schedule),
-        parameters_(parameters),
-        simulator_(schedule),
-        step_(to_seconds(step)),
-        worse_(job.hardware) {}
-
-  StepUncertainty run() {
-    for (Candidate& c : candidates()) measure(c);
-    add_measured_bus();
-    add_machine_spread();
-    finish();
-    return out_;
+void add_efficiencies(GpuProfile& gpu, std::vector<Candidate>& list) {
+  Candidate attention{"gpu.efficiency.attention_*", {}, -1};
+  for (auto& [key, fact] : gpu.efficiency) {
+    if (key.starts_with("attention_") && !key.ends_with("_half_length"))
+      attention.facts.push_back(&fact);
   }
-
- private:
-  void add_efficiencies(std::vector<Candidate>& list) {
-    Candidate attention{"gpu.efficiency.attention_*", {}, -1};
-    for (auto& [key, fact] : worse_.gpu.efficiency) {
-      if (key.starts_with("attention_") && !key.ends_with("_half_length"))
-        attention.facts.push_back(&fact);
-    }
-    for (const auto& [key, slower] :
-         std::initializer_list<std::pair<const char*, int>>{{"matmul_training", -1},
-                                                            {"memory_bound", -1},
-                                                            {"fp8_matmul", -1},
-                                                            {"overlap_slowdown", 1},
-                                                            {"speed_spread", 1}}) {
-      const auto found = worse_.gpu.efficiency.find(key);
-      if (found != worse_.gpu.efficiency.end())
-        list.push_back({std::string("gpu.efficiency.") + key, {&found->second}, slower});
-    }
-    if (!attention.facts.empty()) list.push_back(std::move(attention));
+  for (const auto& [key, slower] :
+       std::initializer_list<std::pair<const char*, int>>{{"matmul_training", -1},
+                                                          {"memory_bound", -1},
+                                                          {"fp8_matmul", -1},
+                                                          {"overlap_slowdown", 1},
+                                                          {"speed_spread", 1}}) {
+    const auto found = gpu.efficiency.find(key);
+    if (found != gpu.efficiency.end())
+      list.push_back({std::string("gpu.efficiency.") + key, {&found->second}, slower});
   }
+  if (!attention.facts.empty()) list.push_back(std::move(attention));
+}
 
-  std::vector<Candidate> candidates() {
-    std::vector<Candidate> list;
-    add_efficiencies(list);
-    NodeProfile& node = worse_.node;
-    NetworkProfile& network = worse_.network;
-    const Cluster cluster = make_cluster(job_.hardware, static_cast<int>(job_.gpus));
-    if (job_.gpus > 1 && node.fabric != FabricKind::kPcie)
-      list.push_back({"gpu.nvlink_planning", {&worse_.gpu.nvlink_planning}, -1});
-    if (job_.gpus > 1 && node.fabric == FabricKind::kPcie)
-      list.push_back({"node.peer_bandwidth", {&node.peer_bandwidth}, -1});
-    if (cluster.nodes > 1) {
-      list.push_back({"network.efficiency", {&network.efficiency}, -1});
-      list.push_back({"network.latency", {&network.latency, &network.call_overhead}, 1});
-    }
-    list.push_back({"node.host_cpu_factor", {&node.host_cpu_factor}, 1});
-    const bool copies = std::any_of(schedule_.programs.begin(), schedule_.programs.end(),
-                                    [](const RankProgram& p) { return p.copies.size() > 8; });
-    if (copies)
-      list.push_back({"node.host_to_device", {&node.host_to_device, &node.device_to_host}, -1});
-    return list;
+/// The efficiency of 8-bit products costs no other kernel time.
+bool multiplies_in_8_bits(const Schedule& schedule) {
+  for (const RankProgram& p : schedule.programs) {
+    for (const Launch& l : p.launches)
+      if (l.dtype == DType::kFloat8E4M3 || l.dtype == DType::kFloat8E5M2) return true;
   }
+  return false;
+}
 
-  double step_of(const HardwareProfile& hardware) { return step_of(hardware, parameters_); }
-  double step_of(const HardwareProfile& hardware, const CostParameters& parameters) {
-    SimulationOptions options;
-    options.detail = Detail::kTimesOnly;
-    options.memory = MemoryDetail::kNone;
-    const Cluster cluster = make_cluster(hardware, static_cast<int>(job_.gpus));
-    const auto cost = make_cost_model(cluster, parameters);
-    return to_seconds(simulator_.run(*cost, options).step_time);
+/// Numbers of `worse`, a copy of the job's hardware, on which its step may depend.
+std::vector<Candidate> candidates(const Job& job, const Schedule& schedule,
+                                  HardwareProfile& worse) {
+  std::vector<Candidate> list;
+  add_efficiencies(worse.gpu, list);
+  NodeProfile& node = worse.node;
+  NetworkProfile& network = worse.network;
+  if (job.gpus > 1 && node.fabric != FabricKind::kPcie)
+    list.push_back({"gpu.nvlink_planning", {&worse.gpu.nvlink_planning}, -1});
+  if (job.gpus > 1 && node.fabric == FabricKind::kPcie)
+    list.push_back({"node.peer_bandwidth", {&node.peer_bandwidth}, -1});
+  if (make_cluster(job.hardware, static_cast<int>(job.gpus)).nodes > 1) {
+    list.push_back({"network.efficiency", {&network.efficiency}, -1});
+    list.push_back({"network.latency", {&network.latency, &network.call_overhead}, 1});
   }
+  list.push_back({"node.host_cpu_factor", {&node.host_cpu_factor}, 1});
+  const bool copies = std::any_of(schedule.programs.begin(), schedule.programs.end(),
+                                  [](const RankProgram& p) { return p.copies.size() > 8; });
+  if (copies)
+    list.push_back({"node.host_to_device", {&node.host_to_device, &node.device_to_host}, -1});
+  if (!multiplies_in_8_bits(schedule))
+    std::erase_if(list, [](const Candidate& c) { return c.path == "gpu.efficiency.fp8_matmul"; });
+  for (Candidate& c : list) std::erase_if(c.facts, [](const Fact* f) { return !f->known(); });
+  std::erase_if(list, [](const Candidate& c) { return c.facts.empty(); });
+  return list;
+}
 
-  void measure(Candidate& c) {
-    std::erase_if(c.facts, [](const Fact* f) { return !f->known(); });
-    if (c.facts.empty()) return;
-    const Fact first = *c.facts[0];
-    const bool stated = !std::isnan(first.uncertainty);
-    const double sd = stated ? first.uncertainty : usual_sd(first.kind);
-    std::vector<double> before;
-    for (Fact* f : c.facts) {
-      before.push_back(f->value);
-      f->value *= std::exp(c.slower * sd);
-    }
-    const double step = step_of(worse_);
-    for (std::size_t i = 0; i < c.facts.size(); ++i) c.facts[i]->value = before[i];
-    if (!base_) base_ = step_of(job_.hardware);  // Without the allocator, as the others.
-    const double effect = (step - *base_) / step_;
-    if (effect > 0) {
-      out_.inputs.push_back(
-          {c.path, sd, effect,
-           stated ? first.source : fmt::format("usual for {} numbers", name_of(first.kind))});
-    }
+/// What is uncertain of a candidate; its effect is not known yet.
+UncertainInput input_of(const Candidate& c) {
+  const Fact& first = *c.facts[0];
+  const bool stated = !std::isnan(first.uncertainty);
+  return {c.path, stated ? first.uncertainty : usual_sd(first.kind), 0,
+          stated ? first.source : fmt::format("usual for {} numbers", name_of(first.kind))};
+}
+
+/// What one machine differs from another of its type, whatever the constants.
+UncertainInput machine_spread(const GpuProfile& gpu) {
+  const Fact* spread = gpu.find_efficiency("machine_spread");
+  const double sd = spread != nullptr ? spread->value : 0.06;
+  return {"machine to machine", sd, sd,
+          spread != nullptr ? spread->source : "as on A100 and H100, where it was calibrated"};
+}
+
+/// Why the job lies outside what was calibrated.
+std::vector<std::string> outside_of(const Job& job) {
+  std::vector<std::string> outside;
+  const GpuProfile& gpu = job.hardware.gpu;
+  const ParallelConfig& c = job.config;
+  const Fact* ceiling = gpu.find_efficiency("matmul_training");
+  if (ceiling == nullptr || ceiling->kind != FactKind::kCalibrated) {
+    outside.push_back(fmt::format("no training run on {} was calibrated against",
+                                  gpu.title.empty() ? gpu.name : gpu.title));
   }
-
-  /// Bandwidths that a run measured itself stand for the network of that day at one size of message
-  /// only; no number of the profile moves them.
-  void add_measured_bus() {
-    if (parameters_.links.measured.all_gather <= 0) return;
-    CostParameters worse = parameters_;
-    for (double* bus : {&worse.links.measured.all_gather, &worse.links.measured.reduce_scatter,
-                        &worse.links.measured.all_reduce})
-      *bus *= std::exp(-kMeasuredBusSd);
-    if (!base_) base_ = step_of(job_.hardware);
-    const double effect = (step_of(job_.hardware, worse) - *base_) / step_;
-    if (effect > 0)
-      out_.inputs.push_back({"measured bus bandwidth", kMeasuredBusSd, effect,
-                             "1.25 to 1.56 between the sizes it may have been measured at"});
+  const std::optional<CalibrationCoverage> seen = training_coverage();
+  if (!seen) return outside;
+  const auto check = [&](const char* what, std::int64_t value,
+                         const CalibrationCoverage::Range& range) {
+    if (value < range.least || value > range.most)
+      outside.push_back(
+          fmt::format("{} {}: calibrated from {} to {}", value, what, range.least, range.most));
+  };
+  check("GPUs", job.gpus, seen->gpus);
+  if (job.has_tokens()) {
+    check("tokens in a sequence", c.sequence, seen->sequence);
+    check("tokens of a GPU and micro-batch", c.micro_batch * c.sequence, seen->tokens);
+  } else {
+    outside.emplace_back("a model without tokens");
   }
-
-  /// What one machine differs from another of its type, whatever the constants.
-  void add_machine_spread() {
-    const Fact* spread = job_.hardware.gpu.find_efficiency("machine_spread");
-    const double sd = spread != nullptr ? spread->value : 0.06;
-    out_.inputs.push_back(
-        {"machine to machine", sd, sd,
-         spread != nullptr ? spread->source : "as on A100 and H100, where it was calibrated"});
-  }
-
-  void finish() {
-    std::stable_sort(
-        out_.inputs.begin(), out_.inputs.end(),
-        [](const UncertainInput& a, const UncertainInput& b) { return a.effect > b.effect; });
-    double square = 0;
-    for (const UncertainInput& u : out_.inputs) square += u.effect * u.effect;
-    out_.sd = std::sqrt(square);
-    const double least = out_.inputs.empty() ? 0 : out_.inputs[0].effect / 10;
-    std::erase_if(out_.inputs, [&](const UncertainInput& u) { return u.effect < least; });
-    out_.p10 = from_seconds(step_ * std::exp(-kP90 * out_.sd));
-    out_.p90 = from_seconds(step_ * std::exp(kP90 * out_.sd));
-    find_outside();
-  }
-
-  void find_outside() {
-    const GpuProfile& gpu = job_.hardware.gpu;
-    const ParallelConfig& c = job_.config;
-    const Fact* ceiling = gpu.find_efficiency("matmul_training");
-    if (ceiling == nullptr || ceiling->kind != FactKind::kCalibrated) {
-      out_.outside.push_back(fmt::format("no training run on {} was calibrated against",
-                                         gpu.title.empty() ? gpu.name : gpu.title));
-    }
-    const std::optional<CalibrationCoverage> seen = training_coverage();
-    if (!seen) return;
-    const auto check = [&](const char* what, std::int64_t value,
-                           const CalibrationCoverage::Range& range) {
-      if (value < range.least || value > range.most)
-        out_.outside.push_back(
-            fmt::format("{} {}: calibrated from {} to {}", value, what, range.least, range.most));
-    };
-    check("GPUs", job_.gpus, seen->gpus);
-    if (job_.has_tokens()) {
-      check("tokens in a sequence", c.sequence, seen->sequence);
-      check("tokens of a GPU and micro-batch", c.micro_batch * c.sequence, seen->tokens);
-    } else {
-      out_.outside.emplace_back("a model without tokens");
-    }
-    check("million parameters", job_.model->parameter_count().value / 1'000'000,
-          seen->million_parameters);
-    if (c.float8 != Float8Kind::kNone) out_.outside.push_back("8-bit products");
-    if (c.offload != OffloadKind::kNone) out_.outside.push_back("offload");
-    const FrameworkRow& framework = row_of(c.framework);
-    if (!framework.calibrated) out_.outside.emplace_back(framework.title);
-  }
-
-  const Job& job_;
-  const Schedule& schedule_;
-  const CostParameters& parameters_;
-  Simulator simulator_;
-  double step_;
-  HardwareProfile worse_;
-  std::optional<double> base_;
-  StepUncertainty out_;
-};
+  check("million parameters", job.model->parameter_count().value / 1'000'000,
+        seen->million_parameters);
+  if (c.float8 != Float8Kind::kNone) outside.push_back("8-bit products");
+  if (c.offload != OffloadKind::kNone) outside.push_back("offload");
+  const FrameworkRow& framework = row_of(c.framework);
+  if (!framework.calibrated) outside.emplace_back(framework.title);
+  return outside;
+}
 
 }  // namespace
+
+UncertaintyStudy::UncertaintyStudy(const Job& job, const Simulator& simulator,
+                                   const CostParameters& parameters)
+    : job_(job), simulator_(simulator) {
+  HardwareProfile worse = job.hardware;
+  for (const Candidate& c : candidates(job, simulator.schedule(), worse)) {
+    const UncertainInput input = input_of(c);
+    std::vector<double> before;
+    for (const Fact* f : c.facts) before.push_back(f->value);
+    for (Fact* f : c.facts) f->value *= std::exp(c.slower * input.sd);
+    runs_.push_back({input, worse, parameters, Time(0)});
+    for (std::size_t i = 0; i < c.facts.size(); ++i) c.facts[i]->value = before[i];
+  }
+  add_measured_bus(parameters);
+  if (!runs_.empty()) runs_.insert(runs_.begin(), {{}, job.hardware, parameters, Time(0)});
+}
+
+/// Bandwidths that a run measured itself stand for the network of that day at one size of message
+/// only; no number of the profile moves them.
+void UncertaintyStudy::add_measured_bus(const CostParameters& parameters) {
+  if (parameters.links.measured.all_gather <= 0) return;
+  CostParameters worse = parameters;
+  for (double* bus : {&worse.links.measured.all_gather, &worse.links.measured.reduce_scatter,
+                      &worse.links.measured.all_reduce})
+    *bus *= std::exp(-kMeasuredBusSd);
+  runs_.push_back({{"measured bus bandwidth", kMeasuredBusSd, 0,
+                    "1.25 to 1.56 between the sizes it may have been measured at"},
+                   job_.hardware,
+                   worse,
+                   Time(0)});
+}
+
+/// Without the allocator: its calls cost all of them the same.
+void UncertaintyStudy::run(std::size_t index) {
+  Run& r = runs_[index];
+  SimulationOptions options;
+  options.detail = Detail::kTimesOnly;
+  options.memory = MemoryDetail::kNone;
+  const Cluster cluster = make_cluster(r.hardware, static_cast<int>(job_.gpus));
+  r.step = simulator_.run(*make_cost_model(cluster, r.parameters), options).step_time;
+}
+
+StepUncertainty UncertaintyStudy::finish(Time step) const {
+  StepUncertainty out;
+  const double predicted = to_seconds(step);
+  for (std::size_t i = 1; i < runs_.size(); ++i) {
+    UncertainInput input = runs_[i].input;
+    input.effect = (to_seconds(runs_[i].step) - to_seconds(runs_[0].step)) / predicted;
+    if (input.effect > 0) out.inputs.push_back(std::move(input));
+  }
+  out.inputs.push_back(machine_spread(job_.hardware.gpu));
+  std::stable_sort(
+      out.inputs.begin(), out.inputs.end(),
+      [](const UncertainInput& a, const UncertainInput& b) { return a.effect > b.effect; });
+  double square = 0;
+  for (const UncertainInput& u : out.inputs) square += u.effect * u.effect;
+  out.sd = std::sqrt(square);
+  const double least = out.inputs[0].effect / 10;
+  std::erase_if(out.inputs, [&](const UncertainInput& u) { return u.effect < least; });
+  out.p10 = from_seconds(predicted * std::exp(-kP90 * out.sd));
+  out.p90 = from_seconds(predicted * std::exp(kP90 * out.sd));
+  out.outside = outside_of(job_);
+  return out;
+}
 
 StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step) {
   return uncertainty_of(job, schedule, step, job.cost_parameters());
@@ -218,7 +216,10 @@ StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time st
 
 StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step,
                                const CostParameters& parameters) {
-  return Study(job, schedule, step, parameters).run();
+  const Simulator simulator(schedule);
+  UncertaintyStudy study(job, simulator, parameters);
+  for (std::size_t i = 0; i < study.runs(); ++i) study.run(i);
+  return study.finish(step);
 }
 
 bool within_p10_p90(double predicted, double measured, double sd) {

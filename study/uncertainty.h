@@ -2,11 +2,13 @@
 
 // How far a predicted step time may be off, from what is known of the numbers behind it.
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "schedules/schedule.h"
 #include "sim/cost/parameters.h"
+#include "sim/simulator.h"
 #include "study/job.h"
 
 namespace foreshard {
@@ -28,8 +30,35 @@ struct StepUncertainty {
   std::vector<std::string> outside;
 };
 
-/// Simulates the job again with each uncertain number one standard deviation worse. `step`: its
-/// predicted time.
+/// Simulates the job again with each uncertain number one standard deviation worse.
+class UncertaintyStudy {
+ public:
+  /// Job and simulator must outlive it. `parameters`: those that the job is predicted with.
+  UncertaintyStudy(const Job& job, const Simulator& simulator, const CostParameters& parameters);
+
+  /// Simulations to run: each once, in any order and on any thread; then finish().
+  std::size_t runs() const { return runs_.size(); }
+  void run(std::size_t index);
+  /// `step`: the job's predicted time.
+  StepUncertainty finish(Time step) const;
+
+ private:
+  /// The job with one number worse; in the first run none is.
+  struct Run {
+    UncertainInput input;  ///< But for the effect.
+    HardwareProfile hardware;
+    CostParameters parameters;
+    Time step;  ///< Once it has run.
+  };
+
+  void add_measured_bus(const CostParameters& parameters);
+
+  const Job& job_;
+  const Simulator& simulator_;
+  std::vector<Run> runs_;
+};
+
+/// All of it. `step`: the job's predicted time.
 StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step);
 /// With other parameters than the job's own (work of a measured run that its schedule lacks).
 StepUncertainty uncertainty_of(const Job& job, const Schedule& schedule, Time step,

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include "sim/simulator.h"
 #include "toy.h"
@@ -159,6 +162,32 @@ TEST(Ways, TraceAndExplanationAgree) {
   EXPECT_GT(retried, 10);
   EXPECT_GT(failed, 20);
   EXPECT_GT(fitted, 100);
+}
+
+// What simulations of one schedule share is made by the first that needs it, on whichever thread.
+TEST(Ways, SimulationsOnManyThreadsAgreeWithEachOnItsOwn) {
+  constexpr int kThreads = 4;
+  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    const Schedule schedule = RandomProgram(seed).write(seed % 4 == 0);
+    std::mt19937 random(seed * 7919);
+    std::vector<ToyCost> costs;
+    for (int i = 0; i < kThreads; ++i) costs.push_back(random_cost(random));
+    const Simulator shared(schedule);
+    std::vector<SimulationResult> results(kThreads);
+    std::array<bool, kThreads> fits{};
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kThreads; ++i)
+      threads.emplace_back([&, i] {
+        fits[i] = shared.fits(costs[i], {});
+        results[i] = shared.run(costs[i]);
+      });
+    for (std::thread& t : threads) t.join();
+    for (std::size_t i = 0; i < kThreads; ++i) {
+      expect_equal(results[i], simulate(schedule, costs[i]));
+      EXPECT_EQ(fits[i], results[i].memory.fits);
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,75 @@
+// What is asked at once and on all cores is what its parts answer one after the other.
+
+#include "study/predict.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "study/needed_memory.h"
+#include "study/parallel.h"
+#include "tests/catalogue_job.h"
+
+namespace foreshard {
+namespace {
+
+void expect_parts(const Job& job) {
+  const Prediction p = predict(job);
+  const Evaluation e = evaluate(job);
+  EXPECT_EQ(p.evaluation.result.step_time, e.result.step_time);
+  EXPECT_EQ(p.evaluation.result.memory.device_peak, e.result.memory.device_peak);
+  EXPECT_EQ(p.evaluation.result.breakdown.exposed_communication,
+            e.result.breakdown.exposed_communication);
+  EXPECT_EQ(p.needed_memory, needed_memory(job, e));
+  const StepUncertainty u = uncertainty_of(job, e.schedule, e.result.step_time);
+  EXPECT_EQ(p.uncertainty.sd, u.sd);
+  EXPECT_EQ(p.uncertainty.p10, u.p10);
+  EXPECT_EQ(p.uncertainty.outside, u.outside);
+  ASSERT_EQ(p.uncertainty.inputs.size(), u.inputs.size());
+  for (std::size_t i = 0; i < u.inputs.size(); ++i) {
+    EXPECT_EQ(p.uncertainty.inputs[i].quantity, u.inputs[i].quantity);
+    EXPECT_EQ(p.uncertainty.inputs[i].effect, u.inputs[i].effect);
+  }
+}
+
+TEST(Predict, OfAJobThatFits) {
+  Job job = catalogue_job("gpt2", "dgx-h100", 16);
+  job.config.sequence = 1024;
+  EXPECT_FALSE(predict(job).needed_memory);
+  expect_parts(job);
+}
+
+TEST(Predict, OfAJobThatDoesNot) {
+  Job job = catalogue_job("gpt2-xl", "8x-rtx4090", 1, FrameworkKind::kUnsharded);
+  job.config.sequence = 256;
+  EXPECT_TRUE(predict(job).needed_memory);
+  expect_parts(job);
+}
+
+// A loop would stop at 3; 7 throws long before it does.
+TEST(ParallelFor, ThrowsWhatALoopWouldHaveThrown) {
+  std::atomic<bool> late = false;
+  const auto work = [&](std::size_t i) {
+    if (i == 3) {
+      for (int k = 0; k < 100 && !late; ++k)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      throw std::runtime_error("at 3");
+    }
+    if (i == 7) {
+      late = true;
+      throw std::runtime_error("at 7");
+    }
+  };
+  try {
+    parallel_for(16, work);
+    FAIL() << "no exception";
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(), "at 3");
+  }
+}
+
+}  // namespace
+}  // namespace foreshard
