@@ -100,6 +100,13 @@ void read_precision(Arguments& a, ParallelConfig& c) {
   if (const auto t = read_dtype(a, "reduce-dtype")) c.precision.reduce = t;
   if (builds_in_compute_dtype(c.framework))
     c.model_dtype = c.precision.param.value_or(c.model_dtype);
+  // Around units that compute in 16 bits, as accelerate and Lightning wrap the forward call: norms
+  // and powers then run in fp32.
+  if (row_of(c.framework).precision == PrecisionRule::kMixed && a.yes_no("autocast", false)) {
+    c.autocast = true;
+    if (c.precision.param.value_or(DType::kFloat32) == DType::kFloat32)
+      a.report("autocast", "computes in 16 bits, the units in fp32", "--param-dtype bf16 or fp16");
+  }
 }
 
 /// Whole parameters in their own dtype, reduced in it; another dtype of compute is autocast's.

@@ -60,7 +60,9 @@ OptionGroup training_group() {
               "Dtype of the parameters as built and of the optimizer (default fp32)"),
        option("param-dtype", "DTYPE", "Dtype of gathered parameters and compute (default bf16)"),
        option("autocast", "yes|no",
-              "Compute under torch.autocast to --param-dtype: DDP and one GPU (default no)",
+              "Compute under torch.autocast to --param-dtype; FSDP: around its units, as "
+              "accelerate does "
+              "(default no)",
               {"yes", "no"}),
        option("reduce-dtype", "DTYPE",
               "Dtype of gradient reduction (default fp32; ZeRO: the compute dtype)"),

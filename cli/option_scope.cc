@@ -28,7 +28,7 @@ bool syncs(const FrameworkRow& f) { return f.sync_choice; }
 bool has_module_hooks(const FrameworkRow& f) { return f.module_hooks; }
 bool takes_reshard(const FrameworkRow& f) { return f.reshard == ReshardChoice::kReshard; }
 bool prefetches_units(const FrameworkRow& f) { return f.units == UnitForm::kModuleGroup; }
-bool autocasts(const FrameworkRow& f) { return f.precision == PrecisionRule::kParameters; }
+bool autocasts(const FrameworkRow& f) { return f.precision != PrecisionRule::kMasters; }
 bool makes_no_masters(const FrameworkRow& f) { return f.precision != PrecisionRule::kMasters; }
 
 std::string joined(const Kinds& kinds) {

@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "hwprofiles/calibration.h"
 #include "hwprofiles/embedded_catalogue.h"
+#include "hwprofiles/keep_gpus.h"
 #include "hwprofiles/profile.h"
 #include "hwprofiles/profile_reader.h"
 #include "hwprofiles/spelling.h"
@@ -178,23 +179,6 @@ ShortName parse_short_name(const std::string& typed) {
   return name;
 }
 
-/// Keeps the first `gpus` GPUs of a node; NICs shrink in proportion, at least one.
-void keep_gpus(HardwareProfile& machine, int gpus) {
-  const int had = machine.gpus_per_node();
-  if (gpus == had) return;
-  const auto source = fmt::format("{} of the {} GPUs of {}", gpus, had, machine.name);
-  machine.node.gpus =
-      Fact{static_cast<double>(gpus), Dimension::kCount, FactKind::kAssumed, source};
-  if (machine.network.nics.known() && machine.network.nics.value > 1) {
-    const double nics = std::max(1.0, std::floor(machine.network.nics.value * gpus / had));
-    machine.network.nics = Fact{nics, Dimension::kCount, FactKind::kAssumed, source};
-  }
-  std::erase_if(machine.node.mesh, [&](const MeshEdge& e) { return std::max(e.a, e.b) >= gpus; });
-  if (machine.node.fabric == FabricKind::kNvLinkMesh && machine.node.mesh.empty()) {
-    machine.node.fabric = FabricKind::kPcie;
-  }
-}
-
 void replace_network(Catalogue& catalogue, const std::string& typed, const ShortName& name,
                      HardwareProfile& machine) {
   if (!name.rate) return;
@@ -347,6 +331,22 @@ HardwareProfile parse_hardware(std::string_view text, const std::string& file) {
   if (issues.empty()) check_machine(machine, issues);
   issues.throw_if_any();
   return machine;
+}
+
+void keep_gpus(HardwareProfile& machine, int gpus) {
+  const int had = machine.gpus_per_node();
+  if (gpus == had) return;
+  const auto source = fmt::format("{} of the {} GPUs of {}", gpus, had, machine.name);
+  machine.node.gpus =
+      Fact{static_cast<double>(gpus), Dimension::kCount, FactKind::kAssumed, source};
+  if (machine.network.nics.known() && machine.network.nics.value > 1) {
+    const double nics = std::max(1.0, std::floor(machine.network.nics.value * gpus / had));
+    machine.network.nics = Fact{nics, Dimension::kCount, FactKind::kAssumed, source};
+  }
+  std::erase_if(machine.node.mesh, [&](const MeshEdge& e) { return std::max(e.a, e.b) >= gpus; });
+  if (machine.node.fabric == FabricKind::kNvLinkMesh && machine.node.mesh.empty()) {
+    machine.node.fabric = FabricKind::kPcie;
+  }
 }
 
 HardwareProfile load_hardware(const std::string& name_or_file) {

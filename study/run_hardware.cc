@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/error.h"
 #include "core/text.h"
+#include "hwprofiles/keep_gpus.h"
 
 namespace foreshard {
 namespace {
@@ -20,16 +22,18 @@ constexpr double kUnstatedLimit = 0.75;
 /// B/s: between four and eight lanes of PCIe 3 (3.2 and 6.4 GB/s), and how far off it may be.
 constexpr double kSlowPcie = 4.5e9, kSlowPcieSd = 0.35;
 
-}  // namespace
+/// The table's name of a GPU without its remarks: "RTX4090 (PCIe4 x16)".
+std::string gpu_name(const MeasuredRun& run) { return run.gpu.substr(0, run.gpu.find(" (")); }
 
-std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& assumptions) {
+/// The machine that public tables mean by the name of a GPU; else whatever the catalogue knows by
+/// it. Empty if it knows nothing.
+std::string box_of(const MeasuredRun& run) {
   static const std::vector<std::pair<const char*, const char*>> kBoxes = {
       {"A100-80GB", "dgx-a100-80"},
       {"A100-40GB", "dgx-a100-40"},
       {"A800-80GB", "hgx-a800"},
       {"H100-96GB", "hgx-h100-96"},
       {"H100 (8x, variant not stated", "hgx-h100-96"},
-      {"H100-80GB", "dgx-h100"},
       {"H100", "dgx-h100"},
       {"H200", "hgx-h200"},
       {"B200", "dgx-b200"},
@@ -37,45 +41,80 @@ std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& as
       {"GB300", "gb300-nvl72"},
       {"MI300X", "8x-mi300x-node"},
       {"V100-16GB", "dgx-1v-16"},
+      {"V100-32GB-SXM3", "dgx-2"},
       {"V100-32GB", "dgx-1v"},
       {"RTX3090", "8x-rtx3090"},
       {"RTX4090", "8x-rtx4090"},
       {"A5000", "8x-rtx-a5000"},
-      {"RTX6000Ada", "8x-rtx-6000-ada"},
-      {"L40S", "8x-l40s"},
-      {"T4", "4x-t4"}};
-  const char* box = nullptr;
-  for (const auto& [gpu, name] : kBoxes) {
-    if (run.gpu.starts_with(gpu) && (box == nullptr || std::string(gpu) == "H100")) {
-      if (box == nullptr) box = name;
+      {"RTX6000Ada", "8x-rtx-6000-ada"}};
+  const std::string name = gpu_name(run);
+  const bool other_form = contains(name, "PCIe") || contains(name, "NVL");
+  for (const auto& [gpu, box] : kBoxes) {
+    if (!other_form && run.gpu.starts_with(gpu)) return box;
+  }
+  try {
+    return load_hardware(name).name;
+  } catch (const InputError&) {
+    return {};
+  }
+}
+
+/// The network that a row states as the ending of a machine's name: "RoCE 4x100 Gb/s per node" is
+/// "@4x100g-roce", "800 Gb/s per node" eight NICs of 100. Empty where it gives no rate.
+std::string network_of(const std::string& link) {
+  std::size_t unit = link.find(" Gb/s");
+  double factor = 1;
+  if (unit == std::string::npos) unit = link.find(" Tb/s"), factor = 1000;
+  if (unit == std::string::npos || unit == 0) return {};
+  const std::size_t from = link.find_last_not_of("0123456789.x", unit - 1) + 1;
+  const std::string number = link.substr(from, unit - from);
+  int nics = 0;
+  double rate = 0;
+  if (std::sscanf(number.c_str(), "%dx%lf", &nics, &rate) != 2) {
+    if (std::sscanf(number.c_str(), "%lf", &rate) != 1) return {};
+    rate *= factor;
+    const bool roce = contains(link, "RoCE");
+    if (contains(link, "per GPU")) {
+      nics = 8;
+    } else if (rate >= 800 || roce) {
+      nics = 8, rate /= 8;
+    } else {
+      nics = std::max(1, static_cast<int>(rate / 100)), rate = 100;
     }
   }
-  if (box == nullptr) return {};
+  const char* kind = contains(link, "RoCE") ? "-roce" : contains(link, "EFA") ? "-efa" : "";
+  return fmt::format("@{}x{:.0f}g{}", nics, rate, kind);
+}
+
+}  // namespace
+
+std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& assumptions) {
+  std::string name = box_of(run);
+  if (name.empty()) return {};
   if (contains(run.gpu, "not stated"))
     assumptions.push_back(
         "GPU variant not stated: the 96 GB one at 500 W of other tables of that software");
-  std::string name = box;
   if (*run.n_gpus > run.gpus_per_node.value_or(8)) {
-    int nics = 0, rate = 0;
-    if (std::sscanf(run.inter_node_link.c_str(), "RoCE %dx%d", &nics, &rate) == 2) {
-      name += fmt::format("@{}x{}g-roce", nics, rate);
-    } else if (std::sscanf(run.inter_node_link.c_str(), "RoCE %d", &rate) == 1) {
-      name += fmt::format("@8x{}g-roce", rate / 8);
-    } else if (std::sscanf(run.inter_node_link.c_str(), "InfiniBand %d", &rate) == 1 ||
-               (std::sscanf(run.inter_node_link.c_str(), "%d Gb/s (per node", &rate) == 1)) {
-      name += rate >= 800 ? fmt::format("@8x{}g", rate / 8)
-                          : fmt::format("@{}x100g", std::max(1, rate / 100));
-    } else if (std::sscanf(run.inter_node_link.c_str(), "RDMA %d Gb/s per GPU", &rate) == 1) {
-      name += fmt::format("@8x{}g", rate);
-    } else if (run.inter_node_link.empty()) {
+    const std::string network = network_of(run.inter_node_link);
+    name += network;
+    const std::string& link = run.inter_node_link;
+    if (network.empty() && (link.empty() || contains(link, "not stated")))
       assumptions.push_back("network of the usual box (not stated)");
-    }
   }
   return name;
 }
 
 void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
                           std::vector<std::string>& assumptions) {
+  const std::int64_t node_gpus = run.gpus_per_node.value_or(hardware.gpus_per_node());
+  if (*run.n_gpus > node_gpus && node_gpus < hardware.gpus_per_node() &&
+      !contains(run.inter_node_link, "NVL72"))
+    keep_gpus(hardware, static_cast<int>(node_gpus));
+  if (contains(run.inter_node_link, "no P2P")) {
+    hardware.node.fabric = FabricKind::kPcie;
+    hardware.node.peer_to_peer =
+        Fact{0, Dimension::kCount, FactKind::kAssumed, "the row: no peer access"};
+  }
   const double limit = hardware.gpu.power_limit.value_or(0);
   const std::size_t bracket = run.gpu.find('(');
   const bool unstated = contains(run.gpu, "power limited");

@@ -13,7 +13,8 @@ namespace foreshard {
 std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& assumptions);
 
 /// What a row's words say of its machine beyond its type: GPUs held below their power limit
-/// ("RTX3090 (280 W, ...", "power limited"), "slow PCIe lanes".
+/// ("RTX3090 (280 W, ...", "power limited"), "slow PCIe lanes", fewer GPUs on each of several nodes
+/// than the usual box holds, "no P2P".
 void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
                           std::vector<std::string>& assumptions);
 

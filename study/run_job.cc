@@ -11,6 +11,8 @@
 #include "schedules/planner/framework_table.h"
 #include "study/run_hardware.h"
 #include "study/run_model.h"
+#include "study/run_strategy.h"
+#include "study/run_words.h"
 
 namespace foreshard {
 namespace {
@@ -38,51 +40,35 @@ std::string refusal_of(const MeasuredRun& run) {
   if (run.tp.value_or(1) > 1) return "tensor parallelism is not modelled";
   if (run.pp.value_or(1) > 1) return "pipeline parallelism is not modelled";
   if (has("mxfp8")) return "mxfp8 products (a scale for each block of 32) are not modelled";
-  if (contains(run.strategy, "Megatron")) return "Megatron-FSDP is not one of the frameworks";
-  if (contains(run.strategy, "Thunder") || contains(run.compile, "thunder"))
-    return "the Thunder compiler is not modelled";
-  if (contains(run.strategy, "activation CPU offload"))
-    return "activations in host memory are not priced from a table row";
-  if (!run.n_layers || !run.d_model || !run.n_heads || !run.seq_len || !run.n_gpus) {
-    return "the row does not state the model's shape, the sequence length or the number of GPUs";
-  }
+  if (std::string refusal = strategy_refusal(run); !refusal.empty()) return refusal;
+  if (offloads_activations(run) && !run.ac_mode.starts_with("full"))
+    return "saved activations in host memory are not priced, only the inputs of checkpointed "
+           "blocks";
+  if (!run.n_gpus) return "the row does not state the number of GPUs";
+  if (!run.seq_len) return "the row does not state the sequence length";
+  if (!states_shape(run)) return "the row does not state the model's shape";
+  if (contains(run.notes, "multi-node") && run.inter_node_link.empty())
+    return "the row spans nodes over a network that it does not name";
   return {};
 }
 
-void set_checkpointing(const MeasuredRun& run, ParallelConfig& config) {
-  if (contains(run.ac_mode, "every 2nd") || run.ac_mode == "selective-layer") {
+/// False if the words are none that we know.
+bool set_checkpointing(const MeasuredRun& run, ParallelConfig& config,
+                       std::vector<std::string>& assumptions) {
+  const std::string& mode = run.ac_mode;
+  if (contains(mode, "every 2nd") || mode == "selective-layer") {
     config.checkpoint = CheckpointKind::kEveryK;
     config.checkpoint_every = 2;
-  } else if (run.ac_mode.starts_with("full")) {
+  } else if (mode.starts_with("full")) {
     config.checkpoint = CheckpointKind::kFull;
-  } else if (run.ac_mode.starts_with("selective")) {
+  } else if (mode.starts_with("selective")) {
     config.checkpoint = CheckpointKind::kSelectiveOp;
-  }
-}
-
-/// Trainers with a data parallelism of their own: gradients summed in fp32 (nanotron), or ZeRO-1
-/// that is not DeepSpeed's (InternEvo, whose groups may be smaller than the job).
-bool own_data_parallelism(const MeasuredRun& run) {
-  return contains(run.precision, "fp32 grad accumulation") ||
-         (run.strategy.starts_with("ZeRO-1") && !contains(run.strategy, "DeepSpeed"));
-}
-
-void set_own_data_parallelism(const MeasuredRun& run, ParallelConfig& config) {
-  ShardedOptimizerOptions& o = config.sharded_optimizer;
-  if (contains(run.precision, "fp32 grad accumulation")) {
-    o.accumulate_in_float32 = true;
-    const bool zero = run.strategy.starts_with("ZeRO");
-    o.reduce_after_backward = o.gather_lists = zero;
-    o.one_collective_per_tensor = !zero;
-    o.one_hardware_queue = true;  // slurm_launcher.py exports CUDA_DEVICE_MAX_CONNECTIONS=1.
-    if (!zero) config.shard = 1;
+  } else if (mode == "not stated") {
+    assumptions.emplace_back("no checkpointing (not stated)");
   } else {
-    o.bucket_mib = 1024;  // reduce_bucket_size: 512 * 1024^2 elements in 16 bits.
-    o.owners_broadcast = true;
-    config.checkpoint_early_stop =
-        false;  // Its own reentrant checkpoint runs the whole block again.
+    return mode.empty() || mode.starts_with("none") || mode == "no";
   }
-  config.replicate = *run.n_gpus / config.shard;
+  return true;
 }
 
 /// 8-bit products of the blocks, by the names that recipes give them.
@@ -99,41 +85,33 @@ void set_float8(const MeasuredRun& run, ParallelConfig& config) {
   config.float8_all_gather = contains(p, "float8 all-gather") || contains(p, "f8 all-gather");
 }
 
-/// Framework and sharding; false if the strategy is none that we know.
-bool set_strategy(const MeasuredRun& run, ParallelConfig& config) {
-  config.shard = run.dp_shard.value_or(*run.n_gpus);
-  config.replicate = run.dp_replicate.value_or(1);
-  if (run.strategy.starts_with("FSDP2")) {
-    config.framework = FrameworkKind::kFsdp2;
-  } else if (run.strategy.starts_with("FSDP")) {
-    config.framework = FrameworkKind::kFsdp1;
-    config.wrap.root_split =
-        false;  // FSDP1's policies name blocks; embedding and head stay with the root.
-    if (config.replicate > 1) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
-    if (contains(run.notes, "backward_prefetch=none")) {
-      config.fsdp1.backward_prefetch = Fsdp1Options::BackwardPrefetch::kNone;
-    }
-    if (contains(run.strategy, "SHARD_GRAD_OP"))
-      config.fsdp1.strategy = Fsdp1Options::Strategy::kShardGradOp;
-    if (contains(run.strategy, "HYBRID")) config.fsdp1.strategy = Fsdp1Options::Strategy::kHybrid;
-    if (contains(run.strategy, "NO_SHARD")) {  // One group of all ranks, each with the whole.
-      config.fsdp1.strategy = Fsdp1Options::Strategy::kNoShard;
-      config.shard *= config.replicate;
-      config.replicate = 1;
-    }
-  } else if (own_data_parallelism(run)) {
-    config.framework = FrameworkKind::kShardedOptimizer;
-    set_own_data_parallelism(run, config);
-  } else if (run.strategy.starts_with("ZeRO-1")) {
-    config.framework = FrameworkKind::kZero1;
-  } else if (contains(run.strategy, "ZeRO-3")) {
-    config.framework = FrameworkKind::kZero3;
-  } else if (run.strategy == "DDP") {
-    config.framework = FrameworkKind::kDdp;
-  } else {
-    return false;
+/// Dtypes of weights, compute and reduction. False if the text names none that we know.
+bool set_precision(const MeasuredRun& run, ParallelConfig& c,
+                   std::vector<std::string>& assumptions) {
+  const std::string& p = run.precision;
+  const auto has = [&](const char* word) { return contains_any_case(p, word); };
+  const bool sixteen = has("bf16") || has("bfloat16") || has("fp16") || has("float16");
+  const bool eight = has("fp8") || has("float8") || has("4-bit");
+  if (p.empty()) assumptions.emplace_back("bf16 (precision not stated)");
+  if (!sixteen && !eight && (has("fp32") || has("float32"))) {
+    c.precision.param = c.precision.reduce = DType::kFloat32;
+    return true;
   }
-  return true;
+  c.precision.param =
+      has("fp16") && !has("bf16") && !has("bfloat16") ? DType::kFloat16 : DType::kBFloat16;
+  c.precision.reduce = DType::kFloat32;
+  // Trainers that call the model under autocast: transformers and accelerate, Lightning. Composer's
+  // "amp_" does so too, around blocks whose norms switch it off.
+  const bool mixed = contains(p, "AMP") || has("mixed") || has("autocast") || has("HF --bf16");
+  if (mixed && row_of(c.framework).precision != PrecisionRule::kMasters) {
+    c.autocast = true;
+  } else if (!row_of(c.framework).forms_units()) {
+    c.model_dtype = *c.precision.param;  // 16-bit working weights beside fp32 masters
+  }
+  // Fine-tuning recipes keep all weights in 16 bits (torchtune's dtype: bf16).
+  if (contains(p, "-true") || contains(p, "pure") || contains(run.model, "finetune"))
+    c.model_dtype = *c.precision.param;
+  return sixteen || eight || p.empty();
 }
 
 /// Bytes of logits traffic for each token and vocabulary entry of Composer's training metrics:
@@ -190,16 +168,26 @@ LinkParameters::MeasuredBus measured_links(const MeasuredRun& run) {
   return bus;
 }
 
+/// The attention kernel where the row names it.
+void set_attention(const MeasuredRun& run, RunJob& out) {
+  const std::string& text = run.attention_impl;
+  AttentionKernel& kernel = out.parameters.attention.kernel;
+  if (contains_any_case(text, "cuDNN") || prefers_cudnn(run, out.job.hardware.gpu)) {
+    kernel = AttentionKernel::kCudnn;
+  } else if (contains_any_case(text, "flash-attn 3") || contains_any_case(text, "FA3")) {
+    kernel = AttentionKernel::kFlash3;
+  } else if (contains_any_case(text, "flash-attn 4") || contains_any_case(text, "FA4")) {
+    kernel = AttentionKernel::kCudnn;
+    out.assumptions.emplace_back("flash-attn 4 at the rate of cuDNN's kernel");
+  } else if (text.starts_with("eager") || contains(run.model, "minGPT")) {
+    out.job.config.attention = AttentionKind::kEager;  // mingpt/model.py writes its products out.
+  }
+}
+
 void set_software(const MeasuredRun& run, RunJob& out) {
   ParallelConfig& c = out.job.config;
   out.parameters.links.measured = measured_links(run);
-  c.precision.param = DType::kBFloat16;
-  c.precision.reduce = DType::kFloat32;
   c.clip = true;
-  if (!row_of(c.framework).forms_units()) {
-    c.model_dtype = DType::kBFloat16;  // 16-bit working weights beside fp32 masters
-  }
-  if (contains(run.precision, "fp16")) c.precision.param = DType::kFloat16;
   if (stack_of(run) == Stack::kComposer) {
     if (contains(run.precision, "/PURE")) {
       c.precision.reduce = DType::kBFloat16;
@@ -218,51 +206,66 @@ void set_software(const MeasuredRun& run, RunJob& out) {
     if (compiles_loss(run)) c.loss = LossKind::kFused;
   } else {
     c.optimizer = OptimizerKind::kAdamWForeach;
-    c.precision.reduce = DType::kBFloat16;
+    if (c.precision.param != DType::kFloat32) c.precision.reduce = c.precision.param;
     c.wrap.root_split = false;
   }
-  // Fine-tuning recipes keep all weights in 16 bits (torchtune's dtype: bf16).
-  if (contains(run.precision, "-true") || contains(run.model, "finetune"))
-    c.model_dtype = DType::kBFloat16;
-  c.compile = run.compile == "yes";
+  if (contains_any_case(run.notes, "Liger")) c.loss = LossKind::kFused;
+  c.compile = run.compile.starts_with("yes") || contains(run.compile, "thunder");
+  if (contains(run.compile, "thunder"))
+    out.assumptions.emplace_back("Thunder's fusion as torch.compile's");
   if (c.framework == FrameworkKind::kShardedOptimizer) c.sync_each_micro_batch = false;
   set_float8(run, c);
   out.calibrates = c.float8 == Float8Kind::kNone;
   if (c.framework == FrameworkKind::kShardedOptimizer && c.sharded_optimizer.owners_broadcast) {
     out.extra_bytes += float_norm_bytes(run, c);
   }
-  if (contains(run.attention_impl, "cuDNN") || prefers_cudnn(run, out.job.hardware.gpu))
-    out.parameters.attention.kernel = AttentionKernel::kCudnn;
+  set_attention(run, out);
 }
 
-/// Adapters of a LoRA or QLoRA run. No row states rank and targets: rank 16 on every linear module,
-/// double quantisation as in QLoRA's paper.
+/// Adapters of a LoRA or QLoRA run: of the stated rank on the stated matrices ("LoRA r16
+/// (q,k,v,o)"), else of rank 16 on every linear module; double quantisation as in QLoRA's paper.
 std::optional<LoraOptions> adapters_of(const MeasuredRun& run,
                                        std::vector<std::string>& assumptions) {
   const std::string text = run.strategy + " " + run.model;
-  if (!contains(text, "LoRA")) return std::nullopt;
+  const std::size_t at = text.find("LoRA");
+  if (at == std::string::npos) return std::nullopt;
   LoraOptions o;
-  o.rank = 16;
+  long rank = 0;
+  const bool stated = std::sscanf(text.c_str() + at, "LoRA r%ld", &rank) == 1 && rank > 0;
+  o.rank = stated ? rank : 16;
   o.alpha = static_cast<double>(o.rank);
-  o.targets = {"all-linear"};
+  if (contains(text, "(q,k,v,o)"))
+    o.targets = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  else if (contains(text, "(q,v)"))
+    o.targets = {"q_proj", "v_proj"};
+  else
+    o.targets = {"all-linear"};
   if (contains(text, "QLoRA")) o.base = LoraOptions::Base::k4BitDouble;
-  assumptions.push_back(
-      fmt::format("adapters of rank {} on all linear modules (not stated)", o.rank));
+  const bool all = o.targets.front() == "all-linear";
+  if (!stated || all) {
+    assumptions.push_back(fmt::format("adapters of rank {}{} (not stated)", o.rank,
+                                      all ? " on all linear modules" : ""));
+  }
   return o;
 }
 
 }  // namespace
 
-RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
+RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters) {
+  const MeasuredRun run = with_shape_of_name(stated);
   RunJob out;
   out.parameters = parameters;
   out.refusal = refusal_of(run);
   if (!out.refusal.empty()) return out;
   ParallelConfig& config = out.job.config;
-  if (!set_strategy(run, config)) {
+  if (!set_strategy(run, config, out.assumptions)) {
     out.refusal = "the strategy \"" + run.strategy + "\" is none of FSDP1, FSDP2, ZeRO, DDP";
-    return out;
+  } else if (!set_precision(run, config, out.assumptions)) {
+    out.refusal = "the precision \"" + run.precision + "\" is none of bf16, fp16, fp32, 8 bits";
+  } else if (!set_checkpointing(run, config, out.assumptions)) {
+    out.refusal = "the checkpointing \"" + run.ac_mode + "\" is none of none, full, selective";
   }
+  if (!out.refusal.empty()) return out;
   const std::string hardware = hardware_of_run(run, out.assumptions);
   if (hardware.empty()) {
     out.refusal = "the GPU \"" + run.gpu + "\" is not in the catalogue";
@@ -287,12 +290,10 @@ RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters) {
     out.refusal = error.what();
     return out;
   }
-  set_checkpointing(run, config);
   set_software(run, out);
-  if (contains(run.strategy, "CPU offload")) {
-    config.offload = OffloadKind::kParameters;
+  if (config.offload != OffloadKind::kNone || config.precision.param == DType::kFloat32)
     out.calibrates = false;
-  }
+  out.compares_memory = !offloads_activations(run);
   const bool adapters = contains(run.strategy + run.model, "LoRA");
   if (adapters) out.calibrates = false;
   if (run.ac_mode.empty() && (adapters || contains(run.model, "finetune"))) {

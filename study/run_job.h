@@ -18,6 +18,7 @@ struct RunJob {
       0;  ///< Memory traffic of each step outside the schedule (a recipe's metrics, casts).
   bool calibrates =
       true;  ///< May inform the training ceilings: 16-bit products, dense, nothing offloaded.
+  bool compares_memory = true;           ///< The row's memory is one that the plan predicts.
   std::vector<std::string> assumptions;  ///< What the row does not say and was assumed.
   std::string refusal;                   ///< Not empty: the run cannot be expressed, and why.
 };
@@ -25,6 +26,6 @@ struct RunJob {
 /// Translates a row. The software stack behind it is recognised by its own names in the columns
 /// (precision "bf16/PURE" is llm-foundry's, "FSDP2" torchtitan's recipe, ...), never by the row's
 /// source.
-RunJob job_of_run(const MeasuredRun& run, const CostParameters& parameters);
+RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters);
 
 }  // namespace foreshard

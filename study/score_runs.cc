@@ -67,8 +67,9 @@ RunScore score_run(const MeasuredRun& run, const CostParameters& parameters,
   score.row_id = run.row_id;
   score.laboratory = laboratory_of(run.source_id);
   score.measured_step_s = measured_step_s(run);
-  if (run.peak_mem_gib) score.measured_memory_bytes = *run.peak_mem_gib * kGiB;
   RunJob job = job_of_run(run, parameters);
+  if (run.peak_mem_gib && job.compares_memory)
+    score.measured_memory_bytes = *run.peak_mem_gib * kGiB;
   score.assumptions = job.assumptions;
   score.skipped = job.refusal;
   if (!score.skipped.empty()) return score;

@@ -46,7 +46,7 @@ def main():
         code, message = run("--framework", framework, "--offload", what)
         if code != 2 or "offload" not in message:
             FAILURES.append(f"{framework} --offload {what}: exit {code}: {message[:300]}")
-    refused("fsdp2", "autocast", "yes", "ddp")
+    refused("zero3", "autocast", "yes", "ddp")
     # An option without the one that gives it a meaning.
     for words in (("--float8-all-gather", "yes"), ("--checkpoint-reentrant", "yes"), ("--framework", "ddp", "--replicate", "2"),
                   ("--checkpoint", "every:13")):
@@ -55,7 +55,7 @@ def main():
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")
     # What belongs is taken.
     for words in (("--framework", "ddp", "--ddp-static-graph", "yes"), ("--framework", "zero3", "--zero-sub-group-size", "1e8"),
-                  ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer")):
+                  ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer"), ("--framework", "fsdp1", "--autocast", "yes")):
         code, message = run(*words)
         if code != 0:
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")

@@ -92,6 +92,153 @@ TEST(RunJob, ReadsSlowLanes) {
   EXPECT_GT(job.job.hardware.node.peer_bandwidth.uncertainty, 0.3);
 }
 
+MeasuredRun run_of(const std::string& strategy, std::int64_t gpus = 16) {
+  MeasuredRun r = llama(16, 2048, 32, 32, 8192, 131072, 1.34218);
+  r.strategy = strategy;
+  r.n_gpus = gpus;
+  r.gpus_per_node = 8;
+  return r;
+}
+
+TEST(RunJob, ReadsDeepSpeedsStages) {
+  EXPECT_EQ(job_of_run(run_of("DeepSpeed ZeRO-2"), {}).job.config.framework, FrameworkKind::kZero2);
+  const ParallelConfig c = job_of_run(run_of("zero stage 3"), {}).job.config;
+  EXPECT_EQ(c.framework, FrameworkKind::kZero3);
+  EXPECT_EQ(c.shard, 16);
+  EXPECT_EQ(job_of_run(run_of("DeepSpeed ZeRO-3 (Megatron)"), {}).job.config.framework,
+            FrameworkKind::kZero3);
+  EXPECT_EQ(job_of_run(run_of("ZeRO-1"), {}).job.config.framework,
+            FrameworkKind::kShardedOptimizer);
+}
+
+TEST(RunJob, ReadsThePartsOfZeroPlusPlus) {
+  const ZeroOptions all =
+      job_of_run(run_of("DeepSpeed ZeRO++ (qwZ int8 + hpZ 16 + qgZ int4)", 32), {}).job.config.zero;
+  EXPECT_TRUE(all.quantised_weights);
+  EXPECT_TRUE(all.quantised_gradients);
+  EXPECT_EQ(all.hpz_partition_size, 16);
+  const ZeroOptions node = job_of_run(run_of("DeepSpeed ZeRO++ (hpZ)"), {}).job.config.zero;
+  EXPECT_FALSE(node.quantised_weights);
+  EXPECT_EQ(node.hpz_partition_size, 8);  // GPUs of a node.
+}
+
+TEST(RunJob, ReadsWhatIsOffloaded) {
+  const auto kind = [](const char* strategy) {
+    return job_of_run(run_of(strategy, 8), {}).job.config.offload;
+  };
+  EXPECT_EQ(kind("DeepSpeed ZeRO-3 + optimizer CPU offload"), OffloadKind::kOptimizer);
+  EXPECT_EQ(kind("DeepSpeed ZeRO-3 + CPU offload of params and optimizer"), OffloadKind::kBoth);
+  EXPECT_EQ(kind("FSDP2 + CPU offload"), OffloadKind::kParameters);
+  EXPECT_EQ(kind("FSDP1 FULL_SHARD + CPU offload QLoRA"), OffloadKind::kParameters);
+  MeasuredRun r = run_of("FSDP2 + activation CPU offload");
+  EXPECT_FALSE(job_of_run(r, {}).refusal.empty());
+  r.ac_mode = "full";  // Only the inputs of blocks move.
+  EXPECT_TRUE(job_of_run(r, {}).refusal.empty());
+  EXPECT_FALSE(job_of_run(r, {}).compares_memory);
+}
+
+// One group of all ranks has nothing to reduce between groups.
+TEST(RunJob, ReadsHybridSharding) {
+  MeasuredRun r = run_of("FSDP1 HYBRID_SHARD");
+  const ParallelConfig c = job_of_run(r, {}).job.config;
+  EXPECT_EQ(c.shard, 8);
+  EXPECT_EQ(c.replicate, 2);
+  EXPECT_EQ(c.fsdp1.strategy, Fsdp1Options::Strategy::kHybrid);
+  r = run_of("FSDP1 FULL_SHARD (HYBRID on one node)", 8);
+  EXPECT_EQ(job_of_run(r, {}).job.config.fsdp1.strategy, Fsdp1Options::Strategy::kFullShard);
+}
+
+TEST(RunJob, ReadsPrecisions) {
+  MeasuredRun r = run_of("DDP", 8);
+  r.precision = "bf16 mixed";
+  EXPECT_TRUE(job_of_run(r, {}).job.config.autocast);
+  EXPECT_EQ(job_of_run(r, {}).job.config.model_dtype, DType::kFloat32);
+  r.precision = "fp32 (default, assumed)";
+  EXPECT_EQ(job_of_run(r, {}).job.config.precision.param, DType::kFloat32);
+  r.precision = "int8";
+  EXPECT_NE(job_of_run(r, {}).refusal.find("the precision \"int8\""), std::string::npos);
+}
+
+TEST(RunJob, RefusesWordsThatItDoesNotKnow) {
+  const auto refusal = [](const MeasuredRun& r) { return job_of_run(r, {}).refusal; };
+  EXPECT_EQ(refusal(run_of("JAX FSDP")), "JAX is not one of the frameworks");
+  EXPECT_NE(refusal(run_of("GShard")).find("the strategy \"GShard\""), std::string::npos);
+  MeasuredRun r = run_of("FSDP2");
+  r.ac_mode = "sometimes";
+  EXPECT_NE(refusal(r).find("the checkpointing \"sometimes\""), std::string::npos);
+  r = run_of("FSDP2");
+  r.gpu = "TPU v4";
+  EXPECT_NE(refusal(r).find("the GPU \"TPU v4\""), std::string::npos);
+}
+
+TEST(RunJob, ReadsGpusAsTheCatalogueDoes) {
+  const auto gpu = [](const char* name) {
+    MeasuredRun r = run_of("FSDP2", 4);
+    r.gpu = name;
+    return job_of_run(r, {}).job.hardware.gpu.name;
+  };
+  EXPECT_EQ(gpu("A10G-24GB (PCIe4)"), "a10g");
+  EXPECT_EQ(gpu("A40-48GB"), "a40");
+  EXPECT_EQ(gpu("A100-80GB-PCIe"), "a100-pcie-80");
+  EXPECT_EQ(gpu("H200-141GB"), "h200");
+}
+
+// 2 nodes of 4: eight ranks on nodes of four GPUs, whatever the usual box holds.
+TEST(RunJob, ReadsTheSizeOfNodes) {
+  MeasuredRun r = run_of("FSDP2", 8);
+  r.gpus_per_node = 4;
+  EXPECT_EQ(job_of_run(r, {}).job.hardware.gpus_per_node(), 4);
+  r.n_gpus = 4;  // One node, of which four GPUs are used.
+  EXPECT_EQ(job_of_run(r, {}).job.hardware.gpus_per_node(), 8);
+}
+
+TEST(RunJob, ReadsThatPeersHaveNoAccess) {
+  MeasuredRun r = run_of("DDP", 2);
+  r.gpu = "TITAN RTX-24GB";
+  EXPECT_EQ(job_of_run(r, {}).job.hardware.node.fabric, FabricKind::kNvLinkPairs);
+  r.inter_node_link = "intra-node: no P2P (NCCL_P2P_DISABLE=1, through host)";
+  const NodeProfile node = job_of_run(r, {}).job.hardware.node;
+  EXPECT_EQ(node.fabric, FabricKind::kPcie);
+  EXPECT_EQ(node.peer_to_peer.value, 0);
+}
+
+TEST(RunJob, ReadsNetworks) {
+  const auto rate = [](const char* link) {  // GB/s of a node.
+    MeasuredRun r = run_of("FSDP2");
+    r.inter_node_link = link;
+    const NetworkProfile n = job_of_run(r, {}).job.hardware.network;
+    return n.nics.value * n.nic_rate.value / 1e9;
+  };
+  EXPECT_DOUBLE_EQ(rate("RDMA 800 Gb/s per node"), 100);
+  EXPECT_DOUBLE_EQ(rate("RDMA 400 Gb/s per GPU (CX-7)"), 400);
+  EXPECT_DOUBLE_EQ(rate("InfiniBand 100 Gb/s per node (IB1 100 Gb/s)"), 12.5);
+  EXPECT_DOUBLE_EQ(rate("HDR InfiniBand 8x200 Gb/s per node"), 200);
+  EXPECT_DOUBLE_EQ(rate("EFA 3.2 Tb/s per node (p5.48xlarge)"), 400);
+}
+
+// Lightning-AI/lightning-minGPT: gpt2-xxl has 96 layers of 25 heads on a width of 1600, 2951 M
+// parameters without the head; a block has 12 d^2 + 13 d.
+TEST(RunModel, ReadsMinGptsPresets) {
+  MeasuredRun r = run_of("FSDP1 FULL_SHARD", 4);
+  r.model = "minGPT gpt2-xxl 3B";
+  r.params_b = 3;
+  r.n_layers = r.d_model = r.n_heads = r.n_kv_heads = r.d_ff = r.vocab = std::nullopt;
+  r = with_shape_of_name(r);
+  const std::int64_t d = 1600, blocks = 96 * (12 * d * d + 13 * d);
+  EXPECT_NEAR(static_cast<double>(blocks), 2951e6, 1e6);
+  EXPECT_EQ(parameters(r), blocks + 2 * d + 2 * 65 * d + 512 * d);  // Final norm, tables.
+}
+
+TEST(RunModel, KnowsModelsOfTheCatalogueByName) {
+  MeasuredRun r = run_of("FSDP1 LoRA", 2);
+  r.model = "Llama-2-7B LoRA";
+  r.d_model = r.n_heads = std::nullopt;
+  EXPECT_TRUE(states_shape(r));
+  EXPECT_EQ(parameters(r), 6'738'415'616);  // meta-llama/Llama-2-7b-hf.
+  r.model = "Unheard-of 9B";
+  EXPECT_FALSE(states_shape(r));
+}
+
 // 100 bytes live throughout, 40 more in the optimizer's phase, 400 more in backward.
 TEST(ScoreMemory, LivePeakOfAPhase) {
   Schedule s;

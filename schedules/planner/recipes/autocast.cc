@@ -1,6 +1,7 @@
-// torch.autocast("cuda", bfloat16): casts in front of products; the casts of leaf weights are kept
-// until the context ends (aten/src/ATen/autocast_mode.cpp: cached_cast). C++ evaluates the
-// arguments from right to left: the bias's and weight's casts come before the input's.
+// torch.autocast("cuda", the dtype of compute): casts in front of products; the casts of leaf
+// weights are kept until the context ends (aten/src/ATen/autocast_mode.cpp: cached_cast). C++
+// evaluates the arguments from right to left: the bias's and weight's casts come before the
+// input's.
 
 #include "schedules/planner/recipes/special.h"
 
@@ -21,14 +22,15 @@ void HostImpl::end_autocast() {
 namespace {
 
 SymTensor cached_cast(Host& h, const SymTensor& t) {
-  if (!t || t->dtype == DType::kBFloat16 || !is_floating(t->dtype)) return t;
+  const DType low = h.config().precision.param.value_or(DType::kBFloat16);
+  if (!t || t->dtype == low || !is_floating(t->dtype)) return t;
   HostImpl& impl = h.impl();
   const bool cacheable = t->dtype == DType::kFloat32 && t->requires_grad && t->is_leaf();
   if (cacheable) {
     for (const HostImpl::CachedCast& c : impl.autocast_cache)
       if (c.source == t.get()) return c.result;
   }
-  SymTensor y = cast(h, t, DType::kBFloat16);
+  SymTensor y = cast(h, t, low);
   if (cacheable) impl.autocast_cache.push_back({t.get(), t, y});
   return y;
 }
