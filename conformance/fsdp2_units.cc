@@ -14,9 +14,13 @@ Json reshard_json(const fsdp2::ParamGroup& group) {
   return group.post_forward_mesh->shard;
 }
 
+Json shape_json(const Shape& s) {
+  return std::vector<std::int64_t>(s.dim.begin(), s.dim.begin() + s.rank);
+}
+
 Json optimizer_state(const fsdp2::ShardedParameter& p, const std::string& optimizer) {
   Json one;
-  one["local_shape"] = p.local_shape;
+  one["local_shape"] = shape_json(p.local_shape);
   one["storage_bytes"] = p.local_numel() * size_of(p.original);
   one["dtype"] = std::string(name_of(p.original));
   Json all;
@@ -32,13 +36,12 @@ Json optimizer_state(const fsdp2::ShardedParameter& p, const std::string& optimi
 Json describe_parameter(const fsdp2::ShardedParameter& p, std::int64_t offset,
                         const UnitFacts& facts) {
   Json entry;
-  const auto dim = static_cast<std::size_t>(p.shard_dim);
   entry["fqn"] = p.name;
-  entry["shape"] = p.shape;
+  entry["shape"] = shape_json(p.shape);
   entry["numel"] = p.numel();
   entry["shard_dim"] = p.shard_dim;
-  entry["padded_size_on_shard_dim"] = p.padded_shape[dim] * p.mesh->shard;
-  entry["local_shape"] = p.local_shape;
+  entry["padded_size_on_shard_dim"] = p.padded_shape[p.shard_dim] * p.mesh->shard;
+  entry["local_shape"] = shape_json(p.local_shape);
   entry["local_padded_numel"] = p.padded_local_numel();
   entry["dtype"] = std::string(name_of(p.original));
   entry["trainable"] = p.trainable;

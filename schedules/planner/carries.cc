@@ -16,23 +16,26 @@ struct LastStep {
   std::vector<std::uint32_t> left;      ///< Claimed in it and live at its end.
 };
 
-/// A buffer is claimed once, so that the order of ids is that of claiming.
+/// A buffer is claimed once, so that the order of ids is that of claiming: those of the last step
+/// are the last ones.
 LastStep walk(const RankProgram& p) {
   const Segment step = p.steps.back();
   LastStep result;
-  std::vector<bool> claimed(p.buffers.size());
+  const auto buffers = static_cast<std::uint32_t>(p.buffers.size());
+  std::uint32_t first = buffers;
+  std::vector<std::uint8_t> returned(buffers);
   for (std::uint32_t i = step.begin; i < step.end; ++i) {
     const Instruction& in = p.instructions[i];
     if (in.kind == InstructionKind::kAlloc) {
-      claimed[in.id] = true;
-      result.left.push_back(in.id);
+      first = std::min(first, in.id);
     } else if (in.kind == InstructionKind::kFree) {
-      if (!claimed[in.id]) result.returned.push_back(in.id);
-      claimed[in.id] = false;
+      returned[in.id] = 1;
     }
   }
-  std::erase_if(result.left, [&](std::uint32_t b) { return !claimed[b]; });
-  std::sort(result.returned.begin(), result.returned.end());
+  for (std::uint32_t b = 0; b < first; ++b)
+    if (returned[b] != 0) result.returned.push_back(b);
+  for (std::uint32_t b = first; b < buffers; ++b)
+    if (returned[b] == 0) result.left.push_back(b);
   return result;
 }
 

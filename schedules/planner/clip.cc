@@ -54,6 +54,7 @@ TensorList foreach_norms(Host& host, const TensorList& gradients) {
   std::int64_t chunks = 0;
   const bool device = on_device(gradients[0]);
   TensorList filled;
+  filled.reserve(gradients.size());
   for (const SymTensor& g : gradients) {
     chunks += ceil_div(g->numel, chunk);
     if (g->numel > 0 || !device) filled.push_back(g);
@@ -64,6 +65,8 @@ TensorList foreach_norms(Host& host, const TensorList& gradients) {
     if (chunks > 0) partial = host.empty({chunks}, DType::kFloat32, kClip);
   }
   TensorList results, norms;
+  results.reserve(gradients.size());
+  norms.reserve(gradients.size());
   for (const SymTensor& g : gradients) results.push_back(scalar(host, g->dtype, g));
   TensorList unused(results.begin() + static_cast<std::ptrdiff_t>(filled.size()), results.end());
   results.resize(filled.size());
@@ -86,10 +89,17 @@ TensorList foreach_norms(Host& host, const TensorList& gradients) {
 SymTensor stack_scalars(Host& host, const TensorList& scalars) {
   SymTensor y =
       temporary(host, {static_cast<std::int64_t>(scalars.size())}, scalars[0]->dtype, scalars[0]);
-  TensorList rows;
-  for (const SymTensor& s : scalars) rows.push_back(host.view_as(s, {1}));
-  const TensorList out{y};
-  launch_lists(host, OpKind::kCat, {&rows}, {&out}, {0.0});
+  std::vector<LaunchView> rows;
+  rows.reserve(scalars.size());
+  for (const SymTensor& s : scalars) rows.push_back(LaunchView::of(s, {1}));
+  const double dim = 0;
+  LaunchRequest cat;
+  cat.op = OpKind::kCat;
+  cat.input_views = rows;
+  cat.outputs = std::span(&y, 1);
+  cat.attributes = std::span(&dim, 1);
+  cat.kernels = multi_tensor_kernels(scalars, 1);
+  host.launch(cat);
   return y;
 }
 

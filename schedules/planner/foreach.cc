@@ -8,6 +8,12 @@
 
 namespace foreshard {
 
+namespace {
+
+constexpr std::size_t kMostLists = 5;  ///< Of one side of a launch.
+
+}  // namespace
+
 std::uint16_t multi_tensor_kernels(const TensorList& list, int depth) {
   constexpr std::array<std::int64_t, 5> tensors_per_kernel{110, 64, 48, 36, 30};
   constexpr std::int64_t chunk = 65536, chunks_per_kernel = 320;
@@ -24,14 +30,20 @@ std::uint16_t multi_tensor_kernels(const TensorList& list, int depth) {
 void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*> inputs,
                   std::initializer_list<const TensorList*> outputs,
                   std::initializer_list<double> attributes) {
-  TensorList in, out;
-  for (const TensorList* l : inputs) in.insert(in.end(), l->begin(), l->end());
-  for (const TensorList* l : outputs) out.insert(out.end(), l->begin(), l->end());
-  if (in.empty() && out.empty()) return;
+  std::array<std::span<const SymTensor>, kMostLists> in, out;
+  const auto gather = [](std::initializer_list<const TensorList*> lists, auto& into) {
+    std::size_t n = 0, tensors = 0;
+    for (const TensorList* l : lists) {
+      into.at(n++) = *l;
+      tensors += l->size();
+    }
+    return tensors;
+  };
+  if (gather(inputs, in) + gather(outputs, out) == 0) return;
   LaunchRequest q;
   q.op = op;
-  q.inputs = in;
-  q.outputs = out;
+  q.input_lists = std::span(in).first(inputs.size());
+  q.output_lists = std::span(out).first(outputs.size());
   q.attributes = {attributes.begin(), attributes.size()};
   const TensorList& first = inputs.size() > 0 ? **inputs.begin() : **outputs.begin();
   q.kernels =

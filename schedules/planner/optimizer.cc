@@ -13,6 +13,11 @@ namespace {
 /// Parameters that have a gradient, with the state beside them.
 struct Lists {
   TensorList params, grads, first, second, steps;
+
+  explicit Lists(std::size_t parameters) {
+    for (TensorList* const list : {&params, &grads, &first, &second, &steps})
+      list->reserve(parameters);
+  }
 };
 
 /// torch.empty_like, on the host for offloaded parameters.
@@ -38,7 +43,7 @@ class AdamW final : public Optimizer {
 
   void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first) override {
     state_.resize(std::max(state_.size(), first + parameters.size()));
-    Lists all;
+    Lists all(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const SymTensor& p = parameters[i].local;
       if (!p || !p->grad) continue;
@@ -111,6 +116,7 @@ class AdamW final : public Optimizer {
                  {1 - c_.beta2});
     a.grads.clear();
     TensorList root;
+    root.reserve(a.second.size());
     for (const SymTensor& s : a.second) {
       root.push_back(empty_like(host, s, BufferCategory::kOptimizerTemporary));
     }

@@ -34,7 +34,7 @@ TEST(F2_P_2, PaddedSizes) {
   cut(p, meshes.whole(), 0);
   EXPECT_EQ(p.padded_local_numel(), 12);
   EXPECT_EQ(p.padded_numel(), 48);
-  EXPECT_EQ(p.local_shape, (std::vector<std::int64_t>{0, 4}));
+  EXPECT_EQ(p.local_shape, (Shape{0, 4}));
 }
 
 TEST(F2_P_3, OtherDimensionsMustDivideEvenly) {
@@ -47,7 +47,7 @@ TEST(F2_P_3, OtherDimensionsMustDivideEvenly) {
   p.shape = {9, 8};
   cut(p, meshes.whole(), -1);
   EXPECT_EQ(p.shard_dim, 1);
-  EXPECT_EQ(p.local_shape, (std::vector<std::int64_t>{9, 2}));
+  EXPECT_EQ(p.local_shape, (Shape{9, 2}));
 }
 
 // fp16: (pre, post) as recorded for n = 2, 3, 4, 6, 7, 8, 16, 32, 64 (corrections, rule F2-RS-8).

@@ -10,6 +10,7 @@
 #include "models/describe.h"
 #include "schedules/planner/frameworks/fsdp1.h"
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
+#include "schedules/planner/id_set.h"
 
 namespace foreshard::fsdp1 {
 namespace {
@@ -97,10 +98,10 @@ void Fsdp1::construct_all() {
   const Model& model = host_->model();
   std::vector<SymTensor> whole(model.parameters.size()),
       replaced;  // Tied weights are made twice and tied again.
-  std::set<ModuleId> seen;
+  IdSet<ModuleId> seen;
   const bool tied = has_tied_parameters(model);
   const std::function<void(ModuleId)> materialize = [&](ModuleId m) {
-    if (!seen.insert(m).second) return;
+    if (!seen.insert(m)) return;
     for (const ChildModule& c : model.at(m).children) materialize(c.id);
     for (const OwnedParameter& p : model.at(m).parameters) {
       const ParameterDef& def = model.at(p.id);
@@ -112,9 +113,9 @@ void Fsdp1::construct_all() {
   };
   if (tied) materialize(ModuleId(0));
   replaced.clear();
-  seen.clear();
+  seen = {};
   const std::function<void(ModuleId)> visit = [&](ModuleId m) {
-    if (!seen.insert(m).second) return;
+    if (!seen.insert(m)) return;
     for (const ChildModule& c : model.at(m).children) visit(c.id);
     if (State* state = state_of(m)) construct(*state, whole);
   };
@@ -128,7 +129,8 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
   const Model& model = host_->model();
   const std::vector<ParameterId> ignored = ignored_parameters(model, config_);
   std::deque<ModuleId> queue{state.unit.module};
-  std::set<ModuleId> seen{state.unit.module};
+  IdSet<ModuleId> seen;
+  seen.insert(state.unit.module);
   while (!queue.empty()) {
     const ModuleId m = queue.front();
     queue.pop_front();
@@ -141,7 +143,7 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
       host_->buffer(model.at(m), static_cast<std::int64_t>(b));
     for (const ChildModule& c : model.at(m).children) {
-      if (state_of(c.id) == nullptr && seen.insert(c.id).second) queue.push_back(c.id);
+      if (state_of(c.id) == nullptr && seen.insert(c.id)) queue.push_back(c.id);
     }
   }
   if (!state.handle) return;

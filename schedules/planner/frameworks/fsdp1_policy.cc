@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "schedules/planner/id_set.h"
 #include "schedules/planner/wrap_policy.h"
 
 namespace foreshard::fsdp1 {
@@ -100,9 +101,9 @@ bool contains(const Names& names, const std::string& name) {
 bool any_dtype(const MixedPrecision& p) { return p.param || p.reduce || p.buffer; }
 
 void visit(const Model& model, ModuleId root, const std::function<void(ModuleId)>& f) {
-  std::set<ModuleId> seen;
+  IdSet<ModuleId> seen;
   const auto go = [&](const auto& self, ModuleId m) -> void {
-    if (!seen.insert(m).second) return;
+    if (!seen.insert(m)) return;
     f(m);
     for (const ChildModule& c : model.at(m).children) self(self, c.id);
   };

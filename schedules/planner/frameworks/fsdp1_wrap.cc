@@ -1,13 +1,14 @@
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
 
 #include <algorithm>
-#include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 
 #include "core/error.h"
 #include "schedules/planner/frameworks/fsdp1_error.h"
 #include "schedules/planner/frameworks/fsdp1_policy.h"
+#include "schedules/planner/id_set.h"
 
 namespace foreshard::fsdp1 {
 namespace {
@@ -51,7 +52,7 @@ class Wrapper {
 
   /// _run_policy of the policies that name their targets at once, then _post_order_apply.
   void wrap_targets(ModuleId m) {
-    if (!visited_.insert(m).second) return;
+    if (!visited_.insert(m)) return;
     for (const ChildModule& c : model_.at(m).children) wrap_targets(c.id);
     if (m != ModuleId(0) && is_target(m)) make_unit(m);
   }
@@ -66,11 +67,12 @@ class Wrapper {
   /// _recursive_wrap: returns the elements that it put into units.
   std::int64_t wrap_below(ModuleId m, bool children_only) {
     visited_.insert(m);
-    const std::int64_t numel = parameters_below(m);
+    // Asked by the policy of sizes only.
+    const std::int64_t numel = rule_.policy == Policy::kSize ? parameters_below(m) : 0;
     if (!descends(m, numel)) return 0;
     std::int64_t wrapped = 0;
     for (const ChildModule& c : model_.at(m).children) {
-      if (ignored_.modules.count(c.id) != 0 || visited_.count(c.id) != 0) continue;
+      if (ignored_.modules.count(c.id) != 0 || visited_.contains(c.id)) continue;
       wrapped += wrap_below(c.id, false);
     }
     if (children_only || !wraps(m, numel - wrapped)) return wrapped;
@@ -101,11 +103,11 @@ class Wrapper {
 
   /// Elements of module.parameters() that are not ignored; a tied one counts in each subtree.
   std::int64_t parameters_below(ModuleId root) const {
-    std::set<ParameterId> seen;
+    IdSet<ParameterId> seen;
     std::int64_t numel = 0;
     visit(model_, root, [&](ModuleId m) {
       for (const OwnedParameter& p : model_.at(m).parameters) {
-        if (ignored_.parameters.count(p.id) != 0 || !seen.insert(p.id).second) continue;
+        if (ignored_.parameters.count(p.id) != 0 || !seen.insert(p.id)) continue;
         numel += model_.at(p.id).numel();
       }
     });
@@ -162,8 +164,10 @@ class Wrapper {
     const DType dtype = model_.at(managed.front()).dtype;
     const DType forward = u.precision.param.value_or(dtype);
     std::vector<FlatSource> occurrences;
-    const std::set<ParameterId> wanted(managed.begin(), managed.end());
-    occurrences_below(u.module, u.name, wanted, occurrences);
+    IdSet<ParameterId> wanted;
+    for (const ParameterId id : managed) wanted.insert(id);
+    std::string path = u.name;
+    occurrences_below(u.module, path, wanted, occurrences);
     const std::int64_t align = options_.use_orig_params ? 16 / size_of(forward) : 0;
     u.flat = lay_out(model_, occurrences, align, config_.shard, u.sharded());
     u.flat->dtype = dtype;
@@ -171,38 +175,43 @@ class Wrapper {
     u.flat->reduce_dtype = u.precision.reduce.value_or(u.precision.param.value_or(dtype));
     u.flat->trainable = std::any_of(managed.begin(), managed.end(),
                                     [&](ParameterId p) { return model_.at(p).trainable; });
+    for (const ParameterId id : managed) flattened_.insert(id);
+    if (options_.use_orig_params) return;
     for (const FlatSource& s : occurrences) flattened_places_.insert({s.owner, s.name});
-    flattened_.insert(managed.begin(), managed.end());
   }
 
   /// Without original parameters flattening removes a module's attribute, with them it marks the
   /// parameter: one tied across units is stored in both only in the first case (F1-G-6).
   bool is_flattened(ModuleId m, const OwnedParameter& p) const {
-    if (options_.use_orig_params) return flattened_.count(p.id) != 0;
+    if (options_.use_orig_params) return flattened_.contains(p.id);
     return flattened_places_.count({m, p.name}) != 0;
   }
 
   /// _get_orig_params.
   std::vector<ParameterId> managed_parameters(ModuleId root) const {
     std::vector<ParameterId> found;
-    std::set<ParameterId> seen;
+    IdSet<ParameterId> seen;
     visit(model_, root, [&](ModuleId m) {
       for (const OwnedParameter& p : model_.at(m).parameters) {
         if (ignored_.parameters.count(p.id) != 0 || is_flattened(m, p)) continue;
-        if (seen.insert(p.id).second) found.push_back(p.id);
+        if (seen.insert(p.id)) found.push_back(p.id);
       }
     });
     return found;
   }
 
-  /// named_modules(remove_duplicate=False): a module with two names is met twice.
-  void occurrences_below(ModuleId m, const std::string& path, const std::set<ParameterId>& wanted,
+  /// named_modules(remove_duplicate=False): a module with two names is met twice. `path`: of `m`,
+  /// the same again afterwards.
+  void occurrences_below(ModuleId m, std::string& path, const IdSet<ParameterId>& wanted,
                          std::vector<FlatSource>& out) const {
     for (const OwnedParameter& p : model_.at(m).parameters) {
-      if (wanted.count(p.id) != 0 && !is_flattened(m, p)) out.push_back({p.id, m, path, p.name});
+      if (wanted.contains(p.id) && !is_flattened(m, p)) out.push_back({p.id, m, path, p.name});
     }
+    const std::size_t end = path.size();
     for (const ChildModule& c : model_.at(m).children) {
-      occurrences_below(c.id, path.empty() ? c.name : path + "." + c.name, wanted, out);
+      if (end > 0) path += '.';
+      occurrences_below(c.id, path += c.name, wanted, out);
+      path.resize(end);
     }
   }
 
@@ -229,11 +238,17 @@ class Wrapper {
   }
 
   void sort_units() {
-    std::map<ModuleId, std::size_t> position;
-    visit(model_, ModuleId(0), [&](ModuleId m) { position.emplace(m, position.size()); });
-    std::sort(units_.begin(), units_.end(), [&](const Unit& a, const Unit& b) {
-      return position.at(a.module) < position.at(b.module);
+    std::vector<std::size_t> position(model_.modules.size()), order(units_.size());
+    std::size_t next = 0;
+    visit(model_, ModuleId(0), [&](ModuleId m) { position[m.value] = next++; });
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return position[units_[a].module.value] < position[units_[b].module.value];
     });
+    std::vector<Unit> sorted;
+    sorted.reserve(units_.size());
+    for (const std::size_t i : order) sorted.push_back(std::move(units_[i]));
+    units_ = std::move(sorted);
   }
 
   const Model& model_;
@@ -243,9 +258,9 @@ class Wrapper {
   const bool mixed_;
   const Ignored ignored_;
   std::vector<Unit> units_;
-  std::set<ModuleId> visited_;
+  IdSet<ModuleId> visited_;
   std::set<std::pair<ModuleId, std::string>> flattened_places_;
-  std::set<ParameterId> flattened_;
+  IdSet<ParameterId> flattened_;
 };
 
 }  // namespace

@@ -21,13 +21,6 @@ State& Fsdp2::state_at(ModuleId m) const {
   return *state;
 }
 
-std::uint32_t Fsdp2::index_of(const State& state) const {
-  const auto& states = wrapping_->states();
-  const auto it =
-      std::find_if(states.begin(), states.end(), [&](const auto& s) { return s.get() == &state; });
-  return static_cast<std::uint32_t>(it - states.begin());
-}
-
 void Fsdp2::begin_micro_batch(Host&, std::int64_t, bool sync) {
   if (config_.accumulate > 1) set_requires_gradient_sync(ModuleId(0), sync);
 }
@@ -55,9 +48,25 @@ std::vector<std::string> Fsdp2::unsharded_parameters() const {
   return names;
 }
 
+namespace {
+
+/// Every parameter is cut along its rows, which the ranks share evenly.
+bool rows_divide(const Model& model, const ParallelConfig& config) {
+  const bool placed = std::any_of(config.calls.begin(), config.calls.end(),
+                                  [](const WrapCall& call) { return !call.placement.empty(); });
+  const auto divides = [&](const ParameterDef& p) {
+    return p.shape.empty() || p.shape[0] % config.shard == 0;
+  };
+  return !placed && std::all_of(model.parameters.begin(), model.parameters.end(), divides);
+}
+
+}  // namespace
+
 /// Hash of the rows that a rank holds of each parameter: ranks that hold alike run alike.
 std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config,
                                 std::int64_t rank) const {
+  if (!rows_divide_) rows_divide_ = rows_divide(model, config);
+  if (*rows_divide_) return 0;
   if (cuts_.empty()) {
     std::vector<Group> groups;
     Meshes meshes(config.shard, config.replicate, 0, groups);
@@ -65,7 +74,7 @@ std::uint64_t Fsdp2::rank_class(const Model& model, const ParallelConfig& config
     for (const WrapCall& call : wrap_calls(model, config)) wrapping.apply(call, config.precision);
     for (const ParamGroup* group : wrapping.groups()) {
       for (const ShardedParameter& p : group->parameters) {
-        cuts_.emplace(p.shape[static_cast<std::size_t>(p.shard_dim)], p.mesh->shard);
+        cuts_.emplace(p.shape[p.shard_dim], p.mesh->shard);
       }
     }
   }

@@ -114,7 +114,6 @@ class Fsdp2 final : public Framework {
                        double max_norm, bool offload);
 
   State& state_at(ModuleId m) const;
-  std::uint32_t index_of(const State& state) const;
   template <typename Change>
   void for_groups(ModuleId m, bool recurse, Change change);
 
@@ -126,6 +125,7 @@ class Fsdp2 final : public Framework {
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
   std::vector<LocalParameter> local_parameters_;
+  mutable std::optional<bool> rows_divide_;  ///< Ranks hold alike; known after the first asks.
   mutable std::set<std::pair<std::int64_t, std::int64_t>>
       cuts_;                                ///< Sizes that are cut, and over how many ranks.
   mutable std::vector<OwnedPlace> places_;  ///< Made on first use.

@@ -3,12 +3,13 @@
 // Allocations follow PyTorch 2.15's.
 
 #include <algorithm>
-#include <set>
+#include <array>
 
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/host/host_time.h"
+#include "schedules/planner/id_set.h"
 
 namespace foreshard::fsdp2 {
 namespace {
@@ -36,11 +37,15 @@ class ClipMemory {
 const std::vector<Fsdp2::OwnedPlace>& Fsdp2::parameter_places() const {
   if (!places_.empty()) return places_;
   const Model& model = wrapping_->model();
-  std::set<std::pair<ParameterId, const ParamGroup*>> seen;
+  const auto group_of = [](const Wrapping::Owner* o) { return o == nullptr ? nullptr : o->group; };
+  IdSet<ParameterId> seen;
   for (const ModuleId m : modules_under(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
       const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name);
-      if (seen.emplace(owned.id, owner == nullptr ? nullptr : owner->group).second)
+      const auto same = [&](const OwnedPlace& p) {
+        return p.id == owned.id && group_of(p.owner) == group_of(owner);
+      };
+      if (seen.insert(owned.id) || std::none_of(places_.begin(), places_.end(), same))
         places_.push_back({owned.id, owner});
     }
   }
@@ -50,6 +55,7 @@ const std::vector<Fsdp2::OwnedPlace>& Fsdp2::parameter_places() const {
 /// Gradients in the order of model.parameters(), and the group that owns each (nullptr: none).
 std::vector<std::pair<SymTensor, ParamGroup*>> Fsdp2::gradients_in_order() const {
   std::vector<std::pair<SymTensor, ParamGroup*>> all;
+  all.reserve(parameter_places().size());
   for (const auto& [id, owner] : parameter_places()) {
     if (owner == nullptr) {
       const SymTensor& plain = plain_[id.value];
@@ -89,6 +95,7 @@ void Fsdp2::clip_gradients(Host& host, double max_norm) {
                      "wrap the root module and ignore no parameter, or clip them apart");
   }
   std::vector<SymTensor> tensors;
+  tensors.reserve(gradients.size());
   for (const auto& [gradient, group] : gradients) tensors.push_back(gradient);
   std::vector<SymTensor> norms = foreach_norms(host, tensors);
   const SymTensor total = total_norm(host, norms, owner, offload);
@@ -102,12 +109,13 @@ SymTensor Fsdp2::total_norm(Host& host, const std::vector<SymTensor>& norms, Par
   const DType dtype = norms[0]->dtype;
   const Shape vector{static_cast<std::int64_t>(norms.size())};
   const SymTensor stacked = memory.make(vector, dtype);
-  std::vector<SymTensor> rows;
-  for (const SymTensor& n : norms) rows.push_back(host.view_as(n, Shape{1}));
+  std::vector<LaunchView> rows;
+  rows.reserve(norms.size());
+  for (const SymTensor& n : norms) rows.push_back(LaunchView::of(n, Shape{1}));
   const double dim = 0;
   LaunchRequest cat;
   cat.op = OpKind::kCat;
-  cat.inputs = rows;
+  cat.input_views = rows;
   cat.outputs = std::span(&stacked, 1);
   cat.attributes = std::span(&dim, 1);
   host.launch(cat);
@@ -169,11 +177,11 @@ void Fsdp2::scale_gradients(Host& host, const std::vector<SymTensor>& gradients,
   clip.kernels = 4;
   host.launch(clip);
   ratio.reset();
-  std::vector<SymTensor> operands = gradients;
-  operands.push_back(coefficient);
+  const std::array<std::span<const SymTensor>, 2> operands{std::span(gradients),
+                                                           std::span(&coefficient, 1)};
   LaunchRequest scale;
   scale.op = OpKind::kForeachMul;
-  scale.inputs = operands;
+  scale.input_lists = operands;
   scale.outputs = gradients;
   host.launch(scale);
   host.launch(OpKind::kObserve, {total}, {}, {1.0});

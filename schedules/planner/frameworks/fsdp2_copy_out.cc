@@ -59,8 +59,8 @@ void Gatherer::make_gathered(ParamGroup& group, std::size_t i, std::int64_t nume
 /// forward had resharded to fewer ranks, used by no backward and resharded since (F2-B-2, F2-F-3).
 void Gatherer::check_mesh(const ParamGroup& group, const GatherResult& result) const {
   std::int64_t row = 0;
-  for (std::size_t i = 0; i < result.numels.size(); ++i)
-    row += result.numels[i] * (result.as_bytes ? size_of(result.dtypes[i]) : 1);
+  for (const GatherPart& p : group.runtime.gather_parts)
+    row += result.as_bytes ? p.bytes() : p.numel;
   if (row * group.gather_mesh().shard == result.output->numel) return;
   throw Fsdp2Error(Refusal::kRuntimeError, host_.program().program().units[group.unit.value].name,
                    "was gathered in backward from fewer ranks than hold its shards now, and cannot "
@@ -74,34 +74,35 @@ void Gatherer::copy_out(ParamGroup& group, const GatherResult& result) {
   if (result.event) host_.wait_event(host_.stream(), *result.event);
   if (result.async) host_.wait_stream(host_.stream(), *group.comm->internal);
   const std::int64_t world = group.gather_mesh().shard;
-  std::vector<SymTensor> outputs;
+  std::vector<LaunchView>& outputs = copied_out_;
+  outputs.clear();
   std::vector<std::pair<std::size_t, SymTensor>> other_dims;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-    const std::int64_t numel = result.numels[i];
-    make_gathered(group, i, numel * world, result.dtypes[i]);
-    SymTensor target = rt.parameters[i].gathered;
+    const GatherPart& part = rt.gather_parts[i];
+    make_gathered(group, i, part.numel * world, part.dtype);
+    const SymTensor* target = &rt.parameters[i].gathered;
     if (group.parameters[i].shard_dim != 0) {
-      target =
-          host_.empty(target->shape, target->dtype, BufferCategory::kForwardTemporary, group.unit);
-      other_dims.emplace_back(i, target);
+      other_dims.emplace_back(i, host_.empty((*target)->shape, (*target)->dtype,
+                                             BufferCategory::kForwardTemporary, group.unit));
+      target = &other_dims.back().second;
     }
+    LaunchView rows = LaunchView::of(*target, Shape{world, part.numel});
     if (result.as_bytes) {
-      outputs.push_back(
-          host_.view_as(as_bytes(host_, target), Shape{world, numel * size_of(result.dtypes[i])}));
-    } else {
-      outputs.push_back(host_.view_as(target, Shape{world, numel}));
+      rows.dtype = DType::kUInt8;
+      rows.shape[1] = part.bytes();
     }
+    outputs.push_back(rows);
   }
   const std::int64_t columns = result.output->numel / world;
-  const SymTensor whole = host_.view_as(result.output, Shape{world, columns});
+  const LaunchView whole = LaunchView::of(result.output, Shape{world, columns});
   {
-    std::vector<std::int64_t> parts;
-    for (const SymTensor& t : outputs) parts.push_back(t->bytes() / world);
-    const SymTensor table = host_.pointer_table(split_copy_table_bytes(parts, world));
+    part_bytes_.clear();
+    for (const GatherPart& p : rt.gather_parts) part_bytes_.push_back(p.bytes());
+    const SymTensor table = host_.pointer_table(split_copy_table_bytes(part_bytes_, world));
     LaunchRequest split;
     split.op = OpKind::kSplitCopy;
-    split.inputs = std::span(&whole, 1);
-    split.outputs = outputs;
+    split.input_views = std::span(&whole, 1);
+    split.output_views = outputs;
     host_.launch(split);
   }
   for (const auto& [i, from] : other_dims) reassemble(group, i, from, world);
@@ -117,7 +118,7 @@ void Gatherer::reassemble(ParamGroup& group, std::size_t i, const SymTensor& fro
                          "forward, which cannot be put together again in backward",
                      "use reshard_after_forward true or false, or shard dimension 0");
   }
-  const Shape piece{std::span<const std::int64_t>(p.padded_shape)};
+  const Shape& piece = p.padded_shape;
   std::vector<SymTensor> pieces;
   for (std::int64_t r = 0; r < world; ++r)
     pieces.push_back(host_.view_as(from, piece, r * piece.numel()));
@@ -149,7 +150,7 @@ void Gatherer::make_unsharded(ParamGroup& group) {
     t.next_scale.reset();
     if (t.unsharded) continue;
     const ShardedParameter& p = group.parameters[i];
-    t.unsharded = host_.view_as(t.gathered, Shape{std::span<const std::int64_t>(p.shape)});
+    t.unsharded = host_.view_as(t.gathered, p.shape);
     // Float8TrainingTensor says the compute dtype; its data are 8-bit.
     if (p.float8) t.unsharded->dtype = p.compute_dtype();
     t.unsharded->requires_grad = p.trainable;

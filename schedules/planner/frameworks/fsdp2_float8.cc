@@ -131,6 +131,7 @@ SymTensor Gatherer::float8_input(ParamGroup& group, std::size_t i, const SymTens
 /// precompute_float8_dynamic_scale_for_fsdp after the optimizer, as torchao advises: one all-reduce
 /// for all weights. Only gathers before the first step find scales of their own.
 void Fsdp2::after_optimizer(Host& host) {
+  if (!config_.float8_all_gather) return;
   const Model& model = wrapping_->model();
   std::vector<std::pair<ParamGroup*, std::size_t>> weights;
   TensorList shards;

@@ -1,5 +1,7 @@
 #include "schedules/planner/frameworks/fsdp2_gather.h"
 
+#include <algorithm>
+
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/frameworks/fsdp2_host_time.h"
 
@@ -55,37 +57,37 @@ void Gatherer::issue(ParamGroup& group, bool async) {
   GatherResult result;
   result.unit = group.unit;
   result.async = async;
-  Inputs inputs;
+  std::vector<GatherPart>& parts = group.runtime.gather_parts;
   std::int64_t bytes_per_rank = 0;
   DType dtype = DType::kFloat32;
   {
     StreamGuard guard(host_, copy_in);
-    inputs = gather_inputs(group);
-    dtype = inputs.tensors[0]->dtype;
-    for (const SymTensor& t : inputs.tensors) {
-      result.dtypes.push_back(t->dtype);
-      result.numels.push_back(t->numel);
-      bytes_per_rank += t->bytes();
-      if (t->dtype != dtype) result.as_bytes = true;
+    make_inputs(group);
+    dtype = parts[0].dtype;
+    for (const GatherPart& p : parts) {
+      bytes_per_rank += p.bytes();
+      if (p.dtype != dtype) result.as_bytes = true;
     }
     if (result.as_bytes) {
       dtype = DType::kUInt8;
-      for (SymTensor& t : inputs.tensors) t = as_bytes(host_, t);
+      for (SymTensor& t : inputs_.tensors) t = as_bytes(host_, t);
     }
     const std::int64_t numel = bytes_per_rank / size_of(dtype);
     result.output =
         host_.empty(Shape{numel * mesh.shard}, dtype, BufferCategory::kGatherOutput, group.unit);
-    std::vector<SymTensor> slots;
+    inputs_.slots.clear();
     std::int64_t offset = 0;
-    for (const SymTensor& t : inputs.tensors) {
-      slots.push_back(host_.rank_view(result.output, Shape{t->numel}, mesh.shard_group,
-                                      bytes_per_rank, offset));
-      offset += t->numel;
+    for (const GatherPart& p : parts) {
+      const std::int64_t part = result.as_bytes ? p.bytes() : p.numel;
+      inputs_.slots.push_back(LaunchView::of_rank(result.output, Shape{part}, mesh.shard_group,
+                                                  bytes_per_rank, offset));
+      offset += part;
     }
     LaunchRequest copy;
     copy.op = OpKind::kForeachCopy;
-    copy.inputs = inputs.tensors;
-    copy.outputs = slots;
+    copy.inputs = inputs_.tensors;
+    if (inputs_.tensors.empty()) copy.input_views = inputs_.casts;
+    copy.output_views = inputs_.slots;
     host_.launch(copy);
   }
   host_.wait_stream(gather, copy_in);
@@ -95,8 +97,8 @@ void Gatherer::issue(ParamGroup& group, bool async) {
     result.event = host_.record_event();
   }
   group.runtime.pending = std::move(result);
-  inputs.flat.reset();
-  while (!inputs.tensors.empty()) inputs.tensors.pop_back();  // A list drops its last item first.
+  inputs_.flat.reset();
+  while (!inputs_.tensors.empty()) inputs_.tensors.pop_back();  // A list drops its last item first.
 }
 
 StreamIndex communicator_stream(Host& host, CommContext& comm) {
@@ -113,8 +115,8 @@ std::uint32_t Gatherer::all_gather(ParamGroup& group, const SymTensor& output,
     runs_on = communicator_stream(host_, *group.comm);
     host_.wait_stream(runs_on, stream);
   }
-  const SymTensor slice = host_.rank_view(output, Shape{bytes_per_rank / size_of(dtype)},
-                                          mesh.shard_group, bytes_per_rank);
+  const LaunchView slice = LaunchView::of_rank(output, Shape{bytes_per_rank / size_of(dtype)},
+                                               mesh.shard_group, bytes_per_rank, 0);
   Collective c;
   c.kind = CollectiveKind::kAllGather;
   c.dtype = dtype;
@@ -168,40 +170,60 @@ SymTensor Gatherer::single_input(ParamGroup& group, std::size_t i) {
   return host_.cast(source, p.compute_dtype(), BufferCategory::kGatherInput, group.unit);
 }
 
-Gatherer::Inputs Gatherer::gather_inputs(ParamGroup& group) {
-  Inputs inputs;
-  inputs.tensors.resize(group.parameters.size());
-  std::vector<std::size_t> cast;
-  std::vector<SymTensor> sources;
-  std::int64_t cast_numel = 0;
+/// Each parameter's part, flat: its shard, what is made of that, or its place in one copy of
+/// several shards in the dtype that is gathered.
+void Gatherer::make_inputs(ParamGroup& group) {
+  inputs_.tensors.clear();
+  inputs_.sources.clear();
+  inputs_.casts.clear();
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const ShardedParameter& p = group.parameters[i];
     if (!p.gather || p.offload || p.float8) {
-      inputs.tensors[i] = single_input(group, i);
+      inputs_.tensors.resize(group.parameters.size());
+      inputs_.tensors[i] = single_input(group, i);
       continue;
     }
     const ParameterTensors& t = group.runtime.parameters[i];
-    cast.push_back(i);
-    sources.push_back(group.sharded == ShardedState::kSharded ? t.shard : t.post_forward);
-    cast_numel += sources.back()->numel;
+    inputs_.sources.push_back(group.sharded == ShardedState::kSharded ? t.shard : t.post_forward);
+    // One flat buffer in the dtype of the first; PyTorch takes that dtype for all of them.
+    if (inputs_.sources.size() == 1) inputs_.dtype = *p.gather;
   }
-  if (cast.empty()) return inputs;
-  // One flat buffer in the dtype of the first; PyTorch takes that dtype for all of them.
-  const DType dtype = *group.parameters[cast[0]].gather;
-  inputs.flat = host_.empty(Shape{cast_numel}, dtype, BufferCategory::kGatherInput, group.unit);
+  if (!inputs_.sources.empty()) cast_together(group);
+  std::vector<GatherPart>& parts = group.runtime.gather_parts;
+  parts.clear();
+  for (const SymTensor& t : inputs_.tensors) parts.push_back({t->dtype, t->numel});
+  if (!parts.empty()) return;
+  for (const LaunchView& v : inputs_.casts) parts.push_back({v.dtype, v.shape[0]});
+}
+
+/// Where some parameters are not cast, the copies of the others are tensors among those.
+void Gatherer::cast_together(ParamGroup& group) {
+  std::int64_t numel = 0;
+  for (const SymTensor& s : inputs_.sources) numel += s->numel;
+  inputs_.flat = host_.empty(Shape{numel}, inputs_.dtype, BufferCategory::kGatherInput, group.unit);
   std::int64_t offset = 0;
-  std::vector<SymTensor> slots;
-  for (std::size_t k = 0; k < cast.size(); ++k) {
-    slots.push_back(host_.view_as(inputs.flat, Shape{sources[k]->numel}, offset));
-    offset += sources[k]->numel;
-    inputs.tensors[cast[k]] = slots.back();
+  for (const SymTensor& s : inputs_.sources) {
+    inputs_.casts.push_back(LaunchView::of(inputs_.flat, Shape{s->numel}, offset));
+    offset += s->numel;
   }
   LaunchRequest copy;
   copy.op = OpKind::kForeachCopy;
-  copy.inputs = sources;
-  copy.outputs = slots;
+  copy.inputs = inputs_.sources;
+  std::vector<SymTensor> among;
+  if (inputs_.tensors.empty()) {
+    copy.output_views = inputs_.casts;
+  } else {
+    auto next = inputs_.casts.begin();
+    for (SymTensor& t : inputs_.tensors) {
+      if (t) continue;
+      t = host_.view_as(inputs_.flat, next->shape, next->offset);
+      among.push_back(t);
+      ++next;
+    }
+    copy.outputs = among;
+  }
   host_.launch(copy);
-  return inputs;
+  inputs_.sources.clear();
 }
 
 void Gatherer::gather_streams_wait(CommContext& comm, EventId event) {

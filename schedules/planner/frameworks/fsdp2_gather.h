@@ -29,12 +29,18 @@ class Gatherer {
   void bind(ParamGroup& group);
 
  private:
+  /// What a gather sends. The lists are kept between gathers: they grow once.
   struct Inputs {
-    std::vector<SymTensor> tensors;  ///< One per parameter, flat.
-    SymTensor flat;                  ///< The cast copy they are views of, if any.
+    DType dtype = DType::kFloat32;   ///< Of `flat`.
+    SymTensor flat;                  ///< Cast copies of several parameters.
+    std::vector<LaunchView> casts;   ///< Where they lie in it.
+    std::vector<SymTensor> sources;  ///< What they are made of.
+    std::vector<SymTensor> tensors;  ///< One a parameter; none where `flat` holds all of them.
+    std::vector<LaunchView> slots;   ///< This rank's parts of the gathered buffer.
   };
   void issue(ParamGroup& group, bool async);
-  Inputs gather_inputs(ParamGroup& group);
+  void make_inputs(ParamGroup& group);
+  void cast_together(ParamGroup& group);
   SymTensor single_input(ParamGroup& group, std::size_t i);
   SymTensor float8_input(ParamGroup& group, std::size_t i, const SymTensor& shard);
   SymTensor float8_scale(ParamGroup& group, const SymTensor& x);
@@ -53,6 +59,9 @@ class Gatherer {
   void gather_streams_wait(CommContext& comm, EventId event);
 
   Host& host_;
+  Inputs inputs_;
+  std::vector<LaunchView> copied_out_;    ///< As `inputs_`: kept to grow once.
+  std::vector<std::int64_t> part_bytes_;  ///< The same.
 };
 
 }  // namespace foreshard::fsdp2

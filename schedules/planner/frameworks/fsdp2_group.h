@@ -81,6 +81,7 @@ struct ParamGroup {
 
 /// One `fully_shard` call.
 struct State {
+  std::uint32_t index = 0;  ///< In wrap order.
   std::vector<ModuleId> modules;
   std::vector<std::unique_ptr<ParamGroup>> groups;
   MixedPrecision precision;

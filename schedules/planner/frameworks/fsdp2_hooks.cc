@@ -14,7 +14,7 @@ void Fsdp2::decide_root(DecisionKind kind, const State& state) {
   Decision d;
   d.kind = kind;
   d.module = state.modules[0];
-  d.number = static_cast<std::int32_t>(index_of(state));
+  d.number = static_cast<std::int32_t>(state.index);
   host_->decide(d);
 }
 
@@ -149,7 +149,7 @@ void Fsdp2::cast_outputs(const State& state, std::span<SymTensor> outputs) {
 void Fsdp2::register_pre_backward(const State& state, std::span<SymTensor> outputs) {
   if (!host_->grad_enabled()) return;
   for (const SymTensor& t : outputs) {
-    if (host_->requires_grad(t)) host_->register_tensor_hook(t, index_of(state));
+    if (host_->requires_grad(t)) host_->register_tensor_hook(t, state.index);
   }
 }
 
@@ -184,7 +184,7 @@ void Fsdp2::pre_backward(State& state) {
   state.training = TrainingState::kPreBackward;
   if (!state.context->callback_queued) {
     state.context->callback_queued = true;
-    host_->queue_callback(index_of(state));
+    host_->queue_callback(state.index);
   }
   const bool default_prefetch = state.backward_prefetch.empty();
   for (const auto& group : state.groups) group_pre_backward(*group, default_prefetch);

@@ -7,9 +7,9 @@
 
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/id_set.h"
 
 namespace foreshard::fsdp2 {
-namespace {}  // namespace
 
 void Fsdp2::initialize(Host& host) {
   host_ = &host;
@@ -137,7 +137,7 @@ void Fsdp2::publish_parameters() {
     for (std::size_t i = 0; i < group->parameters.size(); ++i) {
       const ShardedParameter& p = group->parameters[i];
       ParameterTensors& t = group->runtime.parameters[i];
-      t.local = host_->view_as(t.shard, Shape(p.local_shape));
+      t.local = host_->view_as(t.shard, p.local_shape);
       t.local->requires_grad = p.trainable;
       held[p.id.value] = t.local;
       ParameterView& view = program.parameters[p.id.value];
@@ -146,9 +146,8 @@ void Fsdp2::publish_parameters() {
       view.group = p.mesh->shard_group;
       view.shard_dim = p.shard_dim;
       view.first_element_per_rank = 1;
-      for (std::size_t d = static_cast<std::size_t>(p.shard_dim); d < p.padded_shape.size(); ++d) {
+      for (int d = p.shard_dim; d < p.padded_shape.rank; ++d)
         view.first_element_per_rank *= p.padded_shape[d];
-      }
     }
   }
   for (std::size_t i = 0; i < held.size(); ++i) {
@@ -271,11 +270,11 @@ void Fsdp2::share_context(State& root) {
 }
 
 void Fsdp2::refuse_shared_parameters(const State& root) const {
-  std::set<ParameterId> seen;
+  IdSet<ParameterId> seen;
   for (const State* state : root.context->all_states) {
     for (const auto& group : state->groups) {
       for (const ShardedParameter& p : group->parameters) {
-        if (seen.insert(p.id).second) continue;
+        if (seen.insert(p.id)) continue;
         throw Fsdp2Error(Refusal::kValueError, p.name, "is shared with a parameter of another unit",
                          "wrap the modules that share it in one call");
       }
@@ -285,27 +284,35 @@ void Fsdp2::refuse_shared_parameters(const State& root) const {
 
 void Fsdp2::lazy_init_group(ParamGroup& group) {
   for (ShardedParameter& p : group.parameters) p.resolve_dtypes();
-  std::set<DType> originals;
-  std::set<std::optional<DType>> reduces;
+  /// Several, or the one that all parameters have.
+  struct Common {
+    bool any = false, several = false;
+    std::optional<DType> value;
+    void add(std::optional<DType> d) {
+      several = several || (any && d != value);
+      any = true;
+      value = d;
+    }
+    bool one() const { return any && !several; }
+  } originals, reduces;
   bool any_trainable = false;
   for (const ShardedParameter& p : group.parameters) any_trainable = any_trainable || p.trainable;
   for (const ShardedParameter& p : group.parameters) {
     if (any_trainable ? !p.trainable : !is_floating(p.original)) continue;
-    originals.insert(p.original);
-    reduces.insert(p.policy.reduce);
+    originals.add(p.original);
+    reduces.add(p.policy.reduce);
   }
-  const std::string place = unit_name(host_->model(), group);
-  if (any_trainable && originals.size() != 1) {
-    throw Fsdp2Error(Refusal::kAssertionError, place,
+  if (any_trainable && !originals.one()) {
+    throw Fsdp2Error(Refusal::kAssertionError, unit_name(host_->model(), group),
                      "its trainable parameters have different dtypes",
                      "put them into different units");
   }
-  if (any_trainable && reduces.size() != 1) {
-    throw Fsdp2Error(Refusal::kAssertionError, place,
+  if (any_trainable && !reduces.one()) {
+    throw Fsdp2Error(Refusal::kAssertionError, unit_name(host_->model(), group),
                      "its trainable parameters have different reduce dtypes");
   }
   group.reduce_dtype.reset();
-  if (originals.size() == 1 && reduces.size() == 1) group.reduce_dtype = *reduces.begin();
+  if (originals.one() && reduces.one()) group.reduce_dtype = reduces.value;
   group.wider_gradients.clear();
   group.reduce_order.clear();
   std::vector<std::optional<DType>> dtypes;

@@ -9,16 +9,6 @@
 
 namespace foreshard::fsdp2 {
 
-std::int64_t product(const std::vector<std::int64_t>& shape) {
-  std::int64_t n = 1;
-  for (const std::int64_t d : shape) n *= d;
-  return n;
-}
-
-std::int64_t ShardedParameter::numel() const { return product(shape); }
-std::int64_t ShardedParameter::local_numel() const { return product(local_shape); }
-std::int64_t ShardedParameter::padded_local_numel() const { return product(padded_shape); }
-
 std::optional<DType> ShardedParameter::unsharded_grad_dtype() const {
   if (policy.reduce) return policy.reduce;
   if (grad_policy.set) return grad_policy.dtype;
@@ -36,15 +26,14 @@ std::int64_t rows_of(std::int64_t size, std::int64_t ranks, std::int64_t index) 
 }
 
 void cut(ShardedParameter& p, Mesh& mesh, int dim) {
-  const int rank = static_cast<int>(p.shape.size());
+  const int rank = p.shape.rank;
   if (dim < 0) dim += rank;
   if (dim < 0 || dim >= rank) {
     throw Fsdp2Error(
         Refusal::kAssertionError, p.name,
         fmt::format("cannot be sharded along dimension {}: it has {} dimensions", dim, rank));
   }
-  const auto d = static_cast<std::size_t>(dim);
-  const std::int64_t size = p.shape[d];
+  const std::int64_t size = p.shape[dim];
   if (dim > 0 && size % mesh.shard != 0) {
     throw Fsdp2Error(Refusal::kNotImplementedError, p.name,
                      fmt::format("dimension {} has {} rows, which {} ranks cannot share evenly",
@@ -54,8 +43,8 @@ void cut(ShardedParameter& p, Mesh& mesh, int dim) {
   p.mesh = &mesh;
   p.shard_dim = dim;
   p.padded_shape = p.local_shape = p.shape;
-  p.padded_shape[d] = ceil_div(size, mesh.shard);
-  p.local_shape[d] = rows_of(size, mesh.shard, mesh.shard_rank);
+  p.padded_shape[dim] = ceil_div(size, mesh.shard);
+  p.local_shape[dim] = rows_of(size, mesh.shard, mesh.shard_rank);
 }
 
 }  // namespace foreshard::fsdp2

@@ -10,6 +10,7 @@
 
 #include "models/module_tree.h"
 #include "schedules/planner/config.h"
+#include "schedules/planner/host/tensor.h"
 #include "schedules/schedule.h"
 
 namespace foreshard::fsdp2 {
@@ -34,12 +35,12 @@ struct ShardedParameter {
   ParameterId id;
   std::string name;               ///< By the first module of the group that owns it.
   std::vector<std::string> also;  ///< Further places of the same parameter in the group (F2-G-6).
-  std::vector<std::int64_t> shape;
+  Shape shape;
   bool trainable = true;  ///< Of the sharded parameter; may change while training.
   Mesh* mesh = nullptr;
-  int shard_dim = 0;                       ///< F2-P-1, F2-P-3.
-  std::vector<std::int64_t> local_shape;   ///< This rank's part, without padding.
-  std::vector<std::int64_t> padded_shape;  ///< Of every rank's part, padded (F2-P-2).
+  int shard_dim = 0;   ///< F2-P-1, F2-P-3.
+  Shape local_shape;   ///< This rank's part, without padding.
+  Shape padded_shape;  ///< Of every rank's part, padded (F2-P-2).
   bool offload = false;
   bool keep_unsharded_storage = false;
   bool float8 = false;  ///< Gathered in 8 bits with a scale (fsdp2_float8.cc).
@@ -50,9 +51,9 @@ struct ShardedParameter {
   std::optional<DType> gather;  ///< Dtype to cast to before the all-gather; absent: none needed.
   GradDtypePolicy grad_policy;
 
-  std::int64_t numel() const;
-  std::int64_t local_numel() const;
-  std::int64_t padded_local_numel() const;
+  std::int64_t numel() const { return shape.numel(); }
+  std::int64_t local_numel() const { return local_shape.numel(); }
+  std::int64_t padded_local_numel() const { return padded_shape.numel(); }
   std::int64_t padded_numel() const { return padded_local_numel() * mesh->shard; }
   DType compute_dtype() const { return gather.value_or(original); }
   /// Dtype in which the unsharded gradient is kept; absent: unrestricted (F2-AC-1, F2-RS-2).
@@ -64,8 +65,6 @@ struct ShardedParameter {
   /// Clamps the policy's dtypes to what this parameter needs.
   void resolve_dtypes();
 };
-
-std::int64_t product(const std::vector<std::int64_t>& shape);
 
 /// Rows that rank `index` of `ranks` holds of `size` (F2-P-1).
 std::int64_t rows_of(std::int64_t size, std::int64_t ranks, std::int64_t index);

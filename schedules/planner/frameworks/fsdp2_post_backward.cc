@@ -82,6 +82,8 @@ bool Reducer::in_partial_output(const ParamGroup& group, std::size_t i) const {
 
 Reducer::Gradients Reducer::take_gradients(ParamGroup& group) {
   Gradients g;
+  g.parameters.reserve(group.reduce_order.size());
+  g.tensors.reserve(group.reduce_order.size());
   for (const std::size_t i : group.reduce_order) {
     const ShardedParameter& p = group.parameters[i];
     SymTensor& leaf = group.runtime.parameters[i].unsharded;

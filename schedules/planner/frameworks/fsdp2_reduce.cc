@@ -125,16 +125,16 @@ SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
   const SymTensor input =
       host_.empty(Shape{numel}, dtype, BufferCategory::kReduceInput, group.unit);
   {
-    std::vector<std::int64_t> parts;
+    part_bytes_.clear();
     for (const std::size_t i : g.parameters)
-      parts.push_back(group.parameters[i].padded_numel() / world * size_of(dtype));
-    const SymTensor table = host_.pointer_table(chunk_cat_table_bytes(parts));
-    const SymTensor rows = host_.view_as(input, Shape{world, numel / world});
+      part_bytes_.push_back(group.parameters[i].padded_numel() / world * size_of(dtype));
+    const SymTensor table = host_.pointer_table(chunk_cat_table_bytes(part_bytes_));
+    const LaunchView rows = LaunchView::of(input, Shape{world, numel / world});
     const double dim = 0;
     LaunchRequest cat;
     cat.op = OpKind::kChunkCat;
     cat.inputs = g.tensors;
-    cat.outputs = std::span(&rows, 1);
+    cat.output_views = std::span(&rows, 1);
     cat.attributes = std::span(&dim, 1);
     host_.launch(cat);
   }
@@ -281,7 +281,7 @@ void Reducer::reduce(ParamGroup& group, Gradients g) {
     StreamGuard guard(host_, comm.reduce);
     r.partial = prepare_partial(group, g, dtype);
   }
-  const std::vector<std::size_t> parameters = g.parameters;
+  const std::vector<std::size_t>& parameters = g.parameters;
   Decision reduced = announce(group, g, dtype, division);
 
   move_chunks_first(group, g);

@@ -74,6 +74,7 @@ class Reducer {
 
   Host& host_;
   Gatherer& gatherer_;
+  std::vector<std::int64_t> part_bytes_;  ///< Of one reduction; kept to grow once.
 };
 
 }  // namespace foreshard::fsdp2

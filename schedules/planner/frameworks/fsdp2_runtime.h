@@ -31,16 +31,21 @@ struct ParameterTensors {
   SymTensor next_scale, scale, precomputed_scale;
 };
 
+/// One rank's part of a parameter as it is gathered.
+struct GatherPart {
+  DType dtype = DType::kFloat32;
+  std::int64_t numel = 0;
+  std::int64_t bytes() const { return numel * size_of(dtype); }
+};
+
 /// An all-gather that was issued and not yet copied out.
 struct GatherResult {
   SymTensor output;
   UnitId unit;
-  std::optional<EventId> event;      ///< Completion of the collective.
-  bool async = false;                ///< Issued on the communicator's own stream.
-  bool local = false;                ///< One shard rank: nothing was gathered (F2-AG-11).
-  bool as_bytes = false;             ///< Mixed dtypes travel as bytes (F2-AG-5).
-  std::vector<DType> dtypes;         ///< Per parameter.
-  std::vector<std::int64_t> numels;  ///< Per parameter: elements of one rank's part.
+  std::optional<EventId> event;  ///< Completion of the collective.
+  bool async = false;            ///< Issued on the communicator's own stream.
+  bool local = false;            ///< One shard rank: nothing was gathered (F2-AG-11).
+  bool as_bytes = false;         ///< Mixed dtypes travel as bytes (F2-AG-5).
 };
 
 struct HeldBuffer {
@@ -51,6 +56,7 @@ struct HeldBuffer {
 struct GroupRuntime {
   std::vector<ParameterTensors> parameters;
   std::optional<GatherResult> pending;
+  std::vector<GatherPart> gather_parts;  ///< Of the gather that is pending, one a parameter.
   std::optional<EventId> post_reduce_event, reshard_event;
   std::optional<HeldBuffer> all_reduce;  ///< F2-AR-1
   SymTensor partial_output;              ///< Reduce-scattered, not yet all-reduced (F2-AR-2).

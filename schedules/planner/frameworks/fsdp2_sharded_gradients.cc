@@ -6,7 +6,6 @@
 #include "schedules/planner/frameworks/fsdp2_reduce.h"
 
 namespace foreshard::fsdp2 {
-namespace {}  // namespace
 
 std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTensor& output,
                                                   const std::vector<std::size_t>& parameters) {
@@ -27,6 +26,7 @@ std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTe
   }
   const bool copy_uncast = cast_numel > output->numel - cast_numel;
   std::vector<SymTensor> gradients;
+  gradients.reserve(parameters.size());
   std::int64_t at = 0;
   for (const Run& run : runs) {
     SymTensor part =
@@ -45,7 +45,7 @@ std::vector<SymTensor> Reducer::sharded_gradients(ParamGroup& group, const SymTe
     std::int64_t offset = part->offset;
     for (std::size_t k = run.begin; k < run.end; ++k) {
       const ShardedParameter& p = group.parameters[parameters[k]];
-      gradients.push_back(host_.view_as(part, Shape(p.local_shape), offset));
+      gradients.push_back(host_.view_as(part, p.local_shape, offset));
       offset += p.padded_local_numel();
     }
     at += run.numel;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "schedules/planner/frameworks/fsdp2_error.h"
+#include "schedules/planner/id_set.h"
 
 namespace foreshard::fsdp2 {
 namespace {
@@ -40,7 +41,10 @@ std::string place_of(const WrapCall& call) {
 
 std::string full_name(const Model& model, ModuleId module, const std::string& local) {
   const std::string& prefix = model.at(module).name;
-  return prefix.empty() ? local : prefix + "." + local;
+  if (prefix.empty()) return local;
+  std::string name;
+  name.reserve(prefix.size() + 1 + local.size());
+  return name.append(prefix).append(1, '.').append(local);
 }
 
 }  // namespace
@@ -202,6 +206,7 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   const std::vector<ModuleId> managed = managed_modules(roots);
 
   auto state = std::make_unique<State>();
+  state->index = static_cast<std::uint32_t>(states_.size());
   state->modules = roots;
   state->context = std::make_shared<StateContext>();
   state->comm = std::make_shared<CommContext>();
@@ -215,12 +220,13 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   using Owned = std::pair<ModuleId, OwnedParameter>;
   std::vector<std::pair<Mesh*, std::vector<Owned>>> by_mesh;
   const auto placements = by_parameter(model_, call.placement);
-  std::set<ParameterId> ignored, seen;
+  std::set<ParameterId> ignored;
+  IdSet<ParameterId> seen;
   for (const std::string& name : call.ignored_parameters)
     ignored.insert(parameter_named(model_, name));
   for (const ModuleId m : managed) {
     for (const OwnedParameter& p : model_.at(m).parameters) {
-      if (ignored.count(p.id) != 0 || !seen.insert(p.id).second) continue;
+      if (ignored.count(p.id) != 0 || !seen.insert(p.id)) continue;
       if (model_.at(p.id).shape.empty()) {
         throw Fsdp2Error(Refusal::kValueError, full_name(model_, m, p.name),
                          "a scalar parameter cannot be sharded", "make it a vector of one element");
@@ -262,11 +268,12 @@ std::unique_ptr<ParamGroup> Wrapping::make_group(
   group->modules = state.modules;
   group->mesh = &mesh;
   group->post_forward_mesh = post_forward;
+  group->parameters.reserve(owned.size());
   for (const auto& [module, parameter] : owned) {
     ShardedParameter p;
     p.id = parameter.id;
     const ParameterDef& def = model_.at(p.id);
-    p.shape = def.shape;
+    p.shape = Shape(def.shape);
     p.original = def.dtype;
     p.trainable = def.trainable;
     p.offload = call.offload;
@@ -295,36 +302,38 @@ std::unique_ptr<ParamGroup> Wrapping::make_group(
 
 /// Every place where a module of the group uses one of its parameters, in module order.
 void Wrapping::find_places(ParamGroup& group) {
+  constexpr std::size_t kElsewhere = SIZE_MAX;
+  index_in_group_.resize(model_.parameters.size(), kElsewhere);
+  for (std::size_t i = 0; i < group.parameters.size(); ++i)
+    index_in_group_[group.parameters[i].id.value] = i;
   struct Place {
-    ParameterId id;
     ModuleId module;
     const std::string* name;
+    std::size_t index;
   };
-  std::vector<Place> all;
+  std::vector<Place> found;
   for (const ModuleId root : group.modules) {
     for (const ModuleId m : modules_under(model_, root, true)) {
-      for (const OwnedParameter& o : model_.at(m).parameters)
-        if (!is_sharded(m, o.name)) all.push_back({o.id, m, &o.name});
-    }
-  }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Place& a, const Place& b) { return a.id < b.id; });
-  for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-    ShardedParameter& p = group.parameters[i];
-    auto at = std::lower_bound(all.begin(), all.end(), p.id,
-                               [](const Place& a, ParameterId id) { return a.id < id; });
-    for (bool first = true; at != all.end() && at->id == p.id; ++at, first = false) {
-      std::string name = full_name(model_, at->module, *at->name);
-      if (first) {
-        p.name = std::move(name);
-      } else {
-        p.also.push_back(std::move(name));
+      for (const OwnedParameter& o : model_.at(m).parameters) {
+        const std::size_t i = index_in_group_[o.id.value];
+        if (i != kElsewhere && !is_sharded(m, o.name)) found.push_back({m, &o.name, i});
       }
-      auto& owners = owners_[at->module.value];
-      if (owner_of(at->module, *at->name) == nullptr)
-        owners.emplace_back(*at->name, Owner{&group, i});
     }
   }
+  std::vector<std::uint8_t> named(group.parameters.size());
+  for (const auto& [module, local, i] : found) {
+    ShardedParameter& p = group.parameters[i];
+    std::string name = full_name(model_, module, *local);
+    if (named[i] == 0) {
+      p.name = std::move(name);
+    } else {
+      p.also.push_back(std::move(name));
+    }
+    named[i] = 1;
+    if (owner_of(module, *local) == nullptr)
+      owners_[module.value].emplace_back(*local, Owner{&group, i});
+  }
+  for (const ShardedParameter& p : group.parameters) index_in_group_[p.id.value] = kElsewhere;
 }
 
 }  // namespace foreshard::fsdp2

@@ -88,7 +88,8 @@ class Wrapping {
   const WrapExtras& extras_;
   std::vector<std::unique_ptr<State>> states_;
   std::vector<ParamGroup*> groups_;
-  std::vector<State*> state_of_;                                    ///< By module.
+  std::vector<std::size_t> index_in_group_;  ///< By parameter, while find_places() runs.
+  std::vector<State*> state_of_;             ///< By module.
   std::vector<std::vector<std::pair<std::string, Owner>>> owners_;  ///< By module: its parameters.
 };
 

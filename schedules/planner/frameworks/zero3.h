@@ -39,7 +39,7 @@ struct PartitionedParameter {
   std::size_t sub_group = 0;
   std::int64_t position = 0;  ///< Of the part in its sub-group.
   Status status = Status::kPartitioned;
-  std::set<ModuleId> active;  ///< Modules that use it now.
+  std::vector<ModuleId> active;  ///< Modules that use it now, each once.
   std::shared_ptr<GatherHandle> handle;
 };
 
@@ -49,6 +49,8 @@ class ByParameter {
  public:
   bool empty() const { return values_.empty(); }
   void resize(std::size_t parameters) { values_.resize(parameters); }
+  /// The same value for all of them.
+  void assign(std::size_t parameters, const T& value) { values_.assign(parameters, value); }
   T& at(ParameterId id) { return values_.at(id.value); }
   const T& at(ParameterId id) const { return values_.at(id.value); }
   std::uint32_t size() const { return static_cast<std::uint32_t>(values_.size()); }
@@ -165,13 +167,13 @@ class Zero3 final : public Zero {
   std::vector<ModuleId> module_order_;
   std::vector<Use> parameter_order_;
   std::deque<Use> queue_;
-  std::map<ParameterId, std::int64_t>
-      fetched_for_;  ///< Last step of the trace that a fetch has counted.
+  static constexpr std::int64_t kNever = -1;
+  ByParameter<std::int64_t> fetched_for_;  ///< Last step of the trace that a fetch has counted.
   std::map<std::pair<ModuleId, std::int64_t>, std::set<ParameterId>> releasable_;
   std::int64_t trace_step_ = 0, available_ = 0;
   std::deque<EventId> fetch_events_, reduce_events_;
   std::vector<ModuleId> active_backward_;
-  std::map<ModuleId, int> grads_remaining_;  ///< Inputs of a module whose gradients are to come.
+  std::vector<int> grads_remaining_;  ///< By module: its inputs whose gradients are to come.
   std::map<ModuleId, std::set<ParameterId>>
       recompute_;  ///< Frozen parameters that a recomputation fetched for it.
 

@@ -87,7 +87,7 @@ void Zero3::reset_step(Host& host) {
     }
   }
   queue_.assign(parameter_order_.begin(), parameter_order_.end());
-  fetched_for_.clear();
+  fetched_for_.assign(parameters_.size(), kNever);
   trace_step_ = available_ = 0;
   emit({.kind = EventKind::kTrace, .cause = trace_ == Trace::kComplete ? "complete" : "record"});
 }
@@ -101,7 +101,7 @@ void Zero3::check_trace(Host& host, ModuleId m) {
     module_order_.clear();
     parameter_order_.clear();
     queue_.clear();
-    fetched_for_.clear();
+    fetched_for_.assign(parameters_.size(), kNever);
     clean_in_flight(host);
   }
   if (trace_ == Trace::kRecord) module_order_.push_back(m);
@@ -121,7 +121,8 @@ void Zero3::pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) {
   check_trace(host, m);
   fetch(host, m, true);
   spend(host, kApply.of(inputs.size()));
-  int& remaining = grads_remaining_[m];
+  grads_remaining_.resize(host.model().modules.size());
+  int& remaining = grads_remaining_[m.value];
   remaining = 0;
   std::vector<SymTensor> with_gradient;
   for (SymTensor& t : inputs) {
@@ -156,7 +157,7 @@ void Zero3::on_function_backward(Host& host, std::uint32_t payload) {
   const ModuleId m(payload / kHooks);
   switch (payload % kHooks) {
     case kPostBackward:
-      if (--grads_remaining_[m] == 0) release_module(host, m, false);
+      if (--grads_remaining_[m.value] == 0) release_module(host, m, false);
       return;
     case kLeafGradients:
       return reduce_leaf(host, m);
@@ -172,6 +173,14 @@ void Zero3::on_function_backward(Host& host, std::uint32_t payload) {
 // ----------------------------------------------------------------------------------------------
 // fetching
 
+namespace {
+
+void add_user(PartitionedParameter& p, ModuleId m) {
+  if (std::find(p.active.begin(), p.active.end(), m) == p.active.end()) p.active.push_back(m);
+}
+
+}  // namespace
+
 /// Z3-AG-1: what the module needs, then (along a complete trace) what comes next.
 void Zero3::fetch(Host& host, ModuleId m, bool forward) {
   const NoGradGuard no_grad(host);
@@ -183,10 +192,10 @@ void Zero3::fetch(Host& host, ModuleId m, bool forward) {
   const bool recomputing = forward && host.in_backward() && !active_backward_.empty();
   for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);
-    p.active.insert(m);
+    add_user(p, m);
     if (recomputing && !p.trainable) {  // No hook of its own will release it.
       recompute_[active_backward_.back()].insert(id);
-      p.active.insert(active_backward_.back());
+      add_user(p, active_backward_.back());
     }
     wait_for(host, id, fast_leaves_ && is_leaf(m));
   }
@@ -196,13 +205,10 @@ void Zero3::fetch(Host& host, ModuleId m, bool forward) {
 }
 
 void Zero3::prefetch(Host& host, const std::vector<ParameterId>& fetched) {
-  std::set<ParameterId> expected;
-  for (const ParameterId id : fetched) {
-    const auto at = fetched_for_.find(id);
-    if (at == fetched_for_.end() || at->second < trace_step_) expected.insert(id);
-  }
-  for (std::size_t n = expected.size(); n > 0 && !queue_.empty(); --n) {
-    fetched_for_[queue_.front().id] = queue_.front().step;
+  auto expected = std::count_if(fetched.begin(), fetched.end(),
+                                [&](ParameterId id) { return fetched_for_.at(id) < trace_step_; });
+  for (; expected > 0 && !queue_.empty(); --expected) {
+    fetched_for_.at(queue_.front().id) = queue_.front().step;
     queue_.pop_front();
   }
   const std::int64_t most =
@@ -212,8 +218,7 @@ void Zero3::prefetch(Host& host, const std::vector<ParameterId>& fetched) {
   while (options_.prefetch_bucket_size > 0 && !queue_.empty() && numel < most) {
     const Use use = queue_.front();
     queue_.pop_front();
-    const auto [at, fresh] = fetched_for_.emplace(use.id, use.step);
-    if (!fresh) at->second = std::max(at->second, use.step);
+    fetched_for_.at(use.id) = std::max(fetched_for_.at(use.id), use.step);
     const PartitionedParameter& p = parameters_.at(use.id);
     if (p.status != Status::kPartitioned ||
         std::find(next.begin(), next.end(), use.id) != next.end())
@@ -246,24 +251,29 @@ bool Zero3::release(Host& host, ParameterId id, bool record) {
 void Zero3::release_module(Host& host, ModuleId m, bool forward) {
   const std::vector<ParameterId>& own = parameters_of(host.model(), m, is_leaf(m));
   spend(host, forward ? kAfterForward.of(own.size()) : kAfterBackward.of(own.size()));
-  std::set<ParameterId> ids(own.begin(), own.end());
-  std::set<ParameterId> may;
-  if (!own.empty()) may = trace_ == Trace::kComplete ? releasable(host, m) : ids;
+  const std::set<ParameterId>* const may =
+      !own.empty() && trace_ == Trace::kComplete ? &releasable(host, m) : nullptr;
+  std::vector<ParameterId> ids = own;
+  std::set<ParameterId> fetched;  // By a recomputation.
   if (!forward) {
-    if (const auto fetched = recompute_.find(m); fetched != recompute_.end()) {
-      for (const ParameterId id : fetched->second) {
-        ids.insert(id);
-        if (!parameters_.at(id).persistent) may.insert(id);
-      }
-      recompute_.erase(fetched);
+    if (const auto at = recompute_.find(m); at != recompute_.end()) {
+      fetched = std::move(at->second);
+      recompute_.erase(at);
+      ids.insert(ids.end(), fetched.begin(), fetched.end());
     }
     std::erase(active_backward_, m);
   }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   std::vector<ParameterId> released;
   const bool record = !fast_leaves_ || !is_leaf(m);
   for (const ParameterId id : ids) {
-    parameters_.at(id).active.erase(m);
-    if (may.count(id) != 0 && release(host, id, record)) released.push_back(id);
+    PartitionedParameter& p = parameters_.at(id);
+    std::erase(p.active, m);
+    const bool own_may =
+        may != nullptr ? may->count(id) != 0 : std::find(own.begin(), own.end(), id) != own.end();
+    const bool may_go = own_may || (fetched.count(id) != 0 && !p.persistent);
+    if (may_go && release(host, id, record)) released.push_back(id);
   }
   emit_released(EventKind::kRelease, std::move(released), m, forward);
 }
@@ -275,8 +285,7 @@ const std::set<ParameterId>& Zero3::releasable(Host& host, ModuleId m) {
   if (!fresh) return result;
   const bool recurse = is_leaf(m);
   for (const ParameterId id : parameters_of(host.model(), m, recurse)) {
-    const auto at = fetched_for_.find(id);
-    const bool later = at != fetched_for_.end() && at->second > trace_step_;
+    const bool later = fetched_for_.at(id) > trace_step_;
     if (!parameters_.at(id).persistent && !later) result.insert(id);
   }
   std::int64_t traversed = 0;
@@ -302,7 +311,7 @@ void Zero3::release_leftovers(Host& host) {
     recompute_.erase(m);
     for (const ParameterId id : ids) {
       PartitionedParameter& p = parameters_.at(id);
-      p.active.erase(m);
+      std::erase(p.active, m);
       if (!p.persistent && release(host, id)) released.push_back(id);
     }
   }

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/block_template.h"
+#include "schedules/planner/host/few_tensors.h"
 #include "schedules/planner/host/grad_dtype.h"
 #include "schedules/planner/host/graph_task.h"
 #include "schedules/planner/host/host_impl.h"
@@ -366,61 +367,64 @@ void HostImpl::validate_outputs(AutogradNode& node, std::span<SymTensor> out) {
   }
 }
 
-void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
-  const std::uint16_t n_in = node->gradients_in;
-  std::array<SymTensor, 8> small_in, small_out;
-  std::vector<SymTensor> big_in, big_out;
-  if (n_in > small_in.size()) big_in.resize(n_in);
-  const auto edges = static_cast<std::size_t>(node->edges());
-  if (edges > small_out.size()) big_out.resize(edges);
-  const std::span<SymTensor> in =
-      big_in.empty() ? std::span<SymTensor>(small_in.data(), n_in) : std::span<SymTensor>(big_in);
-  const std::span<SymTensor> out = big_out.empty() ? std::span<SymTensor>(small_out.data(), edges)
-                                                   : std::span<SymTensor>(big_out);
-
-  for (std::uint16_t i = 0; i < n_in; ++i) in[i] = std::move(task.slots[node->slots + i]);
-  host.scope_ = node->scope;
-  const StreamGuard on_own_stream(host, node->stream);
-  for (std::uint16_t i = 0; i < n_in; ++i) {
-    if (const EventId e = task.ready_events[node->slots + i]; e.valid())
-      host.wait_event(node->stream, e);
+/// The node's stream waits for what other streams made of its gradients; then its tensor hooks.
+/// True: it has post hooks.
+bool HostImpl::run_pre_hooks(GraphTask& task, const AutogradNode& node,
+                             std::span<SymTensor> gradients) {
+  for (std::uint32_t i = 0; i < gradients.size(); ++i) {
+    if (const EventId e = task.ready_events[node.slots + i]; e.valid())
+      host.wait_event(node.stream, e);
   }
   bool has_post_hooks = false;
-  SymTensor kept;
-  for (std::int32_t h = node->first_hook; h >= 0;) {
+  for (std::int32_t h = node.first_hook; h >= 0;) {
     const HookEntry e = hooks[static_cast<std::size_t>(h)];
     if (e.kind == HookKind::kNodePostHook) {
       has_post_hooks = true;
     } else {
-      host.framework_->on_tensor_hook(host, e.payload, in[e.input]);
+      host.framework_->on_tensor_hook(host, e.payload, gradients[e.input]);
     }
     h = e.next;
   }
-  if (block_templates && node->block >= 0) block_templates->enter_backward(*node, in);
-  if (!node->backward) {
-    task.leaf_streams.push_back(node->stream);
-    if (in[0] && node->variable) {
-      if (has_post_hooks) kept = in[0];  // The hooks see the inputs, so they live on.
-      accumulate_gradient(*node, std::move(in[0]), has_post_hooks);
-    }
-  } else {
-    {
-      BackwardContext ctx(host, *node, in, out);
-      bool defined = false;
-      for (const SymTensor& g : in) defined = defined || g;
-      if (defined || node->runs_without_gradients) node->backward(ctx);
-    }
-    validate_outputs(*node, out);
-  }
-  for (std::int32_t h = has_post_hooks ? node->first_hook : -1; h >= 0;) {
+  return has_post_hooks;
+}
+
+void HostImpl::run_post_hooks(const AutogradNode& node) {
+  for (std::int32_t h = node.first_hook; h >= 0;) {
     const HookEntry e = hooks[static_cast<std::size_t>(h)];
     if (e.kind == HookKind::kNodePostHook) host.framework_->on_accumulated(host, e.payload);
     h = e.next;
   }
+}
+
+void HostImpl::evaluate_leaf(GraphTask& task, AutogradNode& node) {
+  SymTensor gradient = std::move(task.slots[node.slots]);
+  const bool has_post_hooks = run_pre_hooks(task, node, {&gradient, 1});
+  task.leaf_streams.push_back(node.stream);
+  const SymTensor kept = has_post_hooks ? gradient : SymTensor();  // The hooks see the inputs.
+  if (gradient && node.variable) accumulate_gradient(node, std::move(gradient), has_post_hooks);
+  if (has_post_hooks) run_post_hooks(node);
+}
+
+void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
+  host.scope_ = node->scope;
+  const StreamGuard on_own_stream(host, node->stream);
+  if (!node->backward) return evaluate_leaf(task, *node);
+  FewTensors arrived(node->gradients_in), made(static_cast<std::size_t>(node->edges()));
+  const std::span<SymTensor> in = arrived.all(), out = made.all();
+  for (std::uint32_t i = 0; i < in.size(); ++i) in[i] = std::move(task.slots[node->slots + i]);
+  const bool has_post_hooks = run_pre_hooks(task, *node, in);
+  if (block_templates && node->block >= 0) block_templates->enter_backward(*node, in);
+  {
+    BackwardContext ctx(host, *node, in, out);
+    bool defined = false;
+    for (const SymTensor& g : in) defined = defined || g;
+    if (defined || node->runs_without_gradients) node->backward(ctx);
+  }
+  validate_outputs(*node, out);
+  if (has_post_hooks) run_post_hooks(*node);
   for (SymTensor& t : in) t.reset();
-  kept.reset();
   release_saved(*node);
-  for (std::size_t i = 0; i < edges; ++i) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
     AutogradEdge& e = node->edge(static_cast<int>(i));
     AutogradNode* const next = e.node.get();
     if (!next) continue;

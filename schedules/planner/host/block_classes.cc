@@ -22,6 +22,11 @@ bool equal_buffers(const std::vector<BufferDef>& a, const std::vector<BufferDef>
   });
 }
 
+/// Two values of programs: their names may differ, but temporaries die early.
+bool equal_lives(const std::string& a, const std::string& b) {
+  return a.starts_with('%') == b.starts_with('%');
+}
+
 /// Position of a parameter in a block's list, which has each parameter once.
 std::size_t place(const std::vector<ParameterId>& list, ParameterId id) {
   return static_cast<std::size_t>(std::find(list.begin(), list.end(), id) - list.begin());
@@ -79,7 +84,9 @@ bool BlockTemplates::equal_blocks(ModuleId a, const Block& of_a, ModuleId b, con
   for (std::uint32_t i = 0; i < modules; ++i) {
     const Module &x = model.modules[a.value + i], &y = model.modules[b.value + i];
     if (impl_.checkpointed[a.value + i] != impl_.checkpointed[b.value + i] ||
-        x.class_name != y.class_name || x.value_names != y.value_names || x.inputs != y.inputs ||
+        x.class_name != y.class_name || x.inputs != y.inputs ||
+        !std::equal(x.value_names.begin(), x.value_names.end(), y.value_names.begin(),
+                    y.value_names.end(), equal_lives) ||
         x.outputs != y.outputs || !equal_buffers(x.buffers, y.buffers) ||
         !std::equal(x.parameters.begin(), x.parameters.end(), y.parameters.begin(),
                     y.parameters.end(),

@@ -89,20 +89,24 @@ bool RangeCutter::cut(TemplateRange& out, Foreign&& foreign) {
         }
         if (in.kind != InstructionKind::kRecordStream)
           set_alive(in.id, in.kind == InstructionKind::kAlloc);
-        in.reserved = range;
+        in.reserved = static_cast<std::uint16_t>(kFirstBuffers + range);
         in.id = number;
         break;
       }
       case InstructionKind::kLaunch:
+        in.reserved = kLaunchBase;
         in.id -= static_cast<std::uint32_t>(begin_.launches);
         break;
       case InstructionKind::kCopy:
+        in.reserved = kCopyBase;
         in.id -= static_cast<std::uint32_t>(begin_.copies);
         break;
       case InstructionKind::kHost:
+        in.reserved = kHostWorkBase;
         in.id -= static_cast<std::uint32_t>(begin_.host_work);
         break;
       case InstructionKind::kMark:
+        in.reserved = kMarkBase;
         in.id -= static_cast<std::uint32_t>(begin_.marks);
         break;
       case InstructionKind::kSyncStream:

@@ -35,11 +35,15 @@ ScopeId BlockTemplates::moved(ScopeId s, ModuleId from, ModuleId to) const {
 /// Copies the range's table entries; modules of block `from` become those of block `to`.
 void BlockTemplates::append(const TemplateRange& range, ModuleId from, ModuleId to) {
   RankProgram& p = impl_.host.program_.program();
+  const auto c = static_cast<std::size_t>(blocks_[from.value].block_class);
+  const std::uint32_t modules = classes_[c].modules;
   const auto copy = [&](const auto& entries, auto& table) {
     const std::size_t at = table.size();
     table.insert(table.end(), entries.begin(), entries.end());
-    for (std::size_t i = at; i < table.size(); ++i)
-      table[i].scope = moved(table[i].scope, from, to);
+    for (std::size_t i = at; i < table.size(); ++i) {
+      const std::uint32_t number = table[i].scope.value - from.value;
+      if (number < modules) table[i].scope = ScopeId(to.value + number);
+    }
   };
   copy(range.buffers, p.buffers);
   copy(range.launches, p.launches);
@@ -48,41 +52,25 @@ void BlockTemplates::append(const TemplateRange& range, ModuleId from, ModuleId 
   p.host_work.insert(p.host_work.end(), range.host_work.begin(), range.host_work.end());
 }
 
-/// Instructions [begin, end) of a range whose tables were just appended. `bases`: first buffer of
-/// each range of the block.
+/// Instructions [begin, end) of a range whose tables were just appended. `bases`: by IdBase; those
+/// of buffers are known.
 void BlockTemplates::issue(const TemplateRange& range, std::uint32_t begin, std::uint32_t end,
-                           std::span<const std::uint32_t> bases) {
+                           std::span<std::uint32_t> bases) {
   RankProgram& p = impl_.host.program_.program();
   const auto start = [](const auto& table, const auto& entries) {
     return static_cast<std::uint32_t>(table.size() - entries.size());
   };
-  const std::uint32_t launches = start(p.launches, range.launches),
-                      copies = start(p.copies, range.copies),
-                      host_work = start(p.host_work, range.host_work),
-                      marks = start(p.marks, range.marks);
-  for (std::uint32_t i = begin; i < end; ++i) {
-    Instruction in = range.instructions[i];
-    switch (in.kind) {
-      case InstructionKind::kLaunch:
-        in.id += launches;
-        break;
-      case InstructionKind::kCopy:
-        in.id += copies;
-        break;
-      case InstructionKind::kHost:
-        in.id += host_work;
-        break;
-      case InstructionKind::kMark:
-        in.id += marks;
-        break;
-      case InstructionKind::kSyncStream:
-      case InstructionKind::kSyncDevice:
-        break;
-      default:
-        in.id += bases[in.reserved];
-        in.reserved = 0;
-    }
-    p.instructions.push_back(in);
+  bases[kLaunchBase] = start(p.launches, range.launches);
+  bases[kCopyBase] = start(p.copies, range.copies);
+  bases[kHostWorkBase] = start(p.host_work, range.host_work);
+  bases[kMarkBase] = start(p.marks, range.marks);
+  const std::size_t at = p.instructions.size();
+  p.instructions.insert(p.instructions.end(), range.instructions.begin() + begin,
+                        range.instructions.begin() + end);
+  for (std::size_t i = at; i < p.instructions.size(); ++i) {
+    Instruction& in = p.instructions[i];
+    in.id += bases[in.reserved];
+    in.reserved = 0;
   }
 }
 
@@ -92,7 +80,7 @@ SymTensor BlockTemplates::make(const TemplateTensor& t, const SymTensor& given,
   if (t.storage == TemplateTensor::Storage::kNone) return {};
   Ref<SymStorage> storage;
   if (t.storage == TemplateTensor::Storage::kOwn) {
-    const BufferId id(bases[t.range] + t.number);
+    const BufferId id(bases[kFirstBuffers + t.range] + t.number);
     const Buffer& b = impl_.host.program_.program().buffers[id.value];
     storage = impl_.make_storage(b.bytes.value, b.category, b.unit, b.name);
     storage->buffer = id;
@@ -121,7 +109,8 @@ void BlockTemplates::replay_forward(ForwardTemplate& t, ModuleId m, std::span<Sy
   copy.forward = &t;
   copy.module = m;
   copy.first_buffer = static_cast<std::uint32_t>(impl_.host.program_.program().buffers.size());
-  const std::uint32_t bases[] = {copy.first_buffer};
+  std::array<std::uint32_t, kFirstBuffers + 1> bases{};
+  bases[kFirstBuffers] = copy.first_buffer;
   append(t.range, t.recorded, m);
   issue(t.range, 0, static_cast<std::uint32_t>(t.range.instructions.size()), bases);
   const Ref<AutogradNode> node = t.has_graph ? graph_node(t, m, inputs) : Ref<AutogradNode>();
@@ -200,13 +189,15 @@ void BlockTemplates::replay(BackwardContext& ctx) {
     const bool waits = e.node->slots != UINT32_MAX && task.slots[e.node->slots + e.input];
     if (waits || e.node->stream != node.stream) throw BlocksDiffer();
   }
-  std::vector<std::uint32_t> bases{copy.first_buffer};
+  std::vector<std::uint32_t> bases(kFirstBuffers);
+  bases.reserve(kFirstBuffers + 1 + t.ranges.size());
+  bases.push_back(copy.first_buffer);
   const RankProgram& p = impl_.host.program_.program();
   for (const BackwardTemplate::Step& step : t.steps) {
     switch (step.kind) {
       case Kind::kIssue: {
         const TemplateRange& range = t.ranges[step.index - 1];
-        if (step.begin == 0 && bases.size() == step.index) {
+        if (step.begin == 0 && bases.size() == kFirstBuffers + step.index) {
           bases.push_back(static_cast<std::uint32_t>(p.buffers.size()));
           append(range, t.recorded, copy.module);
         }

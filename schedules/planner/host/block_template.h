@@ -51,9 +51,19 @@ struct TemplateKey {
   bool operator==(const TemplateKey&) const = default;
 };
 
+/// What the id of a template's instruction counts from, in Instruction::reserved: the size that a
+/// table had where the range began, or the first buffer of range r (0: forward, r: range r of the
+/// backward) for kFirstBuffers + r.
+enum IdBase : std::uint16_t {
+  kNoBase,
+  kLaunchBase,
+  kCopyBase,
+  kHostWorkBase,
+  kMarkBase,
+  kFirstBuffers,
+};
+
 /// Instructions written without a break, with the entries of the program's tables that they made.
-/// Ids count from the tables' sizes where the range begins; for buffers Instruction::reserved names
-/// the range that claimed them (0: forward, r: range r of the backward).
 struct TemplateRange {
   std::vector<Instruction> instructions;
   std::vector<Buffer> buffers;
@@ -223,7 +233,7 @@ class BlockTemplates {
   ScopeId moved(ScopeId s, ModuleId from, ModuleId to) const;
   void append(const TemplateRange& range, ModuleId from, ModuleId to);
   void issue(const TemplateRange& range, std::uint32_t begin, std::uint32_t end,
-             std::span<const std::uint32_t> bases);
+             std::span<std::uint32_t> bases);
   SymTensor make(const TemplateTensor& t, const SymTensor& given,
                  std::span<const std::uint32_t> bases);
 

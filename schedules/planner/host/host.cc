@@ -263,12 +263,51 @@ TensorId Host::id_of(const SymTensor& t) {
   return i.id;
 }
 
+TensorId Host::id_of(const LaunchView& v) {
+  if (!options_.executable || v.id.valid()) return v.id;
+  if (!v.storage->buffer.valid() && v.shape.numel() > 0) refuse_freed_operand();
+  Tensor out;
+  out.buffer = v.storage->buffer;
+  out.dtype = v.dtype;
+  out.rank = v.shape.rank;
+  out.group = v.group;
+  out.offset = v.offset * size_of(v.dtype);
+  out.offset_per_rank = v.offset_per_rank;
+  out.shape = v.shape.dim;
+  out.stride = contiguous_strides(v.shape);
+  return v.id = program_.add_tensor(out);
+}
+
 // ----------------------------------------------------------------------------------------------
 // device work
 
 namespace {
 
 bool in_host_memory(const SymTensor& t) { return t && t->storage->space != MemorySpace::kDevice; }
+
+using TensorLists = std::span<const std::span<const SymTensor>>;
+
+/// The operands of one side of a launch in their order.
+template <typename Visit>
+void for_each_operand(std::span<const SymTensor> single, TensorLists lists, Visit visit) {
+  for (const SymTensor& t : single) visit(t);
+  for (const std::span<const SymTensor> list : lists)
+    for (const SymTensor& t : list) visit(t);
+}
+
+std::size_t operand_count(std::span<const SymTensor> single, TensorLists lists) {
+  std::size_t n = single.size();
+  for (const std::span<const SymTensor> list : lists) n += list.size();
+  return n;
+}
+
+/// Null if there is none.
+const SymTensor* first_operand(std::span<const SymTensor> single, TensorLists lists) {
+  if (!single.empty()) return single.data();
+  for (const std::span<const SymTensor> list : lists)
+    if (!list.empty()) return list.data();
+  return nullptr;
+}
 
 }  // namespace
 
@@ -277,11 +316,22 @@ StreamIndex Host::cpu_stream() {
   return *cpu_stream_;
 }
 
+void Host::refuse_freed_operand() const {
+  throw HostRefusal(model_.modules.empty() || !scope_.valid()
+                        ? std::string()
+                        : program_.program().scopes[scope_.value],
+                    "a tensor is used whose memory is freed", "a parameter that is not gathered?");
+}
+
 void Host::launch(const LaunchRequest& r) {
-  const auto any = [](std::span<const SymTensor> list) {
-    return !list.empty() && in_host_memory(list[0]);
+  const SymTensor* const first_input = first_operand(r.inputs, r.input_lists);
+  const SymTensor* const first_output = first_operand(r.outputs, r.output_lists);
+  const auto of_host = [](std::span<const LaunchView> views) {
+    return !views.empty() && views[0].storage->space != MemorySpace::kDevice;
   };
-  const bool on_cpu = any(r.outputs) || any(r.inputs);
+  const bool on_cpu = (first_output != nullptr && in_host_memory(*first_output)) ||
+                      (first_input != nullptr && in_host_memory(*first_input)) ||
+                      of_host(r.output_views) || of_host(r.input_views);
   Launch l;
   l.op = r.op;
   l.stream = on_cpu ? cpu_stream() : stream_;
@@ -289,26 +339,31 @@ void Host::launch(const LaunchRequest& r) {
   l.kernels = r.kernels;
   l.scope = scope_;
   l.dims = r.dims;
-  l.inputs = static_cast<std::uint16_t>(r.inputs.size());
-  l.outputs = static_cast<std::uint16_t>(r.outputs.size());
+  l.inputs =
+      static_cast<std::uint16_t>(operand_count(r.inputs, r.input_lists) + r.input_views.size());
+  l.outputs =
+      static_cast<std::uint16_t>(operand_count(r.outputs, r.output_lists) + r.output_views.size());
   if (r.dtype_given) {
     l.dtype = r.dtype;
-  } else if (!r.outputs.empty() && r.outputs[0]) {
-    l.dtype = r.outputs[0]->dtype;
+  } else if (first_output != nullptr && *first_output) {
+    l.dtype = (*first_output)->dtype;
+  } else if (first_output == nullptr && !r.output_views.empty()) {
+    l.dtype = r.output_views[0].dtype;
   }
   std::int64_t read = 0, written = 0;
-  for (const SymTensor& t : r.inputs) {
-    if (!t) continue;
+  for_each_operand(r.inputs, r.input_lists, [&](const SymTensor& t) {
+    if (!t) return;
     read += t->bytes();
-    if (!t->storage->buffer.valid() && t->numel > 0) {
-      throw HostRefusal(
-          model_.modules.empty() || !scope_.valid() ? std::string()
-                                                    : program_.program().scopes[scope_.value],
-          "a tensor is used whose memory is freed", "a parameter that is not gathered?");
-    }
+    if (!t->storage->buffer.valid() && t->numel > 0) refuse_freed_operand();
+  });
+  for (const LaunchView& v : r.input_views) {
+    read += v.bytes();
+    if (!v.storage->buffer.valid() && v.bytes() > 0) refuse_freed_operand();
   }
-  for (const SymTensor& t : r.outputs)
+  for_each_operand(r.outputs, r.output_lists, [&](const SymTensor& t) {
     if (t) written += t->bytes();
+  });
+  for (const LaunchView& v : r.output_views) written += v.bytes();
   l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : read);
   l.written = Bytes(written);
   l.flops = r.flops >= 0 ? Flops(r.flops) : flops_of(r.op, l.dims);
@@ -318,14 +373,12 @@ void Host::launch(const LaunchRequest& r) {
     l.first_operand = static_cast<std::uint32_t>(p.operands.size());
     l.first_attribute = static_cast<std::uint32_t>(p.attributes.size());
     l.attributes = static_cast<std::uint16_t>(r.attributes.size());
-    for (const SymTensor& t : r.inputs) {
-      const TensorId id = id_of(t);
-      p.operands.push_back(id);
-    }
-    for (const SymTensor& t : r.outputs) {
-      const TensorId id = id_of(t);
-      p.operands.push_back(id);
-    }
+    const auto name = [&](const SymTensor& t) { p.operands.push_back(id_of(t)); };
+    const auto name_view = [&](const LaunchView& v) { p.operands.push_back(id_of(v)); };
+    for_each_operand(r.inputs, r.input_lists, name);
+    std::for_each(r.input_views.begin(), r.input_views.end(), name_view);
+    for_each_operand(r.outputs, r.output_lists, name);
+    std::for_each(r.output_views.begin(), r.output_views.end(), name_view);
     p.attributes.insert(p.attributes.end(), r.attributes.begin(), r.attributes.end());
   }
   program_.launch(l);

@@ -33,10 +33,37 @@ struct HostOptions {
   std::int64_t rank = 0;         ///< The rank whose program is written.
 };
 
+/// A contiguous view of a storage that nothing but launches uses: an operand without a tensor
+/// object.
+struct LaunchView {
+  const SymStorage* storage = nullptr;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::int64_t offset = 0;           ///< Elements from the start of the storage.
+  GroupId group;                     ///< Of offset_per_rank.
+  std::int64_t offset_per_rank = 0;  ///< Bytes, see Tensor::offset_per_rank.
+  mutable TensorId id;               ///< Entry in the program's table, from the first launch on.
+
+  /// As Host::view_as and Host::rank_view make them.
+  static LaunchView of(const SymTensor& base, const Shape& shape, std::int64_t offset = 0) {
+    return {base->storage.get(), base->dtype,           shape, offset,
+            base->group,         base->offset_per_rank, {}};
+  }
+  static LaunchView of_rank(const SymTensor& base, const Shape& shape, GroupId group,
+                            std::int64_t bytes_per_rank, std::int64_t offset) {
+    return {base->storage.get(), base->dtype, shape, offset, group, bytes_per_rank, {}};
+  }
+  std::int64_t bytes() const { return shape.numel() * size_of(dtype); }
+};
+
 /// One device launch as frameworks and recipes ask for it; FLOPs come from models/ops.
 struct LaunchRequest {
   OpKind op = OpKind::kCopy;
   std::span<const SymTensor> inputs, outputs;
+  /// Operands of a launch over lists: the lists' tensors one after the other, behind those above.
+  std::span<const std::span<const SymTensor>> input_lists, output_lists;
+  /// Further operands behind all of these.
+  std::span<const LaunchView> input_views, output_views;
   std::span<const double> attributes;
   std::array<std::int64_t, 6> dims{};
   std::uint16_t kernels = 1;
@@ -116,6 +143,7 @@ class Host {
   /// Entry of the tensor in the program's table (made on first use). Invalid if the host is not
   /// `executable`.
   TensorId id_of(const SymTensor& t);
+  TensorId id_of(const LaunchView& v);
 
   // ------------------------------------------------------------------ device work, on the current
   // stream
@@ -222,6 +250,7 @@ class Host {
  private:
   friend class HostImpl;
   friend class BlockTemplates;
+  [[noreturn]] void refuse_freed_operand() const;
   /// call() without a checkpoint around the hooks.
   void call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
 

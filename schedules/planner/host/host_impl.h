@@ -58,6 +58,7 @@ struct StopRecomputation {};
 struct CompiledModule {
   bool ready = false;
   std::int32_t slots = 0;
+  std::size_t most_inputs = 0, most_outputs = 0;  ///< Of one statement.
   std::vector<std::uint32_t> release_end;  ///< For each statement: end of its range in `release`.
   std::vector<std::uint32_t>
       inputs_end;  ///< ... and end of the inputs in that range; unused outputs follow.
@@ -198,6 +199,9 @@ class HostImpl {
                         SymTensor&& g);
   void use_on_stream(const SymTensor& t, StreamIndex stream);
   void evaluate(GraphTask& task, AutogradNode* node);
+  void evaluate_leaf(GraphTask& task, AutogradNode& node);
+  bool run_pre_hooks(GraphTask& task, const AutogradNode& node, std::span<SymTensor> gradients);
+  void run_post_hooks(const AutogradNode& node);
   void validate_outputs(AutogradNode& node, std::span<SymTensor> out);
   void accumulate_gradient(AutogradNode& node, SymTensor&& gradient, bool has_post_hooks);
 };

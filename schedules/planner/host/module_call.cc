@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/block_template.h"
+#include "schedules/planner/host/few_tensors.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/recipes/recipes.h"
 
@@ -29,6 +30,8 @@ const CompiledModule& HostImpl::compile(ModuleId m) {
   for (const ValueSlot v : def.outputs) last[static_cast<std::size_t>(v)] = INT32_MAX;
   for (std::size_t i = 0; i < def.program.size(); ++i) {
     const Statement& s = def.program[i];
+    c.most_inputs = std::max(c.most_inputs, s.inputs.size());
+    c.most_outputs = std::max(c.most_outputs, s.outputs.size());
     const std::size_t begin = c.release.size();
     const auto dies = [&](ValueSlot v) {
       return last[static_cast<std::size_t>(v)] == static_cast<std::int32_t>(i) &&
@@ -83,8 +86,6 @@ class ValueFrame {
   std::size_t base_;
 };
 
-constexpr std::size_t kMostOperands = 48;  // Inputs or outputs of one statement.
-
 }  // namespace
 
 void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
@@ -92,15 +93,13 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
   const Module& def = host.model().at(m);
   ValueFrame values(*this, c.slots);
   for (std::size_t i = 0; i < def.inputs.size(); ++i) values[def.inputs[i]] = inputs[i];
-  std::array<SymTensor, kMostOperands> in, out;
+  FewTensors in(c.most_inputs), out(c.most_outputs);
   std::uint32_t released = 0;
   for (std::size_t i = 0; i < def.program.size(); ++i) {
     const Statement& s = def.program[i];
-    if (s.inputs.size() > kMostOperands || s.outputs.size() > kMostOperands)
-      throw InternalError("statement with too many values");
-    for (std::size_t k = 0; k < s.inputs.size(); ++k) in[k] = values[s.inputs[k]];
-    const std::span<SymTensor> in_span(in.data(), s.inputs.size()),
-        out_span(out.data(), s.outputs.size());
+    const std::span<SymTensor> in_span = in.all().first(s.inputs.size()),
+                               out_span = out.all().first(s.outputs.size());
+    for (std::size_t k = 0; k < s.inputs.size(); ++k) in_span[k] = values[s.inputs[k]];
     const bool grad_before = host.grad_enabled_;
     if (s.no_grad) host.grad_enabled_ = false;
     const bool report =
@@ -118,11 +117,12 @@ void HostImpl::run_program(ModuleId m, std::span<SymTensor> inputs, std::span<Sy
     }
     if (report) report_backward({m, s.parameters[0]}, out_span);
     host.grad_enabled_ = grad_before;
-    for (std::size_t k = 0; k < s.inputs.size(); ++k) in[k].reset();
+    for (SymTensor& t : in_span) t.reset();
     // Temporaries that were arguments go when the call returns, before its results are stored over
     // old values.
     for (; released < c.inputs_end[i]; ++released) values[c.release[released]].reset();
-    for (std::size_t k = 0; k < s.outputs.size(); ++k) values[s.outputs[k]] = std::move(out[k]);
+    for (std::size_t k = 0; k < s.outputs.size(); ++k)
+      values[s.outputs[k]] = std::move(out_span[k]);
     for (; released < c.release_end[i]; ++released) values[c.release[released]].reset();
   }
   for (std::size_t i = 0; i < def.outputs.size(); ++i) outputs[i] = values[def.outputs[i]];
@@ -169,12 +169,12 @@ void HostImpl::run_module(ModuleId m, std::span<SymTensor> inputs, std::span<Sym
   mark.scope = host.scope_;
   if (marks) host.program_.mark(mark);
   const bool report = host.has_sink() && traced[m.value];
-  std::array<SymTensor, kMostOperands> marked;
+  FewTensors marked(report ? inputs.size() : 0);
   std::span<SymTensor> in = inputs;
   if (report) {
     host.decide(
         {.kind = DecisionKind::kModuleForwardBegin, .flag = host.recomputing(), .module = m});
-    in = {marked.data(), inputs.size()};
+    in = marked.all();
     std::copy(inputs.begin(), inputs.end(), in.begin());
     std::vector<SymTensor> wanted;
     for (const SymTensor& t : in)

@@ -20,10 +20,11 @@ UnitId ProgramBuilder::add_unit(ShardUnit unit) {
 }
 
 std::uint32_t ProgramBuilder::intern(std::string_view text) {
-  const auto [it, fresh] =
-      names_.emplace(std::string(text), static_cast<std::uint32_t>(program_.names.size()));
-  if (fresh) program_.names.push_back(it->first);
-  return it->second;
+  if (const auto known = names_.find(text); known != names_.end()) return known->second;
+  const auto index = static_cast<std::uint32_t>(program_.names.size());
+  program_.names.emplace_back(text);
+  names_.emplace(text, index);
+  return index;
 }
 
 ScopeId ProgramBuilder::add_scope(std::string name) {

@@ -4,6 +4,7 @@
 // tensors' lives or autograd.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,7 +26,7 @@ class ProgramBuilder {
 
   StreamIndex add_stream(std::string name, int priority, bool on_host = false);
   UnitId add_unit(ShardUnit unit);
-  /// Index of `text` in RankProgram::names. Not for hot paths: keep the result.
+  /// Index of `text` in RankProgram::names.
   std::uint32_t intern(std::string_view text);
   ScopeId add_scope(std::string name);
 
@@ -54,12 +55,20 @@ class ProgramBuilder {
   void mark(const Mark& m);
 
  private:
+  /// Looks names up without making a string of them.
+  struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>()(text);
+    }
+  };
+
   void emit(InstructionKind kind, StreamIndex stream, std::uint32_t id) {
     program_.instructions.push_back({kind, stream, 0, id});
   }
 
   RankProgram program_;
-  std::unordered_map<std::string, std::uint32_t> names_;
+  std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>> names_;
 };
 
 }  // namespace foreshard
