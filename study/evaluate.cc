@@ -7,6 +7,8 @@
 namespace foreshard {
 namespace {
 
+constexpr Bytes kNoLimit(std::int64_t{1} << 50);
+
 double utilisation(double flops, Time step, const Job& job) {
   const DType compute = compute_dtype(job.config);
   const Fact& peak = job.hardware.gpu.peak(compute, GpuProfile::Float32Math::kTf32);
@@ -79,8 +81,27 @@ std::unique_ptr<CostModel> cost_model_of(const Job& job, const Schedule& schedul
 Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   Evaluation out;
   out.schedule = plan_of(job);
-  out.result =
-      simulate(out.schedule, *cost_model_of(job, out.schedule), settled_options(job, options));
+  out.result = settled_run(job, Simulator(out.schedule), options);
+  return out;
+}
+
+SimulationResult settled_run(const Job& job, const Simulator& simulator,
+                             const SimulationOptions& options) {
+  const std::unique_ptr<CostModel> cost = cost_model_of(job, simulator.schedule());
+  SimulationOptions with = settled_options(job, options);
+  SimulationResult found = simulator.run(*cost, with);
+  if (is_borderline(found.memory) && options.steps == 0) {
+    with.steps = std::max(with.steps, kPatientSteps);
+    found = simulator.run(*cost, with);
+  }
+  if (!found.memory.simulated || found.memory.fits_device) return found;
+  with.device_memory = kNoLimit;
+  SimulationResult out = simulator.run(*cost, with);
+  out.memory.capacity = found.memory.capacity;
+  out.memory.retries = found.memory.retries;
+  out.memory.retries_total = found.memory.retries_total;
+  out.memory.out_of_memory = found.memory.out_of_memory;
+  out.memory.fits = out.memory.fits_device = false;
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "sim/cost_model.h"
 #include "sim/options.h"
 #include "sim/result.h"
+#include "sim/simulator.h"
 #include "study/job.h"
 
 namespace foreshard {
@@ -18,6 +19,9 @@ namespace foreshard {
 /// Steps until the allocator has all segments that it will ever have: the first ones still take
 /// what later ones find in the cache. Measured runs are averages of later ones.
 inline constexpr std::int32_t kSettledSteps = 4;
+
+/// So many are simulated where the allocator gave back and asked anew in one of them.
+inline constexpr std::int32_t kPatientSteps = 12;
 
 struct Evaluation {
   Schedule schedule;
@@ -52,7 +56,12 @@ Evaluation evaluate(const Job& job, const SimulationOptions& options = {});
 Schedule plan_of(const Job& job);
 /// And what it costs on the job's machines.
 std::unique_ptr<CostModel> cost_model_of(const Job& job, const Schedule& schedule);
-/// What evaluate() simulates with.
+/// What evaluate() does with a simulator of that schedule. A job that does not fit is simulated on
+/// a device without limit, so that its times and peaks do not depend on how far it got: capacity,
+/// verdict, failed request and retries alone are of the job's device.
+SimulationResult settled_run(const Job& job, const Simulator& simulator,
+                             const SimulationOptions& options);
+/// Its options on the job's device.
 SimulationOptions settled_options(const Job& job, const SimulationOptions& options);
 /// With a schedule that is already there.
 SimulationResult simulate_on(const Schedule& schedule, const HardwareProfile& hardware,

@@ -170,11 +170,9 @@ std::vector<PhaseRow> phases_of(const Job& job, const Evaluation& base,
                                 const SimulationOptions& options) {
   std::optional<SimulationResult> traced;
   if (!base.result.trace) {
-    SimulationOptions with = settled_options(job, options);
+    SimulationOptions with = options;
     with.detail = Detail::kTrace;
-    traced =
-        simulate(base.schedule, make_cluster(job.hardware, static_cast<int>(base.schedule.world)),
-                 with, job.cost_parameters());
+    traced = settled_run(job, Simulator(base.schedule), with);
   }
   const Trace& trace = traced ? *traced->trace : *base.result.trace;
   const MemoryResult& m = base.result.memory;

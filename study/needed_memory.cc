@@ -7,7 +7,9 @@
 namespace foreshard {
 namespace {
 
-constexpr std::int64_t kGrain = (1 << 30) / 20;
+/// Sizes are tried in tenths of a GiB, as answers print them: what is said is what was tried.
+Bytes tenths(std::int64_t n) { return Bytes(n * (std::int64_t{1} << 30) / 10); }
+std::int64_t in_tenths(Bytes bytes) { return bytes.value * 10 >> 30; }
 
 /// Does the job run on devices of so much memory?
 class Trial {
@@ -15,12 +17,20 @@ class Trial {
   Trial(const Job& job, const Simulator& simulator)
       : job_(job), simulator_(simulator), cost_(cost_model_of(job, simulator.schedule())) {}
 
-  bool runs(std::int64_t bytes) {
-    SimulationOptions options;
+  bool runs(std::int64_t size) {
+    SimulationOptions options = settled_options(job_, {});
     options.detail = Detail::kTimesOnly;
-    options.allocator = job_.allocator;
-    options.device_memory = Bytes(bytes);
+    options.device_memory = tenths(size);
     return simulator_.fits(*cost_, options);
+  }
+
+  /// The smallest size above `low` up to which halving comes from `high`, within 1 %.
+  std::int64_t smallest(std::int64_t low, std::int64_t high) {
+    while (high - low > std::max<std::int64_t>(1, high / 100)) {
+      const std::int64_t middle = low + (high - low) / 2;
+      (runs(middle) ? high : low) = middle;
+    }
+    return high;
   }
 
  private:
@@ -39,15 +49,23 @@ std::optional<Bytes> needed_memory(const Job& job, const Simulator& simulator,
                                    const MemoryResult& m) {
   if (m.fits_device || m.capacity.value <= 0) return std::nullopt;
   Trial trial(job, simulator);
-  std::int64_t low = m.capacity.value, high = std::max(m.device_peak.value, low + kGrain);
+  const std::int64_t low = in_tenths(m.capacity);
+  std::int64_t enough = std::max(in_tenths(m.device_peak), low) + 1;
   // The ends of segments may not fit into the very peak.
-  for (int i = 0; i < 3 && !trial.runs(high); ++i) low = high, high += high / 20;
-  if (low >= m.device_peak.value && !trial.runs(high)) return std::nullopt;
-  while (high - low > std::max(kGrain, high / 100)) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (trial.runs(middle) ? high : low) = middle;
+  for (int i = 0; i < 3 && !trial.runs(enough); ++i) enough += enough / 20 + 1;
+  if (!trial.runs(enough)) return std::nullopt;
+  // More memory may do where less does not only up to a point (fragmentation): what is a little
+  // larger must do, too.
+  std::int64_t size = trial.smallest(low, enough);
+  for (std::int64_t more = 1; size + more < enough;) {
+    if (trial.runs(size + more)) {
+      more *= 2;
+    } else {
+      size = trial.smallest(size + more, enough);
+      more = 1;
+    }
   }
-  return Bytes(high);
+  return tenths(size);
 }
 
 }  // namespace foreshard

@@ -11,10 +11,10 @@
 namespace foreshard {
 
 /// Memory of the device (as `nvidia-smi` states it) on which the job runs, found by simulating it
-/// on devices between the present one and its peak on an unlimited one; within 1 % of the smallest
-/// such, or 0.05 GiB. It is not the unlimited peak: that counts cached segments which the allocator
-/// gives back when it must. Absent if the device is large enough,
-/// or if the job runs on none of them.
+/// on devices between the present one and its peak on an unlimited one; whole tenths of
+/// a GiB, within 1 % of the smallest from which on larger ones that were tried do, too. It is not
+/// the unlimited peak: that counts cached segments which the allocator gives back when it must.
+/// Absent if the device is large enough, or if the job runs on none of them.
 std::optional<Bytes> needed_memory(const Job& job, const Evaluation& evaluation);
 /// The same with the simulator of its schedule; `memory` is what evaluate() found.
 std::optional<Bytes> needed_memory(const Job& job, const Simulator& simulator,

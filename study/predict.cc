@@ -15,7 +15,7 @@ Prediction predict(const Job& job, const SimulationOptions& options) {
   UncertaintyStudy uncertainty(job, simulator, job.cost_parameters());
   parallel_for(1 + uncertainty.runs(), [&](std::size_t i) {
     if (i > 0) return uncertainty.run(i - 1);
-    e.result = simulator.run(*cost_model_of(job, e.schedule), settled_options(job, options));
+    e.result = settled_run(job, simulator, options);
     out.needed_memory = needed_memory(job, simulator, e.result.memory);
   });
   out.uncertainty = uncertainty.finish(e.result.step_time);
