@@ -52,17 +52,19 @@ std::optional<Bytes> needed_memory(const Job& job, const Simulator& simulator,
   const std::int64_t low = in_tenths(m.capacity);
   std::int64_t enough = std::max(in_tenths(m.device_peak), low) + 1;
   // The ends of segments may not fit into the very peak.
-  for (int i = 0; i < 3 && !trial.runs(enough); ++i) enough += enough / 20 + 1;
-  if (!trial.runs(enough)) return std::nullopt;
+  for (int i = 0; !trial.runs(enough); ++i) {
+    if (i == 3) return std::nullopt;
+    enough += enough / 20 + 1;
+  }
   // More memory may do where less does not only up to a point (fragmentation): what is a little
   // larger must do, too.
   std::int64_t size = trial.smallest(low, enough);
-  for (std::int64_t more = 1; size + more < enough;) {
+  for (std::int64_t more = 2; size + more < enough;) {
     if (trial.runs(size + more)) {
-      more *= 2;
+      more *= 6;
     } else {
       size = trial.smallest(size + more, enough);
-      more = 1;
+      more = 2;
     }
   }
   return tenths(size);

@@ -19,8 +19,8 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Random numbers of one draw. They differ between steps, draws and elements of the whole batch: the
-/// rows of rank r are the r-th part of those that one rank with all rows would have, so that a
+/// Random numbers of one draw. They differ between steps, draws and elements of the whole batch:
+/// the rows of rank r are the r-th part of those that one rank with all rows would have, so that a
 /// sharded run draws what the unsharded one draws.
 class Draw {
  public:

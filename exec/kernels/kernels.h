@@ -7,7 +7,7 @@
 
 namespace foreshard {
 
-/// Once before a run: one thread per matrix product, since ranks are threads themselves.
+/// Once before a run: RunError if the library of matrix products is not on this machine.
 void prepare_kernels();
 
 /// Executes one launch on host memory. Throws RunError, naming rank, instruction and op, if the

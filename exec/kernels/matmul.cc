@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include <cblas.h>
 #include <fmt/format.h>
 
+#include "exec/kernels/blas.h"
 #include "exec/kernels/gemm.h"
 #include "exec/kernels/kernel_functions.h"
 #include "exec/kernels/kernels.h"
@@ -47,9 +47,9 @@ struct Packed {
 void blas(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, std::int64_t m, std::int64_t n, std::int64_t k,
           float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
           float beta, float* c, std::int64_t ldc) {
-  cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n),
-              static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
-              static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
+  sgemm()(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n),
+          static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
+          static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
 }
 
 /// Merges the leading dimensions of a into its rows where strides allow, if b is one matrix: [..,

@@ -1,10 +1,10 @@
 #include <array>
 
-#include <cblas.h>
 #include <fmt/format.h>
 
 #include "core/error.h"
 #include "core/op_kind.h"
+#include "exec/kernels/blas.h"
 #include "exec/kernels/kernel_functions.h"
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/rows.h"
@@ -201,7 +201,7 @@ KernelFunction kernel_for(OpKind op) {
   return nullptr;
 }
 
-void prepare_kernels() { openblas_set_num_threads(1); }
+void prepare_kernels() { sgemm(); }
 
 void run_kernel(const KernelCall& call) {
   const auto fail = [&](const std::string& what) {
