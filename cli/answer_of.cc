@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "core/format.h"
 #include "schedules/planner/framework_table.h"
@@ -75,6 +76,17 @@ std::string framework_text(const Job& job, const Schedule& s) {
   return out;
 }
 
+/// A framework that makes a communicator for each unit (FSDP2 builds a device mesh for each that is
+/// resharded to a smaller group) pays for it in buffers.
+std::string remark_on_communicators(const Schedule& s, const MemoryResult& m) {
+  constexpr std::size_t kUsual = 4;
+  std::set<std::uint32_t> used;
+  for (const Collective& c : s.program_for(m.rank).collectives) used.insert(c.group.value);
+  if (used.size() <= kUsual || m.communicators.value == 0) return "";
+  return fmt::format("NCCL keeps buffers for {} communicators: {} of the device", used.size(),
+                     format_memory(m.communicators));
+}
+
 /// Rows of the critical path that are kernels carry the name of their class.
 bool is_kernel(const std::string& resource) {
   for (int c = 0; c < kKernelClassCount; ++c)
@@ -125,6 +137,8 @@ StepAnswer answer_of(const Job& job, const Prediction& prediction,
   if (const std::string remark = remark_on(job, e.schedule); !remark.empty())
     a.remarks.push_back(remark);
   if (const std::string remark = remark_on_attention(job); !remark.empty())
+    a.remarks.push_back(remark);
+  if (const std::string remark = remark_on_communicators(e.schedule, r.memory); !remark.empty())
     a.remarks.push_back(remark);
   a.not_modelled = r.not_modelled;
   for (const std::string& n : job.model->not_modelled)
