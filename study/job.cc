@@ -120,6 +120,7 @@ std::string describe_precision(const ParallelConfig& c, bool with_checkpoints) {
     out += ", " + short_dtype(reduce) + " reduce";
   if (c.float8 != Float8Kind::kNone)
     out += fmt::format(", float8 {} products", name_in(kFloat8Names, c.float8));
+  if (c.autocast && row_of(c.framework).precision == PrecisionRule::kMixed) out += ", autocast";
   if (with_checkpoints) out += ", " + checkpointing(c);
   if (c.compile) out += ", compiled";
   if (c.offload == OffloadKind::kParameters) out += ", parameters in host memory";

@@ -53,6 +53,14 @@ TEST(DescribeJob, ReductionIsWhatThePlanIssues) {
   EXPECT_EQ(reduction_dtype(ddp.config), DType::kBFloat16);
 }
 
+// Units compute in 16 bits by themselves; autocast around them is worth a word.
+TEST(DescribeJob, AutocastAroundUnitsIsSaid) {
+  Job job = job_of(FrameworkKind::kFsdp1, 4);
+  EXPECT_EQ(describe_precision(job.config).find("autocast"), std::string::npos);
+  job.config.autocast = true;
+  EXPECT_NE(describe_precision(job.config).find("autocast"), std::string::npos);
+}
+
 // DeepSpeed's communication_data_type is the compute dtype unless it is set.
 TEST(DescribeJob, ZeroReducesInTheComputeDtype) {
   Job job = job_of(FrameworkKind::kZero3, 4);
