@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/commands.h"
 #include "cli/import_topology.h"
 #include "cli/output.h"
@@ -8,6 +10,7 @@
 #include "core/json.h"
 #include "sim/cost/collective_calibrate.h"
 #include "sim/cost/collective_table.h"
+#include "study/run_words.h"
 
 namespace foreshard::cli {
 namespace {
@@ -70,6 +73,21 @@ CalibrationInput calibration_input(const HardwareProfile& profile, const Collect
   return in;
 }
 
+/// What the log says of its GPUs, where that is not the profile's chip; "" otherwise.
+std::string other_gpu(const CollectiveTable& t, const HardwareProfile& profile) {
+  const std::string& name = profile.gpu.name;
+  if (t.gpu.empty()) return "";
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t end = std::min(name.find_first_of(" -", at), name.size());
+    const std::string word = name.substr(at, end - at);
+    at = end + 1;
+    if (word.find_first_of("0123456789") == std::string::npos) continue;  // "rtx"
+    if (contains_any_case(t.gpu, word)) return "";
+    return fmt::format("the log is of \"{}\", the profile of {}", t.gpu, profile.gpu.name);
+  }
+  return "";
+}
+
 int calibrate(Arguments& a) {
   const auto kind = kind_option(a);
   const std::int64_t nodes_given = a.integer("nodes", 0, 1, 1 << 16);
@@ -84,7 +102,8 @@ int calibrate(Arguments& a) {
   const std::int64_t nodes = nodes_given > 0 ? nodes_given
                              : t.nodes > 0   ? t.nodes
                                              : ceil_div(t.ranks, per_node);
-  const CollectiveCalibration fit = calibrate_collectives(calibration_input(profile, t, nodes));
+  CollectiveCalibration fit = calibrate_collectives(calibration_input(profile, t, nodes));
+  if (std::string other = other_gpu(t, profile); !other.empty()) fit.warnings.push_back(other);
   write_file_atomically(a.text("output"),
                         to_json(with_calibration(profile, fit, a.positional(0))).dump(1) + "\n");
   if (a.flag("json")) {
