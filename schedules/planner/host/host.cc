@@ -309,6 +309,44 @@ const SymTensor* first_operand(std::span<const SymTensor> single, TensorLists li
   return nullptr;
 }
 
+/// Bytes that a launch reads and writes; `freed`: an input has no memory.
+struct Traffic {
+  std::int64_t read = 0, written = 0;
+  bool freed = false;
+};
+
+Traffic traffic_of(const LaunchRequest& r) {
+  Traffic sum;
+  const auto add_input = [&](const SymStorage& s, std::int64_t bytes) {
+    sum.read += bytes;
+    sum.freed = sum.freed || (!s.buffer.valid() && bytes > 0);
+  };
+  for_each_operand(r.inputs, r.input_lists, [&](const SymTensor& t) {
+    if (t) add_input(*t->storage, t->bytes());
+  });
+  for (const LaunchView& v : r.input_views) add_input(*v.storage, v.bytes());
+  for_each_operand(r.outputs, r.output_lists, [&](const SymTensor& t) {
+    if (t) sum.written += t->bytes();
+  });
+  for (const LaunchView& v : r.output_views) sum.written += v.bytes();
+  return sum;
+}
+
+/// Operands and scalars as the program lists them.
+void name_operands(Host& host, const LaunchRequest& r, Launch& l) {
+  RankProgram& p = host.program().program();
+  l.first_operand = static_cast<std::uint32_t>(p.operands.size());
+  l.first_attribute = static_cast<std::uint32_t>(p.attributes.size());
+  l.attributes = static_cast<std::uint16_t>(r.attributes.size());
+  const auto name = [&](const SymTensor& t) { p.operands.push_back(host.id_of(t)); };
+  const auto name_view = [&](const LaunchView& v) { p.operands.push_back(host.id_of(v)); };
+  for_each_operand(r.inputs, r.input_lists, name);
+  std::for_each(r.input_views.begin(), r.input_views.end(), name_view);
+  for_each_operand(r.outputs, r.output_lists, name);
+  std::for_each(r.output_views.begin(), r.output_views.end(), name_view);
+  p.attributes.insert(p.attributes.end(), r.attributes.begin(), r.attributes.end());
+}
+
 }  // namespace
 
 StreamIndex Host::cpu_stream() {
@@ -350,37 +388,13 @@ void Host::launch(const LaunchRequest& r) {
   } else if (first_output == nullptr && !r.output_views.empty()) {
     l.dtype = r.output_views[0].dtype;
   }
-  std::int64_t read = 0, written = 0;
-  for_each_operand(r.inputs, r.input_lists, [&](const SymTensor& t) {
-    if (!t) return;
-    read += t->bytes();
-    if (!t->storage->buffer.valid() && t->numel > 0) refuse_freed_operand();
-  });
-  for (const LaunchView& v : r.input_views) {
-    read += v.bytes();
-    if (!v.storage->buffer.valid() && v.bytes() > 0) refuse_freed_operand();
-  }
-  for_each_operand(r.outputs, r.output_lists, [&](const SymTensor& t) {
-    if (t) written += t->bytes();
-  });
-  for (const LaunchView& v : r.output_views) written += v.bytes();
-  l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : read);
-  l.written = Bytes(written);
+  const Traffic traffic = traffic_of(r);
+  if (traffic.freed) refuse_freed_operand();
+  l.read = Bytes(r.read_bytes >= 0 ? r.read_bytes : traffic.read);
+  l.written = Bytes(traffic.written);
   l.flops = r.flops >= 0 ? Flops(r.flops) : flops_of(r.op, l.dims);
   require_countable(config_, l);
-  RankProgram& p = program_.program();
-  if (options_.executable) {
-    l.first_operand = static_cast<std::uint32_t>(p.operands.size());
-    l.first_attribute = static_cast<std::uint32_t>(p.attributes.size());
-    l.attributes = static_cast<std::uint16_t>(r.attributes.size());
-    const auto name = [&](const SymTensor& t) { p.operands.push_back(id_of(t)); };
-    const auto name_view = [&](const LaunchView& v) { p.operands.push_back(id_of(v)); };
-    for_each_operand(r.inputs, r.input_lists, name);
-    std::for_each(r.input_views.begin(), r.input_views.end(), name_view);
-    for_each_operand(r.outputs, r.output_lists, name);
-    std::for_each(r.output_views.begin(), r.output_views.end(), name_view);
-    p.attributes.insert(p.attributes.end(), r.attributes.begin(), r.attributes.end());
-  }
+  if (options_.executable) name_operands(*this, r, l);
   program_.launch(l);
   if (on_cpu) program_.sync_stream(l.stream);
 }

@@ -20,11 +20,13 @@ UnitId ProgramBuilder::add_unit(ShardUnit unit) {
 }
 
 std::uint32_t ProgramBuilder::intern(std::string_view text) {
-  if (const auto known = names_.find(text); known != names_.end()) return known->second;
+  if (program_.names[last_name_] == text) return last_name_;
+  if (const auto known = names_.find(text); known != names_.end())
+    return last_name_ = known->second;
   const auto index = static_cast<std::uint32_t>(program_.names.size());
   program_.names.emplace_back(text);
   names_.emplace(text, index);
-  return index;
+  return last_name_ = index;
 }
 
 ScopeId ProgramBuilder::add_scope(std::string name) {

@@ -69,6 +69,7 @@ class ProgramBuilder {
 
   RankProgram program_;
   std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>> names_;
+  std::uint32_t last_name_ = 0;  ///< The last answer of intern(): hooks repeat their names.
 };
 
 }  // namespace foreshard
