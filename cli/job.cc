@@ -154,6 +154,10 @@ void read_training(Arguments& a, ParallelConfig& c) {
   if (c.float8_all_gather && c.float8 == Float8Kind::kNone)
     a.report("float8-all-gather", "gathers 8-bit weights, but no product takes them",
              "add --float8 tensorwise");
+  c.float8_precompute_scales = a.yes_no("float8-precompute-scales", true);
+  if (a.has("float8-precompute-scales") && !c.float8_all_gather)
+    a.report("float8-precompute-scales", "no weight is gathered in 8 bits",
+             "add --float8-all-gather yes");
   c.attention = choose(a, "attention", AttentionKind::kFlash, kAttentionNames);
   c.loss = choose(a, "loss", LossKind::kCrossEntropyFloat, kLossNames);
   c.offload = choose(a, "offload", OffloadKind::kNone, kOffloadNames);

@@ -78,10 +78,14 @@ OptionGroup training_group() {
        option("compile", "yes|no", "torch.compile of each block (default no)", {"yes", "no"}),
        option("float8", "KIND",
               "8-bit products in the blocks: scales of the tensor, of rows, or of earlier steps "
-              "(default none)",
+              "(default none); with --compile yes the casts are fused",
               choices(kFloat8Names)),
        option("float8-all-gather", "yes|no",
               "Weights are cast before they are gathered (default no)", {"yes", "no"}),
+       option("float8-precompute-scales", "yes|no",
+              "8-bit all-gathers: scales of all weights from one all-reduce after the optimizer "
+              "(default yes), not one a weight and gather",
+              {"yes", "no"}),
        option("attention", "KIND",
               "Attention kernels (default flash); math is SDPA's in fp32, eager is written out",
               choices(kAttentionNames)),

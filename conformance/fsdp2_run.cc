@@ -139,6 +139,8 @@ class Fsdp2Run {
       backward(losses);
     }
     events_.add({{"ev", "backward_end"}});
+    stage_ = events_.phase = "calls";
+    for (const Json& call : micro.value("after", Json::array())) script.apply(call);
   }
 
   SymTensor forward_loss() {

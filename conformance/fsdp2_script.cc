@@ -67,6 +67,10 @@ void Fsdp2Script::apply_to(ModuleId m, const std::string& name, const Json& args
   if (name == "set_force_sum_reduction_for_comms") return framework_.set_force_sum(m, on());
   if (name == "set_unshard_in_backward") return framework_.set_unshard_in_backward(m, on());
   if (name == "set_is_last_backward") return framework_.set_is_last_backward(m, on());
+  if (name == "set_manual_backward_finalization")
+    return framework_.set_manual_backward_finalization(m, on());
+  if (name == "finalize_backward")
+    return framework_.finalize_backward(m, kwargs.value("async_op", false));
   // Buffers then come from the communication library; order and sizes stay.
   if (name == "set_allocate_memory_from_process_group_for_comm") return;
   if (name == "unshard") return framework_.unshard(m, kwargs.value("async_op", false));
@@ -79,6 +83,7 @@ void Fsdp2Script::apply_special(const std::string& name, const Json& call) {
   if (name == "@all_reduce_hook") return framework_.set_all_reduce_hook(module(target));
   const Json args = call.value("args", Json::array());
   events_.add({{"ev", "call"}, {"name", name}, {"module", target}, {"args", args}});
+  if (name == "@wait_reduction") return framework_.wait_for_gradient_reduction(module(target));
   if (name == "@forward") return forward_alone(call);
   if (name == "@set_requires_grad")
     return framework_.set_requires_grad(module(target), args.at(0).get<bool>());

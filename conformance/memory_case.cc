@@ -155,6 +155,17 @@ void read_training(const Json& c, ParallelConfig& p) {
   p.loss = c.at("loss") == "ce_float" ? LossKind::kCrossEntropyFloat : LossKind::kCrossEntropy;
 }
 
+/// torchao's linear layers in the blocks; absent in most recordings.
+void read_float8(const Json& c, ParallelConfig& p) {
+  if (!c.contains("float8") || c.at("float8").is_null()) return;
+  p.float8 = choose<Float8Kind>(c, "float8",
+                                {{"tensorwise", Float8Kind::kTensorwise},
+                                 {"rowwise", Float8Kind::kRowwise},
+                                 {"rowwise_with_gw_hp", Float8Kind::kRowwiseHighPrecision}});
+  p.float8_all_gather = c.value("float8_all_gather", false);
+  p.float8_precompute_scales = c.value("float8_precompute", false);
+}
+
 }  // namespace
 
 MemoryCase read_memory_case(const Json& c) {
@@ -163,6 +174,7 @@ MemoryCase read_memory_case(const Json& c) {
   read_framework(c, m.config);
   read_other_frameworks(c, m.config);
   read_training(c, m.config);
+  read_float8(c, m.config);
   m.model = read_model(c.at("model"), m.config.model_dtype);
   // The recordings' device answers every read-back with zeros, so the library takes each batch for
   // packed sequences.

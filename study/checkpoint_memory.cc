@@ -70,17 +70,29 @@ class Appendix {
     if (program_.buffers[id].bytes.value > 0) add(InstructionKind::kFree, id);
   }
 
-  /// Frees what the steps have left of a category.
-  void free_all(BufferCategory category) {
+  /// What the steps have left of a category on the device.
+  std::vector<std::uint32_t> left(BufferCategory category) const {
     std::vector<bool> live(program_.buffers.size());
     for (const Instruction& i : program_.instructions) {
       if (i.kind == InstructionKind::kAlloc) live[i.id] = true;
       if (i.kind == InstructionKind::kFree) live[i.id] = false;
     }
+    std::vector<std::uint32_t> ids;
     for (std::uint32_t id = 0; id < live.size(); ++id) {
       const Buffer& b = program_.buffers[id];
-      if (live[id] && b.category == category && b.space == MemorySpace::kDevice) free(id);
+      if (live[id] && b.category == category && b.space == MemorySpace::kDevice) ids.push_back(id);
     }
+    return ids;
+  }
+  void free_all(BufferCategory category) {
+    for (const std::uint32_t id : left(category)) free(id);
+  }
+  /// Bytes of the largest of them.
+  std::int64_t largest_left(BufferCategory category) const {
+    std::int64_t most = 0;
+    for (const std::uint32_t id : left(category))
+      most = std::max(most, program_.buffers[id].bytes.value);
+    return most;
   }
 
   void run(const CheckpointSetting& setting, CheckpointRow& row) const {
@@ -118,6 +130,7 @@ enum class StateForm {
   kWhole,    ///< Every rank holds them whole.
   kTensors,  ///< Each a DTensor, gathered by itself.
   kFlat,     ///< Flat parameters, gathered unit by unit.
+  kParts,    ///< DeepSpeed: each rank writes its part of the optimizer.
 };
 
 StateForm state_form(FrameworkKind framework) {
@@ -132,6 +145,7 @@ StateForm state_form(FrameworkKind framework) {
     case FrameworkKind::kZero1:
     case FrameworkKind::kZero2:
     case FrameworkKind::kZero3:
+      return StateForm::kParts;
     case FrameworkKind::kShardedOptimizer:
       break;
   }
@@ -142,7 +156,8 @@ class CheckpointStudy {
  public:
   CheckpointStudy(const Model& model, const ParallelConfig& config, const RankProgram& program,
                   const CheckpointSetting& setting)
-      : config_(config),
+      : model_(model),
+        config_(config),
         form_(state_form(config.framework)),
         program_(program),
         setting_(setting),
@@ -158,6 +173,7 @@ class CheckpointStudy {
 
   std::vector<CheckpointRow> rows() {
     if (form_ == StateForm::kUnknown) return {};
+    if (form_ == StateForm::kParts) return parts_rows();
     const bool sharded = form_ != StateForm::kWhole;
     const std::int64_t ranks = setting_.ranks_per_node;
     const std::int64_t whole = whole_model_ + whole_states_;
@@ -247,6 +263,55 @@ class CheckpointStudy {
       a.free(a.alloc(whole_numel(p) * size_of(p.dtype)));
   }
 
+  /// DeepSpeed's save_checkpoint (runtime/engine.py): torch.save brings one storage after the other
+  /// to the host. Every rank writes its fp32 parts with the optimizer's states; rank 0 also the
+  /// 16-bit parameters, which stages 1 and 2 hold in flat tensors and stage 3 in no whole form.
+  std::vector<CheckpointRow> parts_rows() {
+    Appendix parts(program_, true);
+    const bool stage3 = config_.framework == FrameworkKind::kZero3;
+    if (stage3) partition_all(parts);
+    const std::int64_t part = std::max(parts.largest_left(BufferCategory::kShardedParameter),
+                                       parts.largest_left(BufferCategory::kOptimizerState));
+    const std::int64_t first =
+        std::max(part, stage3 ? 0 : parts.largest_left(BufferCategory::kParameter));
+    add("save", "parts, by every rank", parts, first, first + part * (setting_.ranks_per_node - 1));
+    if (stage3) {
+      Appendix gathering(program_, true);
+      partition_all(gathering);
+      const std::int64_t whole = gather_modules(gathering);
+      add("save", "model alone, whole, gathered to rank 0", gathering, whole, whole);
+    }
+    return std::move(rows_);
+  }
+
+  /// checkpoint_event_prologue of stage 3: parameters that stay gathered between steps go.
+  static void partition_all(Appendix& a) {
+    a.free_all(BufferCategory::kGatherOutput);
+    a.free_all(BufferCategory::kUnshardedParameter);
+  }
+
+  /// _zero3_consolidated_16bit_state_dict (stage3_gather_16bit_weights_on_model_save): the
+  /// parameters of one module after the other are gathered, each padded to equal parts, and copied
+  /// to rank 0's host memory, a shared one once. Answers the bytes there.
+  std::int64_t gather_modules(Appendix& a) const {
+    const std::int64_t size = size_of(config_.precision.param.value_or(config_.model_dtype));
+    const std::int64_t ranks = config_.world();
+    std::vector<bool> copied(model_.parameters.size());
+    std::int64_t host = 0;
+    for (const Module& m : model_.modules) {
+      std::vector<std::uint32_t> gathered;
+      for (const OwnedParameter& p : m.parameters) {
+        const std::int64_t numel = model_.parameters[p.id.value].numel();
+        gathered.push_back(a.alloc(ceil_div(numel, ranks) * ranks * size));
+        if (!copied[p.id.value]) host += numel * size;
+        copied[p.id.value] = true;
+      }
+      for (const std::uint32_t id : gathered) a.free(id);
+    }
+    return host;
+  }
+
+  const Model& model_;
   const ParallelConfig& config_;
   StateForm form_;
   const RankProgram& program_;

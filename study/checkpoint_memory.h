@@ -1,7 +1,8 @@
 #pragma once
 
 // Memory while a checkpoint is saved or loaded, on the device and in host memory, from PyTorch's
-// rules (torch/distributed/checkpoint/state_dict.py, _state_dict_utils.py, filesystem.py of 2.15).
+// rules (torch/distributed/checkpoint/state_dict.py, _state_dict_utils.py, filesystem.py of 2.15)
+// and DeepSpeed's of saving (runtime/engine.py: save_checkpoint of 0.19.8).
 
 #include <cstdint>
 #include <optional>
@@ -34,8 +35,8 @@ struct CheckpointSetting {
   std::optional<Bytes> host_memory;  ///< Of a node, where known.
 };
 
-/// Saving stands after the program's last step, loading before its first. Empty for frameworks
-/// whose checkpoints are not PyTorch's (DeepSpeed, sharded optimizers).
+/// Saving stands after the program's last step, loading before its first. Empty for sharded
+/// optimizers, whose checkpoints are their trainers' own; ZeRO's loading is not studied.
 std::vector<CheckpointRow> study_checkpoints(const Model& model, const ParallelConfig& config,
                                              const RankProgram& program,
                                              const CheckpointSetting& setting);

@@ -301,6 +301,9 @@ struct ParallelConfig {
   Float8Kind float8 = Float8Kind::kNone;
   bool float8_all_gather =
       false;  ///< Weights are cast before they are gathered (torchao with FSDP2).
+  /// precompute_float8_dynamic_scale_for_fsdp after each optimizer step; otherwise every gather
+  /// finds the scales of its weights with an all-reduce each.
+  bool float8_precompute_scales = true;
   AttentionKind attention = AttentionKind::kFlash;
   /// Rows hold several documents: Hugging Face models then pass a mask to attention instead of
   /// asking for a causal one, which takes the memory-efficient kernel with keys and values repeated

@@ -7,7 +7,7 @@ namespace foreshard {
 namespace {
 
 void expect_unsharded_numbers(const ParallelConfig& c) {
-  const Model model = plain_llama(uneven_sizes(2));  // All tensors divide by four.
+  const Model model = plain_llama(uneven_sizes(2));  // All tensors divide by four, none by three.
   ParallelConfig one = c;
   one.framework = FrameworkKind::kUnsharded;
   one.micro_batch = c.micro_batch * c.world();
@@ -30,6 +30,23 @@ TEST(ShardedOptimizerNumerics, CopiesOfShards) {
 
 TEST(ShardedOptimizerNumerics, ScatteredFloat32Sums) {
   ParallelConfig c = toy_config(FrameworkKind::kShardedOptimizer);
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  c.sharded_optimizer.reduce_scatter = true;
+  expect_unsharded_numbers(c);
+}
+
+// 40 = 14 + 13 + 13 and so on: every tensor's last elements belong to a smaller part.
+TEST(ShardedOptimizerNumerics, PartsOfDifferentSizes) {
+  ParallelConfig c = toy_config(FrameworkKind::kShardedOptimizer);
+  c.shard = 3;
+  expect_unsharded_numbers(c);
+  c.replicate = 2;
+  expect_unsharded_numbers(c);
+}
+
+TEST(ShardedOptimizerNumerics, SumsReducedToPartsOfDifferentSizes) {
+  ParallelConfig c = toy_config(FrameworkKind::kShardedOptimizer);
+  c.shard = 7;
   c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
   c.sharded_optimizer.reduce_scatter = true;
   expect_unsharded_numbers(c);

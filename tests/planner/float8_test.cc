@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 3 * 64, kHidden = 128, kFfn = 256;
 
-RankProgram program_of(Float8Kind kind) {
+RankProgram program_of(Float8Kind kind, bool compiled = true) {
   PlainModelOptions o;
   o.layers = 2;
   o.hidden = kHidden;
@@ -28,6 +28,7 @@ RankProgram program_of(Float8Kind kind) {
   c.micro_batch = 3;
   c.sequence = 64;
   c.float8 = kind;
+  c.compile = compiled;
   PlanOptions options;
   options.steps = 1;
   return plan(plain_llama(o), c, options).programs[0];
@@ -67,7 +68,7 @@ using Sent = std::map<std::tuple<CollectiveKind, DType, std::int64_t>, int>;
 
 /// Three blocks of hidden size 256 and feed-forward size 512 under FSDP2 on 4 ranks, weights of the
 /// blocks gathered in 8 bits.
-std::vector<Sent> gathered_in_8_bits() {
+std::vector<Sent> gathered_in_8_bits(bool precompute) {
   PlainModelOptions o;
   o.layers = 3;
   o.hidden = 256;
@@ -81,6 +82,7 @@ std::vector<Sent> gathered_in_8_bits() {
   c.clip = false;
   c.float8 = Float8Kind::kTensorwise;
   c.float8_all_gather = true;
+  c.float8_precompute_scales = precompute;
   PlanOptions options;
   options.steps = 2;
   options.executable = false;
@@ -103,7 +105,7 @@ std::vector<Sent> gathered_in_8_bits() {
 // every gather of a block (3 in forward, 3 in backward) finds 7 scales with an all-reduce each;
 // afterwards one all-reduce of 21 scales serves a whole step.
 TEST(Float8, FsdpGathersBlocksInEightBits) {
-  const std::vector<Sent> steps = gathered_in_8_bits();
+  const std::vector<Sent> steps = gathered_in_8_bits(true);
   ASSERT_EQ(steps.size(), 2u);
   using K = CollectiveKind;
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -114,6 +116,27 @@ TEST(Float8, FsdpGathersBlocksInEightBits) {
     EXPECT_EQ((sent[{K::kReduceScatter, DType::kFloat32, 2623488}]), 3) << i;
     EXPECT_EQ((sent[{K::kAllReduce, DType::kFloat32, 4}]), i == 0 ? 6 * 7 : 0) << i;
     EXPECT_EQ((sent[{K::kAllReduce, DType::kFloat32, 84}]), 1) << i;
+  }
+}
+
+// Without torch.compile nothing is shared: input and weight in forward, gradient twice, weight and
+// input in backward are each searched for their largest element and cast (float8_linear.py).
+TEST(Float8, EagerLayersCastForEachProduct) {
+  for (const Float8Kind kind : {Float8Kind::kTensorwise, Float8Kind::kRowwise}) {
+    std::map<OpKind, int> n = count(program_of(kind, false), true);
+    EXPECT_EQ(n[OpKind::kMatmul], 14 * 3);
+    EXPECT_EQ(n[OpKind::kAmax], 14 * 6);
+    EXPECT_EQ(n[OpKind::kQuantizeFp8], 14 * 6);
+  }
+  std::map<OpKind, int> n = count(program_of(Float8Kind::kRowwiseHighPrecision, false), true);
+  EXPECT_EQ(n[OpKind::kQuantizeFp8], 14 * 4);
+}
+
+// Scales never computed ahead: every step is as the first one, without the all-reduce of 21 scales.
+TEST(Float8, GathersFindTheirOwnScales) {
+  for (Sent sent : gathered_in_8_bits(false)) {
+    EXPECT_EQ((sent[{CollectiveKind::kAllReduce, DType::kFloat32, 4}]), 6 * 7);
+    EXPECT_EQ((sent[{CollectiveKind::kAllReduce, DType::kFloat32, 84}]), 0);
   }
 }
 

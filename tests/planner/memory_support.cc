@@ -127,6 +127,15 @@ ParallelConfig config_of(const json& c) {
   p.ddp.gradient_as_bucket_view = c.at("gradient_as_bucket_view");
   p.ddp.static_graph = c.at("static_graph");
   if (p.framework == FrameworkKind::kFsdp1) read_fsdp1(c, p.fsdp1);
+  if (c.contains("float8") && !c.at("float8").is_null()) {
+    p.float8 =
+        std::map<std::string, Float8Kind>{{"tensorwise", Float8Kind::kTensorwise},
+                                          {"rowwise", Float8Kind::kRowwise},
+                                          {"rowwise_with_gw_hp", Float8Kind::kRowwiseHighPrecision}}
+            .at(c.at("float8"));
+    p.float8_all_gather = c.at("float8_all_gather");
+    p.float8_precompute_scales = c.at("float8_precompute");
+  }
   return p;
 }
 

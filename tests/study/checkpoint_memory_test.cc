@@ -120,6 +120,33 @@ TEST(CheckpointMemory, LoadingBroadcastsTensorByTensor) {
             Bytes(12'024'832 + 2 * (12'024'832 - 3'073'024)));
 }
 
+/// By hand from DeepSpeed 0.19.8 (engine.py, torch_checkpoint_engine.py). Elements: two blocks of
+/// 2 * 256 * 256 + 2 * 128 * 256 + 3 * 700 * 256 + 2 * 256 = 734,720, embedding and head 2 * 3,001
+/// * 256, norm 256: 3,006,208, which eight divides. One flat bf16 tensor of them in stages 1 and 2,
+/// fp32 parts of a quarter.
+TEST(CheckpointMemory, ZeroRanksWriteTheirParts) {
+  ParallelConfig c = saved_config(4);
+  c.precision.param = DType::kBFloat16;
+  for (const FrameworkKind stage : {FrameworkKind::kZero1, FrameworkKind::kZero2}) {
+    c.framework = stage;
+    const auto rows = rows_of(plain_llama(llama()), c, 0);
+    const CheckpointRow parts = row(rows, "parts, by every rank");
+    EXPECT_EQ(parts.host, Bytes(2 * 3'006'208));
+    EXPECT_EQ(parts.host_node, Bytes(2 * 3'006'208 + 3'006'208));
+  }
+  c.framework = FrameworkKind::kZero3;
+  const auto rows = rows_of(plain_llama(llama()), c, 0);
+  const CheckpointRow parts = row(rows, "parts, by every rank"),
+                      whole = row(rows, "model alone, whole, gathered to rank 0");
+  EXPECT_EQ(parts.host, Bytes(3'006'208));
+  EXPECT_EQ(parts.host_node, Bytes(2 * 3'006'208));
+  // The head's or the embedding's 3,001 * 256 bf16 elements pass through the device, once those
+  // that stay gathered between steps are gone: up to 100,000 elements, in each block two of 256 *
+  // 256, two of 128 * 256 and two norms, and the last norm.
+  EXPECT_EQ(whole.allocated - parts.allocated, Bytes(2 * (3'001 * 256 - 2 * 197'120 - 256)));
+  EXPECT_EQ(whole.host, Bytes(2 * 3'006'208));
+}
+
 TEST(CheckpointMemory, SaysWhatDoesNotFit) {
   const Model model = plain_llama(llama());
   const ParallelConfig c = saved_config(4);
@@ -134,7 +161,7 @@ TEST(CheckpointMemory, SaysWhatDoesNotFit) {
                   model,
                   [&] {
                     ParallelConfig z = c;
-                    z.framework = FrameworkKind::kZero3;
+                    z.framework = FrameworkKind::kShardedOptimizer;
                     return z;
                   }(),
                   s.programs.at(0), setting)

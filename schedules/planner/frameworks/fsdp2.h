@@ -57,6 +57,11 @@ class Fsdp2 final : public Framework {
   void set_unshard_in_backward(ModuleId m, bool on);
   void set_all_reduce_hook(ModuleId m);
   void set_is_last_backward(ModuleId m, bool on);
+  // Manual finalisation (fsdp2_finalize.cc).
+  void set_manual_backward_finalization(ModuleId m, bool on);
+  /// Reduces what backward left. `async`: the wait for it is wait_for_gradient_reduction.
+  void finalize_backward(ModuleId m, bool async);
+  void wait_for_gradient_reduction(ModuleId m);
   void set_forward_prefetch(ModuleId m, const std::vector<ModuleId>& targets);
   void set_backward_prefetch(ModuleId m, const std::vector<ModuleId>& targets);
   void unshard(ModuleId m, bool async);
@@ -94,6 +99,7 @@ class Fsdp2 final : public Framework {
   void pre_backward(State& state);
   void final_callback(State& state);
   void end_backward(State& state);
+  void check_finalizable(const State& state) const;  // fsdp2_finalize.cc
   void complete_incomplete_states(State& root, std::span<SymTensor> outputs);
   void cast_inputs(const State& state, std::span<SymTensor> inputs);
   void cast_outputs(const State& state, std::span<SymTensor> outputs);

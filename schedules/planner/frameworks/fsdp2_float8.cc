@@ -7,7 +7,7 @@
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
-#include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/float8.h"
 
 namespace foreshard::fsdp2 {
 namespace {
@@ -63,75 +63,28 @@ void Fsdp2::mark_float8_weights() {
   }
 }
 
-/// tensor_to_scale with reduce_amax: largest magnitude of the shard, of all ranks, 448 / that. Four
-/// scalars in double precision.
+/// tensor_to_scale with reduce_amax: largest magnitude of the shard, then of all ranks.
 SymTensor Gatherer::float8_scale(ParamGroup& group, const SymTensor& x) {
-  const auto scalar = [&](DType dtype) {
-    return host_.empty(Shape(), dtype, kCategory, group.unit);
-  };
-  SymTensor largest;
-  {
-    SymTensor magnitude = host_.empty(x->shape, x->dtype, kCategory, group.unit);
-    largest = scalar(x->dtype);
-    SymTensor partial, semaphores;  // In this order they are dropped last first.
-    if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel); blocks > 1) {
-      partial = host_.empty({blocks}, DType::kFloat32, kCategory, group.unit);
-      semaphores = host_.empty({1}, DType::kInt32, kCategory, group.unit);
-    }
-    LaunchRequest q;
-    q.op = OpKind::kAmax;
-    q.inputs = {&x, 1};
-    q.outputs = {&largest, 1};
-    q.kernels = 2;
-    host_.launch(q);
-  }
-  SymTensor reduced = scalar(x->dtype);
+  const Float8Owner owner{kCategory, group.unit};
+  SymTensor largest = float8_amax(host_, x, owner);
+  const SymTensor reduced = host_.empty(Shape(), x->dtype, kCategory, group.unit);
   host_.launch(OpKind::kCopy, {largest}, {reduced});
   all_reduce_max(host_, group, reduced);
   largest.reset();
-  SymTensor wide = scalar(DType::kFloat64), clamped = scalar(DType::kFloat64),
-            inverse = scalar(DType::kFloat64), quotient = scalar(DType::kFloat64);
-  inverse.reset();
-  clamped.reset();
-  SymTensor scale = scalar(DType::kFloat32);
-  LaunchRequest q;
-  q.op = OpKind::kPow;
-  q.inputs = {&reduced, 1};
-  q.outputs = {&scale, 1};
-  const double exponent = -1.0;
-  q.attributes = {&exponent, 1};
-  q.kernels = 5;
-  host_.launch(q);
-  return scale;
+  return foreshard::float8_scale(host_, reduced, false, owner);
 }
 
-/// fsdp_pre_all_gather: the shard times its scale in fp32, clamped, in 8 bits.
+/// fsdp_pre_all_gather.
 SymTensor Gatherer::float8_input(ParamGroup& group, std::size_t i, const SymTensor& shard) {
   ParameterTensors& t = group.runtime.parameters[i];
   t.next_scale = t.precomputed_scale ? t.precomputed_scale : float8_scale(group, shard);
-  const auto make = [&](DType dtype) {
-    return host_.empty(shard->shape, dtype, kCategory, group.unit);
-  };
-  SymTensor wide = host_.cast(shard, DType::kFloat32, kCategory, group.unit);
-  SymTensor scaled = make(DType::kFloat32);
-  wide.reset();
-  SymTensor clamped = make(DType::kFloat32);
-  SymTensor result = make(DType::kFloat8E4M3);
-  clamped.reset();
-  LaunchRequest q;
-  const std::array<SymTensor, 2> in{shard, t.next_scale};
-  q.op = OpKind::kQuantizeFp8;
-  q.inputs = in;
-  q.outputs = {&result, 1};
-  q.kernels = 3;
-  host_.launch(q);
-  return result;
+  return float8_cast(host_, shard, t.next_scale, DType::kFloat8E4M3, {kCategory, group.unit});
 }
 
-/// precompute_float8_dynamic_scale_for_fsdp after the optimizer, as torchao advises: one all-reduce
-/// for all weights. Only gathers before the first step find scales of their own.
+/// precompute_float8_dynamic_scale_for_fsdp after the optimizer, if the script calls it: one
+/// all-reduce for all weights. Only gathers before the first step then find scales of their own.
 void Fsdp2::after_optimizer(Host& host) {
-  if (!config_.float8_all_gather) return;
+  if (!config_.float8_all_gather || !config_.float8_precompute_scales) return;
   const Model& model = wrapping_->model();
   std::vector<std::pair<ParamGroup*, std::size_t>> weights;
   TensorList shards;

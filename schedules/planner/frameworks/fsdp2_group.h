@@ -65,6 +65,7 @@ struct ParamGroup {
   TrainingState training = TrainingState::kIdle;
   ShardedState sharded = ShardedState::kSharded;
   std::vector<std::size_t> post_forward_indices;
+  bool post_backward_pending = false;  ///< Its reduction is left to finalize_backward.
   GroupRuntime runtime;
 
   bool uses_smaller_mesh() const {

@@ -58,6 +58,11 @@ void Fsdp2::root_pre_forward(State& state) {
 }
 
 void Fsdp2::state_pre_forward(State& state, std::span<SymTensor> inputs) {
+  if (state.context->reduction_pending) {
+    throw Fsdp2Error(Refusal::kRuntimeError, state_name(host_->model(), state),
+                     "runs forward before the reduction of the last backward was waited for",
+                     "wait() of the handle that finalize_backward(async_op=True) returned");
+  }
   if (state.training == TrainingState::kPreBackward) {  // recomputation inside the unit (F2-B-8)
     for (const auto& group : state.groups) {
       if (group->sharded == ShardedState::kUnsharded) continue;
@@ -183,7 +188,10 @@ void Fsdp2::on_backward_callback(Host&, std::uint32_t payload) {
 void Fsdp2::pre_backward(State& state) {
   state.training = TrainingState::kPreBackward;
   if (!state.context->callback_queued) {
-    state.context->callback_queued = true;
+    StateContext& context = *state.context;
+    if (!context.active_manual_finalization)
+      context.active_manual_finalization = context.manual_finalization;
+    context.callback_queued = true;
     host_->queue_callback(state.index);
   }
   const bool default_prefetch = state.backward_prefetch.empty();
@@ -230,17 +238,23 @@ void Fsdp2::backward_prefetch(ParamGroup& group) {
 void Fsdp2::final_callback(State& state) {
   decide_root(DecisionKind::kFinalCallbackBegin, state);
   StateContext& context = *state.context;
+  const bool manual = context.active_manual_finalization.value_or(false);
   context.forward_root = nullptr;
   for (State* each : context.all_states) {
     each->modules_to_run.clear();
     for (auto it = each->groups.rbegin(); it != each->groups.rend(); ++it) {
       ParamGroup& group = **it;
-      if (group.training != TrainingState::kPostBackward) reducer_->post_backward(group, true);
+      if (group.training != TrainingState::kPostBackward) {
+        if (manual && group.switches.reduce_grads)
+          group.post_backward_pending = true;
+        else
+          reducer_->post_backward(group, true);
+      }
       group.training = TrainingState::kIdle;
     }
     each->training = TrainingState::kIdle;
   }
-  if (context.is_last_backward) {
+  if (context.is_last_backward && !manual) {
     end_backward(state);
   } else {
     gatherer_->release_on_current_stream(*state.comm);
@@ -271,6 +285,7 @@ void Fsdp2::end_backward(State& state) {
     host_->decide(d);
   }
   comm.reduce_inputs.clear();
+  state.context->active_manual_finalization.reset();
 }
 
 }  // namespace foreshard::fsdp2

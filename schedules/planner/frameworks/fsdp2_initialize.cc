@@ -223,6 +223,13 @@ void Fsdp2::lazy_init_root(State& root) {
                      "the root must be a single module, not a grouped call",
                      "wrap the model itself last");
   }
+  for (const ModuleId m : modules_under(model, root.modules[0])) {
+    const State* state = wrapping_->state_of(m);
+    if (state == nullptr || state == &root || !state->context->manual_finalization) continue;
+    throw Fsdp2Error(Refusal::kRuntimeError, model.at(m).name,
+                     "finalises backward by hand, but is not the root",
+                     "set_manual_backward_finalization of the root module");
+  }
   root.is_root = true;
   std::set<State*> visited;
   for (const ModuleId m : modules_under(model, root.modules[0])) {

@@ -22,7 +22,8 @@ void Reducer::post_backward(ParamGroup& group, bool final_callback) {
   const bool partial_forward =
       group.modules.size() > 1 && group.training == TrainingState::kForward;
   group.training = TrainingState::kPostBackward;
-  if (!group.switches.reduce_grads) {
+  group.post_backward_pending = !group.switches.reduce_grads;
+  if (group.post_backward_pending) {
     set_grad_dtypes(group, false);
     if (group.switches.reshard_after_backward) gatherer_.reshard(group);
     report_kept(group);

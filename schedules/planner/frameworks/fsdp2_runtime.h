@@ -94,6 +94,10 @@ struct StateContext {
   State* forward_root = nullptr;
   bool callback_queued = false;
   bool is_last_backward = true;
+  bool manual_finalization = false;  ///< set_manual_backward_finalization
+  /// The mode in which the backward iteration that is not finalised yet began.
+  std::optional<bool> active_manual_finalization;
+  bool reduction_pending = false;  ///< Finalised with async_op, not waited on.
 };
 
 }  // namespace foreshard::fsdp2

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 
 #include "core/error.h"
 #include "schedules/planner/clip.h"
@@ -37,6 +38,8 @@ class ShardedOptimizer final : public Framework {
   }
 
   void initialize(Host& host) override;
+  std::uint64_t rank_class(const Model& model, const ParallelConfig& config,
+                           std::int64_t rank) const override;
   std::span<const LocalParameter> local_parameters() const override { return masters_; }
   void begin_micro_batch(Host&, std::int64_t, bool sync) override { sync_ = sync; }
   void on_accumulated(Host& host, std::uint32_t index) override;
@@ -55,7 +58,7 @@ class ShardedOptimizer final : public Framework {
   void allocate_sums(Host& host);
   void flush(Host& host);
   void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
-                  const SymTensor& output, ReduceOp op = ReduceOp::kAverage);
+                  const SymTensor& output, ReduceOp op = ReduceOp::kAverage, std::int64_t root = 0);
   void unflatten(Host& host);
   void set_shard_gradients(Host& host);
   void send_parameters(Host& host);
@@ -67,11 +70,26 @@ class ShardedOptimizer final : public Framework {
   bool wrapped_in_ddp() const {
     return options_.accumulate_in_float32 && !options_.reduce_after_backward;
   }
-  /// This rank's part of a whole tensor, flat.
-  SymTensor part(Host& host, const SymTensor& whole) const {
-    const std::int64_t n = whole->numel / shard_;
-    return host.view_as(whole, {n}, whole->offset + host.options().rank % shard_ * n);
+  /// Elements that a rank of the shard group owns of a tensor: the first ones have one more where
+  /// they do not divide (nanotron: ZeroDistributedOptimizer._partition_parameters).
+  std::int64_t part_size(std::int64_t numel, std::int64_t index) const {
+    return numel / shard_ + (index < numel % shard_ ? 1 : 0);
   }
+  bool divides(const SymTensor& t) const { return t->numel % shard_ == 0; }
+  std::int64_t own_index(const Host& host) const { return host.options().rank % shard_; }
+  /// A rank's part of a whole tensor, flat.
+  SymTensor part(Host& host, const SymTensor& whole, std::int64_t index) const {
+    const std::int64_t start =
+        whole->numel / shard_ * index + std::min(index, whole->numel % shard_);
+    return host.view_as(whole, {part_size(whole->numel, index)}, whole->offset + start);
+  }
+  SymTensor part(Host& host, const SymTensor& whole) const {
+    return part(host, whole, own_index(host));
+  }
+  /// A collective for each rank's part, as c10d issues where the parts differ
+  /// (ProcessGroupNCCL::allgather and reduce_scatter of uneven lists: broadcasts, reductions).
+  void collective_for_each_part(Host& host, CollectiveKind kind, GroupId group,
+                                const SymTensor& whole);
   const SymTensor& gradient(std::size_t i) const {
     return options_.accumulate_in_float32 ? sums_[i] : parameters_[i]->grad;
   }
@@ -104,12 +122,24 @@ void ShardedOptimizer::initialize(Host& host) {
     accumulators_.push_back(host.grad_accumulator(p.local));
     host.register_accumulate_hook(accumulators_.back(),
                                   static_cast<std::uint32_t>(parameters_.size() - 1));
-    SymTensor master =
-        host.empty({p.local->numel / shard_}, DType::kFloat32, BufferCategory::kShardedParameter);
-    host.launch(OpKind::kCopy, {part(host, p.local)}, {master});
-    masters_.push_back({p.id, std::move(master), p.local->numel / shard_});
+    const SymTensor own = part(host, p.local);
+    SymTensor master = host.empty(own->shape, DType::kFloat32, BufferCategory::kShardedParameter);
+    host.launch(OpKind::kCopy, {own}, {master});
+    masters_.push_back({p.id, std::move(master), own->numel});
   }
   if (options_.accumulate_in_float32) allocate_sums(host);
+}
+
+/// Ranks that own as many elements of every tensor share a program.
+std::uint64_t ShardedOptimizer::rank_class(const Model& model, const ParallelConfig&,
+                                           std::int64_t rank) const {
+  std::set<std::int64_t> larger;  // Remainders: how many first ranks own one element more.
+  for (const ParameterDef& p : model.parameters) {
+    std::int64_t numel = 1;
+    for (const std::int64_t n : p.shape) numel *= n;
+    if (rank % shard_ < numel % shard_) larger.insert(numel % shard_);
+  }
+  return larger.size();
 }
 
 void ShardedOptimizer::allocate_sums(Host& host) {
@@ -151,10 +181,12 @@ void ShardedOptimizer::copy_buckets_back(Host& host) {
 }
 
 void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group,
-                                  const SymTensor& input, const SymTensor& output, ReduceOp op) {
+                                  const SymTensor& input, const SymTensor& output, ReduceOp op,
+                                  std::int64_t root) {
   Collective c;
   c.kind = kind;
-  const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
+  c.root = static_cast<std::int32_t>(root);
+  const bool reduces = kind != CollectiveKind::kAllGather && kind != CollectiveKind::kBroadcast;
   c.op = reduces ? op : ReduceOp::kNone;
   c.dtype = input->dtype;
   c.stream = stream_;
@@ -163,6 +195,14 @@ void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group
   c.output = host.id_of(output);
   c.bytes = Bytes(std::max(input->bytes(), output->bytes()));
   host.collective(c);
+}
+
+void ShardedOptimizer::collective_for_each_part(Host& host, CollectiveKind kind, GroupId group,
+                                                const SymTensor& whole) {
+  for (std::int64_t r = 0; r < shard_; ++r) {
+    const SymTensor own = part(host, whole, r);
+    if (own->numel > 0) collective(host, kind, group, own, own, ReduceOp::kAverage, r);
+  }
 }
 
 // ----------------------------------------------------------------------------------------------
@@ -188,11 +228,12 @@ void ShardedOptimizer::flush(Host& host) {
     host.wait_stream(stream_, host.stream());
     for (const std::size_t i : bucket_) {
       const SymTensor& g = gradient(i);
-      if (options_.reduce_scatter && g->numel >= shard_) {
-        collective(host, CollectiveKind::kReduceScatter, data_group_, g, part(host, g));
-      } else {
+      if (!options_.reduce_scatter)
         collective(host, CollectiveKind::kAllReduce, data_group_, g, g);
-      }
+      else if (divides(g))
+        collective(host, CollectiveKind::kReduceScatter, data_group_, g, part(host, g));
+      else
+        collective_for_each_part(host, CollectiveKind::kReduce, data_group_, g);
     }
   } else {
     TensorList gradients;
@@ -338,8 +379,10 @@ void ShardedOptimizer::send_parameters(Host& host) {
     }
   } else {
     for (const SymTensor& p : parameters_) {
-      if (p->numel >= shard_)
+      if (divides(p))
         collective(host, CollectiveKind::kAllGather, shard_group_, part(host, p), p);
+      else
+        collective_for_each_part(host, CollectiveKind::kBroadcast, shard_group_, p);
     }
   }
   host.wait_stream(host.stream(), stream_);
@@ -347,7 +390,8 @@ void ShardedOptimizer::send_parameters(Host& host) {
 
 /// nanotron's all_gather_coalesced (distributed.py): the present parts of all tensors are copied
 /// into one flat tensor for each rank, c10d gathers into another buffer and copies the flat tensors
-/// out, and each part of each tensor is copied back.
+/// out, and each part of each tensor is copied back. Flat tensors of different sizes are broadcast
+/// one by one, without that buffer.
 void ShardedOptimizer::gather_through_lists(Host& host) {
   const auto tensors = static_cast<double>(parameters_.size()), ranks = static_cast<double>(shard_);
   TensorList own, whole = parameters_;
@@ -371,12 +415,26 @@ void ShardedOptimizer::gather_through_lists(Host& host) {
   copies(own, mine, 1);
   const TensorList lists{host.empty({numel}, dtype, BufferCategory::kBucket)};
   copies(whole, lists, ranks * std::ceil(tensors / kMostCatInputs));
-  const TensorList gathered{host.empty({numel}, dtype, BufferCategory::kBucket)};
-  host.wait_stream(stream_, host.stream());
-  collective(host, CollectiveKind::kAllGather, shard_group_, mine[0], gathered[0]);
-  host.wait_stream(host.stream(), stream_);
-  spend_host(host, ranks * kCopyUs, "lists from the collective");
-  copies(gathered, lists, ranks);
+  if (std::all_of(whole.begin(), whole.end(), [&](const SymTensor& p) { return divides(p); })) {
+    const TensorList gathered{host.empty({numel}, dtype, BufferCategory::kBucket)};
+    host.wait_stream(stream_, host.stream());
+    collective(host, CollectiveKind::kAllGather, shard_group_, mine[0], gathered[0]);
+    host.wait_stream(host.stream(), stream_);
+    spend_host(host, ranks * kCopyUs, "lists from the collective");
+    copies(gathered, lists, ranks);
+  } else {
+    host.wait_stream(stream_, host.stream());
+    std::int64_t start = 0;
+    for (std::int64_t r = 0; r < shard_; ++r) {
+      std::int64_t n = 0;
+      for (const SymTensor& p : whole) n += part_size(p->numel, r);
+      const SymTensor list = host.view_as(lists[0], {n}, start);
+      const SymTensor& source = r == own_index(host) ? mine[0] : list;
+      collective(host, CollectiveKind::kBroadcast, shard_group_, source, list, ReduceOp::kNone, r);
+      start += n;
+    }
+    host.wait_stream(host.stream(), stream_);
+  }
   spend_host(host, ranks * tensors * (kViewUs + kCopyUs), "parts from the lists");
   copies(lists, whole, ranks * tensors);
 }

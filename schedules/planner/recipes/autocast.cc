@@ -3,6 +3,7 @@
 // evaluates the arguments from right to left: the bias's and weight's casts come before the
 // input's.
 
+#include "schedules/planner/recipes/float8.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
@@ -40,6 +41,10 @@ SymTensor cached_cast(Host& h, const SymTensor& t) {
 SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                           const SymTensor& bias) {
   if (!h.impl().autocast) return linear(h, x, weight, bias);
+  if (float8_is_eager(h) && float8_applies(h, weight)) {  // Float8Linear.forward casts by itself.
+    const SymTensor input = cast(h, x, DType::kBFloat16);
+    return float8_linear_eager(h, input, weight, bias ? cast(h, bias, input->dtype) : bias);
+  }
   SymTensor b = cached_cast(h, bias), w = cached_cast(h, weight), input = cached_cast(h, x);
   return linear(h, input, w, b);
 }

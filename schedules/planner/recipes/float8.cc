@@ -1,9 +1,10 @@
-// Linear layers with 8-bit products. Sources: torchao float8 (float8_linear.py:
-// matmul_with_hp_or_float8_args, float8_scaling_utils.py), Transformer Engine (module/linear.py,
-// cast_transpose). A product takes its first operand by rows and its second by columns, so that
-// backward needs transposed 8-bit copies of input, weight and output gradient.
+// Linear layers with 8-bit products: torchao's under torch.compile, which fuses the casts
+// (float8_linear.py: matmul_with_hp_or_float8_args, float8_scaling_utils.py), and Transformer
+// Engine's (module/linear.py, cast_transpose). A product takes its first operand by rows and its
+// second by columns, so that backward needs transposed 8-bit copies of input, weight and output
+// gradient. Without torch.compile: float8_eager.cc.
 
-#include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/float8.h"
 
 namespace foreshard {
 namespace {
@@ -66,14 +67,6 @@ SymTensor scaled_product(Host& h, const SymTensor& a, const SymTensor& b, std::i
   q.dtype_given = true;
   h.launch(q);
   return c;
-}
-
-/// The 8-bit data of a weight that was gathered so; null if it came in the compute dtype.
-SymTensor gathered_in_8_bits(Host& h, const SymTensor& w) {
-  if (w->storage->bytes >= w->bytes()) return {};
-  SymTensor data = raw_view(h, w, w->shape);
-  data->dtype = kForwardDType;
-  return data;
 }
 
 SymTensor as_rows(Host& h, const SymTensor& x) {
@@ -152,8 +145,16 @@ bool float8_applies(Host& h, const SymTensor& weight) {
   return false;
 }
 
+SymTensor gathered_in_8_bits(Host& h, const SymTensor& w) {
+  if (w->storage->bytes >= w->bytes()) return {};
+  SymTensor data = raw_view(h, w, w->shape, w->stride, w->offset);
+  data->dtype = kForwardDType;
+  return data;
+}
+
 SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                         const SymTensor& bias) {
+  if (float8_is_eager(h)) return float8_linear_eager(h, x, weight, bias);
   const std::int64_t out = weight->shape[0];
   Shape shape = x->shape;
   shape[-1] = out;

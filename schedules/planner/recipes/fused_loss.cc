@@ -32,10 +32,6 @@ SymTensor rows_of(Host& h, const SymTensor& t, std::int64_t from, std::int64_t c
   return raw_view(h, t, s, t->stride, t->offset + from * t->stride[0]);
 }
 
-SymTensor transposed(Host& h, const SymTensor& t) {
-  return raw_view(h, t, {t->shape[1], t->shape[0]}, {t->stride[1], t->stride[0]}, t->offset);
-}
-
 void product_into(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c, bool adds) {
   blas_workspace(h, false);
   LaunchRequest q;
@@ -85,11 +81,11 @@ SymTensor fused_linear_cross_entropy(Host& h, const SymTensor& x_in, const SymTe
   for (std::int64_t from = 0; from < tokens; from += chunk) {
     const std::int64_t n = std::min(chunk, tokens - from);
     const SymTensor part = rows_of(h, x, from, n), logits = rows_of(h, storage, 0, n);
-    product_into(h, part, transposed(h, weight), logits, false);
+    product_into(h, part, swapped(h, weight), logits, false);
     h.launch(OpKind::kFusedCrossEntropy, {logits, rows_of(h, targets, from, n)},
              {logits, rows_of(h, losses, from, n)}, {1.0 / static_cast<double>(tokens)});
     product_into(h, logits, weight, rows_of(h, gx, from, n), false);
-    if (gw) product_into(h, transposed(h, logits), part, gw, true);
+    if (gw) product_into(h, swapped(h, logits), part, gw, true);
   }
   SymTensor loss = empty_result(h, Shape(), DType::kFloat32);
   h.launch(OpKind::kSum, {losses}, {loss});

@@ -16,10 +16,6 @@ SymTensor fold(Host& h, const SymTensor& x) {
   return raw_view(h, contiguous(h, x), rows);
 }
 
-SymTensor swapped(Host& h, const SymTensor& w) {
-  return raw_view(h, w, {w->shape[1], w->shape[0]}, {w->stride[1], w->stride[0]}, w->offset);
-}
-
 /// What a product computes: weight gradients sum over tokens, which libraries run a little slower.
 /// Of a causal attention half of each product lies behind the mask.
 enum class ProductOf : std::uint8_t {

@@ -51,6 +51,8 @@ void blas_workspace(Host& host, bool lt);
 SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape);
 SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape,
                    const std::array<std::int64_t, kMaxRank>& stride, std::int64_t offset);
+/// A matrix seen transposed, without autograd node.
+SymTensor swapped(Host& host, const SymTensor& matrix);
 /// Can `t` be seen with this shape without a copy? Fills the strides.
 bool view_strides(const SymTensorImpl& t, const Shape& shape,
                   std::array<std::int64_t, kMaxRank>& stride);
@@ -61,6 +63,10 @@ SymTensor view(Host& h, const SymTensor& x,
 SymTensor reshape(Host& h, const SymTensor& x, const Shape& shape);
 SymTensor transpose(Host& h, const SymTensor& x, int a, int b);
 SymTensor contiguous(Host& h, const SymTensor& x);
+/// Strides of to() and empty_like: a dense tensor's own, else dense ones in the same order of
+/// dimensions (c10/core/TensorImpl: infer_dense_strides). Broadcast dimensions are left where they
+/// are.
+std::array<std::int64_t, kMaxRank> preserved_strides(const SymTensorImpl& x);
 SymTensor expand(Host& h, const SymTensor& x, const Shape& shape);
 SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::int64_t end,
                 std::int64_t step = 1);
@@ -124,6 +130,13 @@ SymTensor sum_to(Host& h, const SymTensor& g, const Shape& shape);
 /// A device reduction over the leading `rows` of [rows, columns] with the scratch memory of
 /// PyTorch's reduction kernel.
 SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& result);
+/// Scratch memory, in bytes, of the reduction of [rows, columns] over rows (the slow dimension);
+/// sums of 16-bit values accumulate in four bytes, maxima in their own dtype.
+struct ReductionScratch {
+  std::int64_t buffer = 0, semaphores = 0;
+};
+ReductionScratch scratch_of_row_reduction(std::int64_t rows, std::int64_t columns,
+                                          std::int64_t accumulator_bytes);
 /// Thread blocks that share the reduction of a contiguous vector to one value; more than one need
 /// scratch memory.
 std::int64_t blocks_of_vector_reduction(std::int64_t numel);

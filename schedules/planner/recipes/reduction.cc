@@ -20,12 +20,10 @@ std::int64_t last_pow2(std::int64_t n) {
       std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(n, 1))));
 }
 
-struct Scratch {
-  std::int64_t buffer = 0, semaphores = 0;
-};
+}  // namespace
 
-/// Reduction of [rows, columns] over rows (the slow dimension); fp32 accumulation.
-Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
+ReductionScratch scratch_of_row_reduction(std::int64_t rows, std::int64_t columns,
+                                          std::int64_t accumulator_bytes) {
   std::int64_t vec = 4;
   while (vec > 1 && columns % vec != 0) vec /= 2;
   const std::int64_t dim0 = columns / vec, dim1 = rows;
@@ -50,10 +48,8 @@ Scratch scratch_of_row_sum(std::int64_t rows, std::int64_t columns) {
   const std::int64_t ctas = std::max(std::min(ceil_div(target, grid), ceil_div(values, kMinValues)),
                                      ceil_div(values, kMaxValues));
   if (ctas <= 1) return {};
-  return {4 * columns * ctas * width * vec, 4 * grid};
+  return {accumulator_bytes * columns * ctas * width * vec, 4 * grid};
 }
-
-}  // namespace
 
 /// All lanes of a block reduce one output; beyond 256 values a lane the work is split over blocks.
 std::int64_t blocks_of_vector_reduction(std::int64_t numel) {
@@ -67,7 +63,7 @@ std::int64_t blocks_of_vector_reduction(std::int64_t numel) {
 
 SymTensor sum_rows_scratch(Host& h, const SymTensor& x, const Shape& result) {
   SymTensor y = empty_result(h, result, x->dtype);
-  const Scratch s = scratch_of_row_sum(x->shape[0], result.numel());
+  const ReductionScratch s = scratch_of_row_reduction(x->shape[0], result.numel(), 4);
   if (s.buffer == 0) return y;
   SymTensor buffer = empty_temporary(h, s.buffer), semaphores = empty_temporary(h, s.semaphores);
   semaphores.reset();
@@ -77,7 +73,7 @@ SymTensor sum_rows_scratch(Host& h, const SymTensor& x, const Shape& result) {
 
 SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& result) {
   SymTensor y = empty_result(h, result, x->dtype);
-  const Scratch s = scratch_of_row_sum(rows, result.numel());
+  const ReductionScratch s = scratch_of_row_reduction(rows, result.numel(), 4);
   SymTensor semaphores, buffer;  // In this order they are dropped last first.
   if (s.buffer > 0) {
     buffer = empty_temporary(h, s.buffer);

@@ -21,6 +21,10 @@ SymTensor raw_view(Host& host, const SymTensor& t, const Shape& shape,
   return v;
 }
 
+SymTensor swapped(Host& host, const SymTensor& m) {
+  return raw_view(host, m, {m->shape[1], m->shape[0]}, {m->stride[1], m->stride[0]}, m->offset);
+}
+
 bool view_strides(const SymTensorImpl& t, const Shape& shape,
                   std::array<std::int64_t, kMaxRank>& stride) {
   // at::detail::computeStride: walk both shapes from the last dimension, chunk by chunk of
@@ -337,11 +341,6 @@ void cast_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-namespace {
-
-/// Strides of to() and empty_like: a dense tensor's own, else dense ones in the same order of
-/// dimensions (c10/core/TensorImpl: infer_dense_strides). Broadcast dimensions are left where they
-/// are.
 std::array<std::int64_t, kMaxRank> preserved_strides(const SymTensorImpl& x) {
   const int rank = x.shape.rank;
   std::int64_t extent = 1;
@@ -375,8 +374,6 @@ std::array<std::int64_t, kMaxRank> preserved_strides(const SymTensorImpl& x) {
   }
   return strides;
 }
-
-}  // namespace
 
 SymTensor cast(Host& h, const SymTensor& x, DType dtype, bool dense) {
   if (x->dtype == dtype && (!dense || is_contiguous(*x))) return x;
