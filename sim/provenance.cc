@@ -4,6 +4,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/text.h"
 #include "sim/cost/kernel_cost.h"
 
 namespace foreshard {
@@ -31,10 +32,6 @@ Needs needs_of(const Schedule& schedule) {
     n.copies |= !p.copies.empty();
   }
   return n;
-}
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
 }
 
 bool names_peak_of(std::string_view path, const std::set<DType>& dtypes, bool tf32) {
@@ -76,10 +73,13 @@ bool used(std::string_view path, const Needs& n, const Cluster& cluster, const C
   if (contains(path, "matmul_")) return !n.products.empty() && !contains(path, "matmul_best");
   for (const std::string_view always :
        {"gpu.memory_bandwidth", "gpu.usable_memory", "gpu.context_memory", "memory_bound",
-        "multiprocessors", "host_cpu_factor"}) {
+        "multiprocessors", "host_cpu_factor", "speed_spread"}) {
     if (contains(path, always)) return true;
   }
-  if (contains(path, "host_to_device") || contains(path, "device_to_host")) return n.copies;
+  for (const std::string_view copied :
+       {"host_to_device", "device_to_host", "pcie_bandwidth", "host_memory_bandwidth"}) {
+    if (contains(path, copied)) return n.copies;
+  }
   if (!n.collectives || cluster.gpus < 2) return false;
   if (contains(path, "network.")) return cluster.nodes > 1;
   if (contains(path, "peer_bandwidth") || contains(path, "socket_bandwidth"))
@@ -108,9 +108,10 @@ std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cl
         {"host.collective", h.collective_us * 1e-6, "s", driver + " (factor 2)", "assumed"});
   out.push_back({"host.cold_forward", h.cold_forward, "", own, "measured"});
   out.push_back({"host.cold_backward", h.cold_backward, "", own, "measured"});
-  out.push_back({"step.slowest_gpu_sigma", parameters.step.slowest_gpu_sigma, "",
-                 "fit to public training runs, leave-one-laboratory-out (factor 1.4)",
-                 "calibrated"});
+  if (!cluster.profile.gpu.find_efficiency("speed_spread"))
+    out.push_back({"step.slowest_gpu_sigma", parameters.step.slowest_gpu_sigma, "",
+                   "fit to public training runs, leave-one-laboratory-out (factor 1.4)",
+                   "calibrated"});
   return out;
 }
 

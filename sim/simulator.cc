@@ -22,6 +22,7 @@ constexpr std::size_t kRecordAll = 16;
 
 constexpr const char* kNotModelled[] = {
     "multiprocessors and caches that kernels of two streams of one GPU share",
+    "a collective's blocks that spin while they wait for other ranks",
     "network congestion beyond each GPU's share of the NICs",
 };
 constexpr std::int32_t kMaxSteps = 30'000;

@@ -56,16 +56,20 @@ inline constexpr EnumName<OptimizerKind> kOptimizerNames[] = {
     {OptimizerKind::kAdamWForeach, "adamw-foreach"},
     {OptimizerKind::kAdamWForLoop, "adamw-for-loop"},
     {OptimizerKind::kSgd, "sgd"}};
+static_assert(std::size(kOptimizerNames) + 1 == kEnumerators<OptimizerKind>);  // kNone
 
 inline constexpr EnumName<LossKind> kLossNames[] = {{LossKind::kCrossEntropyFloat, "float32"},
                                                     {LossKind::kCrossEntropy, "plain"},
                                                     {LossKind::kChunked, "chunked"},
                                                     {LossKind::kFused, "fused"}};
+static_assert(std::size(kLossNames) + 2 == kEnumerators<LossKind>);  // mean squares: no option
 
 inline constexpr EnumName<Fsdp1Options::Policy> kFsdp1PolicyNames[] = {
     {Fsdp1Options::Policy::kFromWrap, "lambda"},
     {Fsdp1Options::Policy::kModuleClass, "module_class"},
     {Fsdp1Options::Policy::kTransformer, "transformer"},
     {Fsdp1Options::Policy::kAlways, "always"}};
+static_assert(std::size(kFsdp1PolicyNames) + 4 ==
+              kEnumerators<Fsdp1Options::Policy>);  // kSize is --wrap's; three are recordings'
 
 }  // namespace foreshard
