@@ -159,7 +159,10 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
   }
   Arguments arguments;
   for (const OptionSpec& o : options) {
-    if (app.count("--" + o.name) == 0) continue;
+    const std::size_t times = app.count("--" + o.name);
+    if (times == 0) continue;
+    if (times > 1 && !o.value.empty())
+      arguments.report(o.name, fmt::format("is given {} times", times), "once");
     arguments.set(o.name, {o.value.empty() ? "yes" : values[o.name], "--" + o.name});
   }
   for (std::string& p : positionals) arguments.add_positional(std::move(p));

@@ -103,6 +103,8 @@ std::string line_of(const Row& r) {
 int tune_frameworks(Arguments& a) {
   if (a.has("framework"))
     a.report("framework", "is what --frameworks varies", "leave one of them out");
+  if (a.has("export"))
+    a.report("export", "is for one framework", "--framework NAME in place of --frameworks");
   const std::vector<std::string> names = names_of(a);
   a.check();
   std::vector<Row> rows(names.size());

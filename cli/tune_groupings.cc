@@ -85,8 +85,8 @@ int tune_groupings(const Job& job, Arguments& a) {
     return print_json(out), kOk;
   }
   std::string out = fmt::format(
-      "{} · {} · {}\nevery contiguous grouping of {} blocks; optimal in the model of "
-      "docs/simulator.md, within the device's memory\n\n",
+      "{} · {} · {}\nevery contiguous grouping of {} blocks; optimal in a model of overlap without "
+      "host time and interference (docs/simulator.md), within the device's memory\n\n",
       job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
       costs.blocks());
   out += fmt::format("  {:>6} {:>10} {:>12}  {}\n", "units", "step", "buffers GiB", "groups");
@@ -95,7 +95,8 @@ int tune_groupings(const Job& job, Arguments& a) {
                        static_cast<double>(g.buffers.value) / (1 << 30), text_of(g.sizes));
   }
   out += fmt::format(
-      "\n  simulated in full: {} for {}\n                     {} for one block a unit\n",
+      "\n  simulated in full: {} for {}\n                     {} for one block a unit\n"
+      "  resharding and root split are as given: tune without --all-groupings tries them, too\n",
       simulated_text(best_run), text_of(best.sizes), simulated_text(each_run));
   return print(out), kOk;
 }
