@@ -28,6 +28,37 @@ TEST(ShardedOptimizerNumerics, CopiesOfShards) {
   expect_unsharded_numbers(c);
 }
 
+// Every combination of the options that is planned to be run, small buckets and accumulation
+// included; the others are refused.
+TEST(ShardedOptimizerNumerics, EveryCombinationOfOptions) {
+  for (int bits = 0; bits < 1 << 7; ++bits) {
+    const auto bit = [bits](int i) { return (bits >> i & 1) != 0; };
+    ParallelConfig c = toy_config(FrameworkKind::kShardedOptimizer);
+    ShardedOptimizerOptions& o = c.sharded_optimizer;
+    o.accumulate_in_float32 = bit(0);
+    o.one_collective_per_tensor = bit(1);
+    o.reduce_scatter = bit(2);
+    o.reduce_after_backward = bit(3);
+    o.one_hardware_queue = bit(4);
+    if (bit(5)) o.bucket_mib = 0.01;
+    c.accumulate = bit(6) ? 2 : 1;
+    c.sync_each_micro_batch = false;
+    if (o.reduce_after_backward && !o.accumulate_in_float32) continue;
+    if (o.reduce_scatter && (!o.one_collective_per_tensor || o.reduce_after_backward)) continue;
+    SCOPED_TRACE("options " + std::to_string(bits));
+    expect_unsharded_numbers(c);
+  }
+}
+
+TEST(ShardedOptimizerNumerics, WhatIsOnlySimulatedIsNotPlannedToBeRun) {
+  for (const auto option :
+       {&ShardedOptimizerOptions::owners_broadcast, &ShardedOptimizerOptions::gather_lists}) {
+    ParallelConfig c = toy_config(FrameworkKind::kShardedOptimizer);
+    c.sharded_optimizer.*option = true;
+    EXPECT_THROW(plan(plain_llama(uneven_sizes(2)), c), InputError);
+  }
+}
+
 TEST(ShardedOptimizerNumerics, ScatteredFloat32Sums) {
   ParallelConfig c = toy_config(FrameworkKind::kShardedOptimizer);
   c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;

@@ -55,6 +55,7 @@ class ShardedOptimizer final : public Framework {
     EventId reduced;
   };
 
+  void refuse_to_run() const;
   void allocate_sums(Host& host);
   void flush(Host& host);
   void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
@@ -111,7 +112,19 @@ class ShardedOptimizer final : public Framework {
   std::vector<Flat> in_flight_;
 };
 
+/// Even shares of the update and of the lists stand for whole tensors and for each rank's own list:
+/// right in time and memory, not in numbers.
+void ShardedOptimizer::refuse_to_run() const {
+  for (const auto& [given, option] : {std::pair(options_.owners_broadcast, "owners-broadcast"),
+                                      std::pair(options_.gather_lists, "gather-lists")}) {
+    if (given)
+      throw InputError(Issue{"--sharded-" + std::string(option), "",
+                             "is planned for simulation, not to be run", "--executable no"});
+  }
+}
+
 void ShardedOptimizer::initialize(Host& host) {
+  if (host.options().executable) refuse_to_run();
   data_group_ = host.add_group("data", world_, 1);
   shard_group_ = shard_ == world_ ? data_group_ : host.add_group("shard", shard_, 1);
   stream_ = host.program().add_stream("communicator", 0);
@@ -239,8 +252,9 @@ void ShardedOptimizer::flush(Host& host) {
     TensorList gradients;
     std::int64_t numel = 0;
     for (const std::size_t i : bucket_) {
-      gradients.push_back(host.view_as(gradient(i), {gradient(i)->numel}));
-      numel += gradient(i)->numel;
+      const SymTensor& g = gradient(i);
+      gradients.push_back(host.view_as(g, {g->numel}, g->offset));
+      numel += g->numel;
     }
     const TensorList flat{host.empty({numel}, gradients[0]->dtype, BufferCategory::kBucket)};
     launch_lists(host, OpKind::kCat, {&gradients}, {&flat}, {0.0});
