@@ -17,6 +17,7 @@ constexpr double kProbe = 0.05;
 
 PlannedRun::PlannedRun(RunJob job) : job_(std::move(job)) {
   PlanOptions options;
+  options.executable = false;
   options.ranks = {0};
   schedule_ = plan(*job_.job.model, job_.job.config, options);
 }

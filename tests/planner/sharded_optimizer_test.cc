@@ -39,6 +39,7 @@ Schedule planned(const ParallelConfig& c) {
   o.dtype = DType::kBFloat16;
   PlanOptions options;
   options.steps = 1;
+  options.executable = !c.sharded_optimizer.owners_broadcast && !c.sharded_optimizer.gather_lists;
   return plan(plain_llama(o), c, options);
 }
 
