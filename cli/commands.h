@@ -1,6 +1,6 @@
 #pragma once
 
-// One function for each command, in a file of its own.
+// One function for each command; commands that belong together share a file.
 
 #include "cli/command.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // What the event engine asks of the hardware: how long one piece of work takes alone, and what it
-// shares with others. Asked once for each distinct piece of work before the simulation starts,
-// never inside it.
+// shares with others. Asked before the simulation starts, never inside it: once for each shape of
+// launch and collective, for every copy singly.
 
 #include <array>
 #include <cstdint>
