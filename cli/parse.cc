@@ -145,7 +145,7 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
     if (o.value.empty())
       app.add_flag(name, flags[o.name]);
     else
-      app.add_option(name, values[o.name])->take_last();
+      app.add_option(name, values[o.name])->take_last();  // Advice can stand behind one's own line.
   }
   app.add_option("arguments", positionals);
   std::vector<std::string> given(words.rbegin(), words.rend());
@@ -159,10 +159,7 @@ Arguments parse_arguments(const CommandSpec& command, const std::vector<std::str
   }
   Arguments arguments;
   for (const OptionSpec& o : options) {
-    const std::size_t times = app.count("--" + o.name);
-    if (times == 0) continue;
-    if (times > 1 && !o.value.empty())
-      arguments.report(o.name, fmt::format("is given {} times", times), "once");
+    if (app.count("--" + o.name) == 0) continue;
     arguments.set(o.name, {o.value.empty() ? "yes" : values[o.name], "--" + o.name});
   }
   for (std::string& p : positionals) arguments.add_positional(std::move(p));

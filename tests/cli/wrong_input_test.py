@@ -51,7 +51,6 @@ def options():
     refuse(["simulate", "vit-b16", *JOB, "--largest", "seq"], "--largest", "no tokens")
     refuse(["plan", "llama-tiny", "--gpus", "4", "--on", "nowhere"], "nowhere")
     refuse(["simulate", "llama3-8b", *JOB, "--lora-rank", "4", "--checkpoint", "full", "--checkpoint-reentrant", "yes"], "requires no gradient")
-    refuse(["simulate", "gpt2", *JOB, "--gpus", "16"], "--gpus", "given 2 times")
     refuse(["tune", "gpt2", *JOB, "--frameworks", "all", "--export", "torch"], "--export")
     refuse(["tune", "gpt2", *JOB, "--reshard", "4"], "--reshard", "smaller groups")
     refuse(["tune", "gpt2", *JOB, "--wrap", "modules:transformer.h.0"], "--wrap", "every:K")
