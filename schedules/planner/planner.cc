@@ -60,6 +60,7 @@ RankProgram run_steps(const Model& model, const ParallelConfig& config, const Ho
   run.host().impl().idle_experts = options.idle_experts;
   run.initialize();
   for (std::int64_t s = 0; s < options.steps; ++s) run.step();
+  if (const auto& templates = run.host().impl().block_templates) templates->finish();
   groups = run.host().groups();
   return run.take();
 }

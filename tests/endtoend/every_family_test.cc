@@ -74,6 +74,30 @@ TEST(EveryFamily, TrainsOnTwoRanksAsOnOne) {
   EXPECT_GE(families.size(), 20u);
 }
 
+// What nothing reaches (a vision tower whose output no layer takes) is planned the same with shared
+// blocks and without.
+TEST(EveryFamily, SharedBlocksLeaveNothingBehind) {
+  for (const fs::path& file : recordings()) {
+    SCOPED_TRACE(file.stem().string());
+    const Model model = model_of(file);
+    PlanOptions shared, apart;
+    shared.executable = apart.executable = apart.share_blocks = false;
+    shared.steps = apart.steps = 2;
+    for (const FrameworkKind framework :
+         {FrameworkKind::kFsdp2, FrameworkKind::kShardedOptimizer}) {
+      const ParallelConfig c = two_ranks(framework);
+      const Schedule a = plan(model, c, shared), b = plan(model, c, apart);
+      const auto findings = validate(a);
+      EXPECT_TRUE(findings.empty()) << text_of(a, findings.front());
+      ASSERT_EQ(a.programs.size(), b.programs.size());
+      for (std::size_t p = 0; p < a.programs.size(); ++p) {
+        EXPECT_EQ(a.programs[p].instructions.size(), b.programs[p].instructions.size());
+        EXPECT_EQ(a.programs[p].buffers.size(), b.programs[p].buffers.size());
+      }
+    }
+  }
+}
+
 TEST(EveryFamily, IsPlannedUnderCompile) {
   for (const fs::path& file : recordings()) {
     SCOPED_TRACE(file.stem().string());

@@ -317,6 +317,7 @@ void ShardedOptimizer::set_shard_gradients(Host& host) {
       masters_[i].local->grad = part(host, sums_[i]);
       continue;
     }
+    if (!parameters_[i]->grad) continue;  // Nothing of it reaches the loss.
     parts.push_back(part(host, parameters_[i]->grad));
     wide.push_back(
         host.empty(parts.back()->shape, DType::kFloat32, BufferCategory::kShardedGradient));

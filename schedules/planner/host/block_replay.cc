@@ -138,6 +138,7 @@ void BlockTemplates::replay_forward(ForwardTemplate& t, ModuleId m, std::span<Sy
       node->more_saved.push_back(held);
     }
   }
+  ++waiting_;
   node->block = static_cast<std::int32_t>(instances_.size());
   instances_.push_back(std::move(copy));
 }
@@ -174,6 +175,7 @@ void BlockTemplates::replay_backward(BackwardContext& ctx) {
 
 void BlockTemplates::replay(BackwardContext& ctx) {
   using Kind = BackwardTemplate::Step::Kind;
+  --waiting_;
   AutogradNode& node = ctx.node;
   const Instance& copy = instances_[static_cast<std::size_t>(node.block)];
   const ForwardTemplate& forward = *copy.forward;

@@ -181,6 +181,12 @@ class BlockTemplates {
     if (recorder_) record_after_edge(n, next);
   }
 
+  /// At the end of a plan: BlocksDiffer if a copied block never ran backward (nothing of it reaches
+  /// the loss), since what its graph holds is given back by its backward alone.
+  void finish() const {
+    if (waiting_ > 0) throw BlocksDiffer();
+  }
+
   /// Calls of blocks that were copied.
   std::size_t copies() const { return copies_; }
 
@@ -245,6 +251,7 @@ class BlockTemplates {
   std::vector<Instance> instances_;
   std::unique_ptr<BackwardRecorder> recorder_;
   std::size_t copies_ = 0;
+  std::size_t waiting_ = 0;  ///< Copies whose graph waits for its backward.
 };
 
 }  // namespace foreshard
