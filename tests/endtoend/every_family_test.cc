@@ -62,9 +62,12 @@ TEST(EveryFamily, TrainsOnTwoRanksAsOnOne) {
       EXPECT_THROW(trained(model, two_ranks(FrameworkKind::kFsdp2)), InputError);
       continue;
     }
-    const Trace expected = trained(model, two_ranks(FrameworkKind::kUnsharded, 1), 2);
+    ParallelConfig one = two_ranks(FrameworkKind::kUnsharded, 1);
+    one.attention = first ? AttentionKind::kFlash : AttentionKind::kEager;
+    const Trace expected = trained(model, one, 2);
     ParallelConfig c = two_ranks(FrameworkKind::kFsdp2);
     c.checkpoint = first ? CheckpointKind::kFull : CheckpointKind::kNone;
+    c.attention = one.attention;
     const Trace found = trained(model, c, 2);
     ASSERT_EQ(found.losses.size(), 2u);
     EXPECT_TRUE(std::isfinite(found.losses.back()));

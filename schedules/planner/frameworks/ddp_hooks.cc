@@ -83,7 +83,9 @@ void Ddp::prepare_mixed_precision(Host& host) {
   for (std::uint32_t m = 0; m < model.modules.size(); ++m) host.watch(ModuleId(m));
   accumulators_.clear();  // They belong to the full parameters and never run.
   for (Bucket& b : buckets_) {
-    SymTensor low = host.cast(b.buffer, *mp.param, BufferCategory::kBucket, b.unit);
+    // PyTorch converts what nobody has written yet; here it is zeros, the old memory goes then.
+    SymTensor low = host.empty({b.numel}, *mp.param, BufferCategory::kBucket, b.unit);
+    host.launch(OpKind::kFill, {}, {low}, {0.0});
     b.buffer = std::move(low);
     make_views(host, b);
   }

@@ -356,18 +356,19 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
     return slice(h, o, -1, 0, q->shape[3]);
   }
-  // Kernels read 16 bytes of a row at once; other head sizes are left to products and a softmax.
+  // Kernels of the GPU read 16 bytes of a row at once; other head sizes are left to products and a
+  // softmax there. The executor's takes any.
   const std::int64_t aligned = half ? 8 : 4;
-  const bool by_ops = h.config().attention == AttentionKind::kMath || q->shape[3] % aligned != 0 ||
-                      v->shape[3] % aligned != 0;
+  const bool unaligned = q->shape[3] % aligned != 0 || v->shape[3] % aligned != 0;
+  const bool by_ops =
+      h.config().attention == AttentionKind::kMath || (unaligned && !h.options().executable);
   const bool eager = h.config().attention == AttentionKind::kEager;
-  if (eager && !h.options().executable) {
+  if (eager) {
     SymTensor added;
     if (mask || packed) added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
     return eager_attention(h, q, k, v, added, causal, dropout_p, scale);
   }
-  if (by_ops && !mask && !packed && !h.options().executable)
-    return math_attention(h, q, k, v, causal, dropout_p, scale);
+  if (by_ops && !mask && !packed) return math_attention(h, q, k, v, causal, dropout_p, scale);
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
   SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
             wide_v = repeat_to_heads(h, v, q->shape[1]);
