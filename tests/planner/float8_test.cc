@@ -165,7 +165,7 @@ TEST(Float8, DelayedScalingCastsOnce) {
 // The weight gradient is [out, in] summed over the tokens, and says so for the cost model.
 TEST(Float8, ShapesOfTheThreeProducts) {
   std::map<std::array<std::int64_t, 3>, int> shapes;
-  for (const Launch& l : program_of(Float8Kind::kTensorwise).launches) {
+  for (const RankProgram p = program_of(Float8Kind::kTensorwise); const Launch& l : p.launches) {
     if (l.op != OpKind::kMatmul || l.dtype == DType::kBFloat16) continue;
     ++shapes[{l.dims[0], l.dims[1], l.dims[2]}];
     EXPECT_EQ(l.dims[4], l.dims[2] == kTokens && l.dims[0] != kTokens ? 1 : l.dims[4]);

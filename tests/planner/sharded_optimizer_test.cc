@@ -216,7 +216,8 @@ TEST(ShardedOptimizer, TheNormIsSummedOverTheRanks) {
 TEST(ShardedOptimizer, EachRankUpdatesItsPartInFloat32) {
   ParallelConfig c = config(4, 1);
   std::int64_t masters = 0;
-  for (const Buffer& b : planned(c).programs[0].buffers) {
+  const Schedule s = planned(c);
+  for (const Buffer& b : s.programs[0].buffers) {
     masters += b.category == BufferCategory::kShardedParameter ? b.bytes.value : 0;
   }
   EXPECT_EQ(masters, 4 * kElements / 4);

@@ -132,7 +132,7 @@ TEST_P(CatalogueUnits, AreThoseOfAPlan) {
         c.sequence =
             model.longest_sequence > 0 ? std::min<std::int64_t>(model.longest_sequence, 64) : 64;
         std::vector<std::int64_t> planned, found;
-        for (const ShardUnit& u : plan(model, c, options).programs[0].units)
+        for (const Schedule s = plan(model, c, options); const ShardUnit& u : s.programs[0].units)
           planned.push_back(u.numel.value);
         std::int64_t sum = 0;
         for (const UnitFact& f : facts) {

@@ -75,7 +75,8 @@ TEST(MemoryStudy, PhasesReachThePeaksOfTheAnswer) {
       const MemoryResult& m = base.result.memory;
       Bytes allocated(0), reserved(0);
       bool named = false;
-      for (const PhaseRow& row : study_memory(job, base, options).phases) {
+      for (const auto study = study_memory(job, base, options);
+           const PhaseRow& row : study.phases) {
         allocated = std::max(allocated, row.allocated);
         reserved = std::max(reserved, row.reserved);
         named = named || (row.allocated == m.allocated_peak && row.step == m.peak_at.step);
