@@ -263,6 +263,12 @@ class Engine {
   std::vector<double> demand_, capacity_;  ///< By rank class and link.
   std::uint32_t throttled_ = 0;            ///< Active transfers below full speed.
   SharingSolver solver_, memory_solver_;
+  /// A kernel that has begun, and its share of the memory bandwidth alone.
+  struct RunningKernel {
+    std::uint32_t stream;
+    double alone;
+  };
+  std::vector<RunningKernel> running_;  ///< Storage of share_memory().
   std::vector<ResourceUse> uses_;
   std::uint32_t groups_ = 0;
   std::uint32_t width_ = 1, first_stream_ = 0, first_host_ = 0;

@@ -149,33 +149,30 @@ void Engine::end_kernel(Rank& r, std::uint32_t stream, std::int64_t t) {
 /// The kernels that run on this GPU from `t` on divide its memory bandwidth: max-min fair, none
 /// takes more than it does alone.
 void Engine::share_memory(Rank& r, std::int64_t t) {
+  running_.clear();
   double sum = 0;
   bool slowed = false;
   for (std::uint64_t mask = r.kernels; mask != 0; mask &= mask - 1) {
-    const Stream& s = r.streams[static_cast<std::size_t>(std::countr_zero(mask))];
+    const auto stream = static_cast<std::uint32_t>(std::countr_zero(mask));
+    const Stream& s = r.streams[stream];
     if (s.pending) continue;
-    sum += r.timing->launches[s.queue[s.head].value].memory_share;
+    running_.push_back({stream, r.timing->launches[s.queue[s.head].value].memory_share});
+    sum += running_.back().alone;
     slowed = slowed || s.speed != 1;
   }
   const bool crowded = sum > kFullMemory;
   if (!crowded && !slowed) return;
-  const double memory = 1;
-  const ResourceUse all{0, 1};
-  memory_solver_.begin({&memory, 1});
-  for (std::uint64_t mask = r.kernels; mask != 0; mask &= mask - 1) {
-    const Stream& s = r.streams[static_cast<std::size_t>(std::countr_zero(mask))];
-    if (!s.pending)
-      memory_solver_.add_flow(r.timing->launches[s.queue[s.head].value].memory_share, {&all, 1});
+  std::span<const double> rates;
+  if (crowded) {
+    const double memory = 1;
+    const ResourceUse all{0, 1};
+    memory_solver_.begin({&memory, 1});
+    for (const RunningKernel& k : running_) memory_solver_.add_flow(k.alone, {&all, 1});
+    rates = memory_solver_.solve();
   }
-  const std::span<const double> rates = memory_solver_.solve();
-  std::size_t flow = 0;
-  for (std::uint64_t mask = r.kernels; mask != 0; mask &= mask - 1) {
-    const auto i = static_cast<std::uint32_t>(std::countr_zero(mask));
-    const Stream& s = r.streams[i];
-    if (s.pending) continue;
-    const double alone = r.timing->launches[s.queue[s.head].value].memory_share;
-    const double rate = rates[flow++];
-    retime_kernel(r, i, crowded && rate < alone ? rate / alone : 1, r.stretch, t);
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    const auto [stream, alone] = running_[i];
+    retime_kernel(r, stream, crowded && rates[i] < alone ? rates[i] / alone : 1, r.stretch, t);
   }
 }
 

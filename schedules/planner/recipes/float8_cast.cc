@@ -10,6 +10,18 @@ SymTensor like(Host& h, const SymTensor& x, DType dtype, const Float8Owner& owne
   return y;
 }
 
+/// abs(), then max() of what it left in `magnitudes`.
+void launch_amax(Host& h, const SymTensor& x, const SymTensor& magnitudes,
+                 const SymTensor& magnitude, const SymTensor& largest) {
+  LaunchRequest q;
+  const std::array<SymTensor, 2> in{x, magnitudes}, out{magnitude, largest};
+  q.op = OpKind::kAmax;
+  q.inputs = in;
+  q.outputs = out;
+  q.kernels = 2;
+  h.launch(q);
+}
+
 }  // namespace
 
 SymTensor float8_amax(Host& h, const SymTensor& x, const Float8Owner& owner) {
@@ -25,13 +37,7 @@ SymTensor float8_amax(Host& h, const SymTensor& x, const Float8Owner& owner) {
     partial = h.empty({blocks}, x->dtype, owner.category, owner.unit);
     semaphores = h.empty({1}, DType::kInt32, owner.category, owner.unit);
   }
-  LaunchRequest q;
-  const std::array<SymTensor, 2> in{x, dense}, out{magnitude, largest};
-  q.op = OpKind::kAmax;
-  q.inputs = in;
-  q.outputs = out;
-  q.kernels = 2;
-  h.launch(q);
+  launch_amax(h, x, dense, magnitude, largest);
   return largest;
 }
 
@@ -49,13 +55,7 @@ SymTensor float8_amax_along(Host& h, const SymTensor& x, int dim, const Float8Ow
       semaphores = empty_temporary(h, s.semaphores);
     }
   }
-  LaunchRequest q;
-  const std::array<SymTensor, 2> in{x, magnitude}, out{magnitude, largest};
-  q.op = OpKind::kAmax;
-  q.inputs = in;
-  q.outputs = out;
-  q.kernels = 2;
-  h.launch(q);
+  launch_amax(h, x, magnitude, magnitude, largest);
   return largest;
 }
 
