@@ -208,7 +208,7 @@ void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult
   m.device_peak = m.reserved_peak + m.context + m.communicators;
   m.capacity = run.options.device_memory.value_or(device.capacity);
   m.host_peak = ledger.host_peak();
-  m.retries_total = ledger.retries();
+  m.retries_total = rank.retries;
   if (!rank.step_memory.empty()) m.retries = rank.step_memory.back().retries;
   m.fits_device = ledger.failures().empty();
   m.host_node_peak = fullest_node(run, device.ranks_per_node);

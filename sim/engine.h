@@ -68,7 +68,8 @@ struct RankRecord {
   std::vector<StepEnd> steps;
   std::vector<StepMemory> step_memory;
   std::unique_ptr<StreamProgress> progress;  ///< Of the ledger.
-  std::unique_ptr<MemoryLedger> ledger;      ///< Null if memory is not accounted for here.
+  std::shared_ptr<MemoryLedger> ledger;      ///< Null if memory is not accounted for here.
+  std::int64_t retries = 0;                  ///< Of the allocator, in all steps.
   std::int64_t origin = 0;                   ///< Time at which the first step began.
 };
 

@@ -333,6 +333,7 @@ void Engine::end_step(Rank& r) {
   if (r.kept.ledger) {
     r.kept.step_memory.push_back(
         r.kept.ledger->end_step(in_.layout->classes[r.index].rank, h.step));
+    r.kept.retries = r.kept.ledger->retries();
   }
 }
 

@@ -8,51 +8,62 @@ namespace {
 
 class Pass {
  public:
-  Pass(const RankProgram& program, const AllocatorOptions& options, Bytes capacity, Bytes taken,
-       bool stop_at_failure)
-      : program_(program), stop_at_failure_(stop_at_failure) {
+  Pass(const MemoryRequests& requests, const MemoryPassOptions& options)
+      : requests_(requests), options_(options) {
     out_.progress = std::make_unique<InstantProgress>();
-    out_.ledger = std::make_unique<MemoryLedger>(program, options, capacity, taken, *out_.progress);
+    out_.ledger = std::make_shared<MemoryLedger>(requests.program(), options.allocator,
+                                                 options.capacity, options.taken, *out_.progress);
   }
 
-  MemoryPass run(std::int32_t steps, std::int64_t rank) {
+  MemoryPass run() {
     MemoryLedger& ledger = *out_.ledger;
-    run(program_.init, -1);
-    const auto written = static_cast<std::int32_t>(program_.steps.size());
-    for (std::int32_t step = 0; step < steps && !stopped_; ++step) {
+    run(requests_.init(), -1);
+    const auto written = static_cast<std::int32_t>(requests_.steps().size());
+    for (std::int32_t step = 0; step < options_.steps && !stopped_; ++step) {
       if (step >= written) ledger.carry();
       ledger.begin_step();
-      const bool may_repeat = step >= written - 1 && step + 1 < steps;
+      const bool may_repeat = step >= written - 1 && step + 1 < options_.steps;
       MemoryLedger::State before;
       if (may_repeat) before = ledger.state(&Carry::before);
       const std::size_t calls = out_.calls.size();
-      run(program_.steps[static_cast<std::size_t>(std::min(step, written - 1))], step);
-      out_.step_memory.push_back(ledger.end_step(rank, step));
-      if (may_repeat && calls == out_.calls.size() && before == ledger.state(&Carry::now)) {
-        repeat_to(steps);
+      run(requests_.steps()[static_cast<std::size_t>(std::min(step, written - 1))], step);
+      out_.step_memory.push_back(ledger.end_step(options_.rank, step));
+      // After a failure the device is another one.
+      if (may_repeat && !out_.step_memory.back().out_of_memory &&
+          before == ledger.state(&Carry::now)) {
+        repeat_last(options_.steps - 1 - step, calls);
         break;
       }
     }
+    out_.retries += ledger.retries();
     return std::move(out_);
   }
 
  private:
   void run(const Segment& segment, std::int32_t step) {
     for (std::uint32_t i = segment.begin; i < segment.end && !stopped_; ++i) {
-      const Instruction& in = program_.instructions[i];
-      if (in.kind == InstructionKind::kAlloc) {
-        allocate(in.id, {step, i});
-      } else if (in.kind == InstructionKind::kFree) {
-        out_.ledger->free(in.id);
+      const MemoryRequests::Request& r = requests_.all()[i];
+      if (r.free != 0) {
+        out_.ledger->free(r.buffer);
+      } else {
+        allocate(r.buffer, {step, r.instruction});
       }
     }
   }
 
-  /// The step has changed nothing and called no driver: all that follow are like it.
-  void repeat_to(std::int32_t steps) {
-    while (static_cast<std::int32_t>(out_.step_memory.size()) < steps) {
+  /// The last step has left memory as it found it: the next ones are like it, with the driver calls
+  /// from `calls` on.
+  void repeat_last(std::int32_t times, std::size_t calls) {
+    const std::vector<DriverCall> each(out_.calls.begin() + static_cast<std::ptrdiff_t>(calls),
+                                       out_.calls.end());
+    for (std::int32_t i = 1; i <= times; ++i) {
+      for (DriverCall call : each) {
+        call.at.step += i;
+        out_.calls.push_back(call);
+      }
       out_.step_memory.push_back(out_.step_memory.back());
       ++out_.step_memory.back().step;
+      out_.retries += out_.step_memory.back().retries;
     }
   }
 
@@ -62,15 +73,15 @@ class Pass {
     if (ledger.alloc(buffer, at) == MemoryLedger::Outcome::kNeedsRetry) {
       call = {at, -ledger.device_allocs(), -ledger.device_frees(), true};
       ledger.retry(buffer, at);
-      stopped_ = stop_at_failure_ && !ledger.failures().empty();
+      stopped_ = options_.stop_at_failure && !ledger.failures().empty();
     }
     call.allocs += ledger.device_allocs();
     call.frees += ledger.device_frees();
     if (call.retry || call.allocs + call.frees > 0) out_.calls.push_back(call);
   }
 
-  const RankProgram& program_;
-  bool stop_at_failure_;
+  const MemoryRequests& requests_;
+  const MemoryPassOptions& options_;
   bool stopped_ = false;
   MemoryPass out_;
 };
@@ -84,9 +95,24 @@ Bytes communicator_memory(const RankProgram& program, std::size_t groups,
   return std::count(used.begin(), used.end(), true) * device.communicator;
 }
 
-MemoryPass run_memory(const RankProgram& program, const AllocatorOptions& options, Bytes capacity,
-                      Bytes taken, std::int32_t steps, std::int64_t rank, bool stop_at_failure) {
-  return Pass(program, options, capacity, taken, stop_at_failure).run(steps, rank);
+MemoryRequests::MemoryRequests(const RankProgram& program) : program_(program) {
+  all_.reserve(2 * program.buffers.size());
+  init_ = append(program.init);
+  for (const Segment& s : program.steps) steps_.push_back(append(s));
+}
+
+Segment MemoryRequests::append(const Segment& instructions) {
+  const auto begin = static_cast<std::uint32_t>(all_.size());
+  for (std::uint32_t i = instructions.begin; i < instructions.end; ++i) {
+    const Instruction& in = program_.instructions[i];
+    if (in.kind == InstructionKind::kAlloc) all_.push_back({i, in.id, 0});
+    if (in.kind == InstructionKind::kFree) all_.push_back({i, in.id, 1});
+  }
+  return {begin, static_cast<std::uint32_t>(all_.size())};
+}
+
+MemoryPass run_memory(const MemoryRequests& requests, const MemoryPassOptions& options) {
+  return Pass(requests, options).run();
 }
 
 }  // namespace foreshard::sim

@@ -22,19 +22,54 @@ struct DriverCall {
 
 struct MemoryPass {
   std::unique_ptr<InstantProgress> progress;  ///< Of the ledger.
-  std::unique_ptr<MemoryLedger> ledger;       ///< As it is after the last step.
+  std::shared_ptr<MemoryLedger> ledger;       ///< As it is after the last step that was run.
   std::vector<DriverCall> calls;              ///< In the order of the program.
   std::vector<StepMemory> step_memory;
+  std::int64_t retries = 0;  ///< Of all steps.
+};
+
+/// The allocs and frees of a program: all of it that a pass looks at.
+class MemoryRequests {
+ public:
+  explicit MemoryRequests(const RankProgram& program);
+
+  struct Request {
+    std::uint32_t instruction;
+    std::uint32_t buffer : 31;
+    std::uint32_t free : 1;
+  };
+  static_assert(sizeof(Request) == 8);
+
+  const RankProgram& program() const { return program_; }
+  const std::vector<Request>& all() const { return all_; }
+  Segment init() const { return init_; }  ///< Ranges of all().
+  const std::vector<Segment>& steps() const { return steps_; }
+
+ private:
+  Segment append(const Segment& instructions);
+
+  const RankProgram& program_;
+  std::vector<Request> all_;
+  Segment init_;
+  std::vector<Segment> steps_;
 };
 
 /// What the communicators of the groups that a program uses take of the device.
 Bytes communicator_memory(const RankProgram& program, std::size_t groups,
                           const DeviceMemory& device);
 
-/// Runs allocs and frees of the program's `steps` steps (as MemoryLedger::carry() repeats them).
-/// `rank` is written into the answer. With `stop_at_failure` nothing after the first request that
-/// fails is run.
-MemoryPass run_memory(const RankProgram& program, const AllocatorOptions& options, Bytes capacity,
-                      Bytes taken, std::int32_t steps, std::int64_t rank, bool stop_at_failure);
+/// All that a pass depends on but for the program.
+struct MemoryPassOptions {
+  AllocatorOptions allocator;
+  Bytes capacity;  ///< Of the device.
+  Bytes taken;     ///< Of it, by context and communicators.
+  std::int32_t steps = 1;
+  std::int64_t rank = 0;         ///< Written into the answer.
+  bool stop_at_failure = false;  ///< Nothing after the first request that fails is run.
+  bool operator==(const MemoryPassOptions&) const = default;
+};
+
+/// Runs allocs and frees of `steps` steps (as MemoryLedger::carry() repeats them).
+MemoryPass run_memory(const MemoryRequests& requests, const MemoryPassOptions& options);
 
 }  // namespace foreshard::sim

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include "core/enum_names.h"
 #include "core/error.h"
-#include "schedules/requested_bytes.h"
 #include "sim/analysis.h"
 #include "sim/engine.h"
 #include "sim/memory_pass.h"
+#include "sim/preparation.h"
 
 namespace foreshard {
 namespace sim {
@@ -28,58 +27,6 @@ constexpr const char* kNotModelled[] = {
 constexpr std::int32_t kMaxSteps = 30'000;
 const std::vector<DriverCall> kNoCalls;
 
-}  // namespace
-
-/// Checked programs and their shapes, as far as any run needed them. Each is made once, under the
-/// lock, and does not change after that.
-class Preparation {
- public:
-  explicit Preparation(const Schedule& schedule)
-      : schedule_(schedule), ready_(schedule.programs.size()), shapes_(schedule.programs.size()) {}
-
-  void require(std::uint32_t program) {
-    const std::lock_guard lock(mutex_);
-    if (ready_[program]) return;
-    check_program(schedule_, program);
-    shapes_[program] = find_shapes(schedule_.programs[program]);
-    ready_[program] = true;
-  }
-  /// Of the programs that the caller has required.
-  const std::vector<ProgramShapes>& shapes() const { return shapes_; }
-
-  /// Kept where no allocation calls the driver: then it is equal for all costs and options.
-  std::shared_ptr<const HostCode> code(std::uint32_t program, HostCodeDetail detail,
-                                       const std::vector<DriverCall>& calls) {
-    const auto make = [&] {
-      return std::make_shared<const HostCode>(
-          make_host_code(schedule_.programs[program], shapes_[program], detail, calls));
-    };
-    if (!calls.empty()) return make();
-    const std::lock_guard lock(mutex_);
-    std::shared_ptr<const HostCode>& kept = code_[{program, detail}];
-    if (!kept) kept = make();
-    return kept;
-  }
-
-  /// most_requested() of the program's first `steps` steps.
-  std::int64_t least_memory(std::uint32_t program, std::int32_t steps) {
-    const std::lock_guard lock(mutex_);
-    std::int64_t& least = least_[{program, steps}];
-    if (least == 0) least = most_requested(schedule_.programs[program], steps).value;
-    return least;
-  }
-
- private:
-  const Schedule& schedule_;
-  std::mutex mutex_;
-  std::map<std::pair<std::uint32_t, HostCodeDetail>, std::shared_ptr<const HostCode>> code_;
-  std::map<std::pair<std::uint32_t, std::int32_t>, std::int64_t> least_;
-  std::vector<bool> ready_;
-  std::vector<ProgramShapes> shapes_;
-};
-
-namespace {
-
 class Simulation {
  public:
   Simulation(const Schedule& schedule, Preparation& preparation, const CostModel& cost,
@@ -89,9 +36,8 @@ class Simulation {
   SimulationResult run() {
     prepare();
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
-      passes_.push_back(timeless(c) && options_.detail != Detail::kTrace
-                            ? std::make_unique<MemoryPass>(memory_of(c, false))
-                            : nullptr);
+      const bool pass = has_memory_[c] && timeless(c) && options_.detail != Detail::kTrace;
+      passes_.push_back(pass ? memory_of(c, false) : nullptr);
     }
     write_code();
     const bool explain = options_.detail != Detail::kTimesOnly;
@@ -103,25 +49,50 @@ class Simulation {
       record[window.rank_class] = true;
       output = run_with(record);
     }
-    for (std::uint32_t c = 0; c < passes_.size(); ++c) {
-      if (!passes_[c]) continue;
-      output.ranks[c].ledger = std::move(passes_[c]->ledger);
-      output.ranks[c].step_memory = std::move(passes_[c]->step_memory);
-    }
+    take_memory(output);
     return answer(output, window);
   }
 
-  bool fits() {
+  MemoryResult memory() {
     prepare();
+    if (!all_timeless()) return run().memory;
+    EngineOutput output;
+    output.ranks.resize(layout_.classes.size());
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
-      if (has_memory_[c] && must_fail(c)) return false;
-    bool all_timeless = true;
-    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
-      all_timeless = all_timeless && (!has_memory_[c] || timeless(c));
-    if (!all_timeless) return run().memory.fits_device;
-    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
-      if (has_memory_[c] && !memory_of(c, true).ledger->failures().empty()) return false;
+      passes_.push_back(has_memory_[c] ? memory_of(c, true) : nullptr);
+    take_memory(output);
+    SimulationResult result;
+    explain_memory({schedule_, layout_, programs_, collectives_, options_, output}, device_,
+                   result);
+    return result.memory;
+  }
+
+  Fit fit() {
+    prepare();
+    if (least_memory() > capacity()) return Fit::kNo;
+    if (!all_timeless()) {
+      const MemoryResult m = run().memory;
+      return !m.fits_device ? Fit::kNo : m.retries_total > 0 ? Fit::kAfterRetries : Fit::kAtOnce;
     }
+    Fit out = Fit::kAtOnce;
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
+      if (!has_memory_[c]) continue;
+      const std::shared_ptr<const MemoryPass> pass = memory_of(c, true);
+      if (!pass->ledger->failures().empty()) return Fit::kNo;
+      if (pass->retries > 0) out = Fit::kAfterRetries;
+    }
+    return out;
+  }
+
+  Bytes prepared_least_memory() {
+    prepare();
+    return least_memory();
+  }
+
+  /// Of the ranks that have an allocator.
+  bool all_timeless() const {
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
+      if (has_memory_[c] && !timeless(c)) return false;
     return true;
   }
 
@@ -173,13 +144,18 @@ class Simulation {
   }
 
   bool timeless(std::uint32_t c) const {
-    return has_memory_[c] && preparation_.shapes()[layout_.classes[c].program].timeless_memory;
+    return preparation_.shapes()[layout_.classes[c].program].timeless_memory;
   }
 
-  /// The device has less than the program holds at once.
-  bool must_fail(std::uint32_t c) const {
-    const std::uint32_t p = layout_.classes[c].program;
-    return taken_by(p).value + preparation_.least_memory(p, steps_) > capacity().value;
+  /// What the programs hold at once.
+  Bytes least_memory() const {
+    Bytes most;
+    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
+      if (!has_memory_[c]) continue;
+      const std::uint32_t p = layout_.classes[c].program;
+      most = std::max(most, taken_by(p) + Bytes(preparation_.least_memory(p, steps_)));
+    }
+    return most;
   }
 
   Bytes capacity() const { return options_.device_memory.value_or(device_.capacity); }
@@ -189,10 +165,21 @@ class Simulation {
            communicator_memory(schedule_.programs[program], schedule_.groups.size(), device_);
   }
 
-  MemoryPass memory_of(std::uint32_t c, bool stop_at_failure) const {
+  std::shared_ptr<const MemoryPass> memory_of(std::uint32_t c, bool stop_at_failure) const {
     const std::uint32_t p = layout_.classes[c].program;
-    return run_memory(schedule_.programs[p], options_.allocator, capacity(), taken_by(p), steps_,
-                      layout_.classes[c].rank, stop_at_failure);
+    return preparation_.memory(p, {options_.allocator, capacity(), taken_by(p), steps_,
+                                   layout_.classes[c].rank, stop_at_failure});
+  }
+
+  /// What the passes have found in place of what the engine left open.
+  void take_memory(EngineOutput& output) const {
+    for (std::uint32_t c = 0; c < passes_.size(); ++c) {
+      if (!passes_[c]) continue;
+      RankRecord& rank = output.ranks[c];
+      rank.ledger = passes_[c]->ledger;
+      rank.step_memory = passes_[c]->step_memory;
+      rank.retries = passes_[c]->retries;
+    }
   }
 
   /// Ranks of one program share its code.
@@ -364,7 +351,7 @@ class Simulation {
   std::vector<ProgramTiming> programs_;
   std::vector<std::shared_ptr<const CollectiveTable>> collectives_;
   std::vector<bool> has_memory_;                     ///< By class.
-  std::vector<std::unique_ptr<MemoryPass>> passes_;  ///< By class; null where there is none.
+  std::vector<std::shared_ptr<const MemoryPass>> passes_;  ///< By class; null: there is none.
   std::vector<std::shared_ptr<const HostCode>> code_;
   std::int32_t written_ = 0, steps_ = 1;
 };
@@ -390,8 +377,24 @@ SimulationResult Simulator::run(const CostModel& cost, const SimulationOptions& 
   return sim::Simulation(schedule_, prepared_->preparation, cost, options).run();
 }
 
-bool Simulator::fits(const CostModel& cost, const SimulationOptions& options) const {
-  return sim::Simulation(schedule_, prepared_->preparation, cost, options).fits();
+bool Simulator::memory_is_timeless() const {
+  for (std::uint32_t p = 0; p < schedule_.programs.size(); ++p) {
+    prepared_->preparation.require(p);
+    if (!prepared_->preparation.shapes()[p].timeless_memory) return false;
+  }
+  return true;
+}
+
+MemoryResult Simulator::memory(const CostModel& cost, const SimulationOptions& options) const {
+  return sim::Simulation(schedule_, prepared_->preparation, cost, options).memory();
+}
+
+Fit Simulator::fit(const CostModel& cost, const SimulationOptions& options) const {
+  return sim::Simulation(schedule_, prepared_->preparation, cost, options).fit();
+}
+
+Bytes Simulator::least_memory(const CostModel& cost, const SimulationOptions& options) const {
+  return sim::Simulation(schedule_, prepared_->preparation, cost, options).prepared_least_memory();
 }
 
 std::string_view name_of(Link link) {

@@ -2,6 +2,7 @@
 
 // Predicts a schedule's time and memory on given hardware.
 
+#include <cstdint>
 #include <memory>
 
 #include "schedules/schedule.h"
@@ -10,6 +11,12 @@
 #include "sim/result.h"
 
 namespace foreshard {
+
+enum class Fit : std::uint8_t {
+  kNo,            ///< A request fails.
+  kAfterRetries,  ///< Only after the allocator has given cached memory back.
+  kAtOnce,
+};
 
 /// A schedule made ready for many simulations: what does not depend on costs and options is looked
 /// up once, by the first that needs it. Simulations of one may run on many threads; the schedule
@@ -22,8 +29,16 @@ class Simulator {
   const Schedule& schedule() const { return schedule_; }
   /// As simulate().
   SimulationResult run(const CostModel& cost, const SimulationOptions& options = {}) const;
-  /// run(...).memory.fits_device, without anything else where time does not matter to memory.
-  bool fits(const CostModel& cost, const SimulationOptions& options) const;
+  /// What memory does follows from the order of requests alone, whatever they cost: it is found
+  /// without simulating time.
+  bool memory_is_timeless() const;
+  /// run(...).memory but for the owners; where memory is timeless, of a job that does not fit only
+  /// up to the first failure.
+  MemoryResult memory(const CostModel& cost, const SimulationOptions& options) const;
+  /// Of the device's memory: what memory() says, without the rest after the first failure.
+  Fit fit(const CostModel& cost, const SimulationOptions& options) const;
+  /// No device with less than this holds the job.
+  Bytes least_memory(const CostModel& cost, const SimulationOptions& options) const;
 
  private:
   struct Prepared;

@@ -15,17 +15,32 @@ std::int64_t in_tenths(Bytes bytes) { return bytes.value * 10 >> 30; }
 class Trial {
  public:
   Trial(const Job& job, const Simulator& simulator)
-      : job_(job), simulator_(simulator), cost_(cost_model_of(job, simulator.schedule())) {}
-
-  bool runs(std::int64_t size) {
-    SimulationOptions options = settled_options(job_, {});
-    options.detail = Detail::kTimesOnly;
-    options.device_memory = tenths(size);
-    return simulator_.fits(*cost_, options);
+      : simulator_(simulator),
+        cost_(cost_model_of(job, simulator.schedule())),
+        options_(settled_options(job, {})) {
+    options_.detail = Detail::kTimesOnly;
   }
 
-  /// The smallest size above `low` up to which halving comes from `high`, within 1 %.
-  std::int64_t smallest(std::int64_t low, std::int64_t high) {
+  /// The largest size that is certainly too small.
+  std::int64_t too_small() const {
+    const Bytes least = simulator_.least_memory(*cost_, options_);
+    return in_tenths(least - Bytes(1));
+  }
+
+  bool runs(std::int64_t size) {
+    options_.device_memory = tenths(size);
+    return simulator_.fit(*cost_, options_) != Fit::kNo;
+  }
+
+  /// A size above `low`, which is too small, on which the job runs, within 1 % of one on which it
+  /// does not.
+  std::int64_t smallest_above(std::int64_t low) {
+    std::int64_t step = std::max<std::int64_t>(1, low / 100);
+    while (!runs(low + step)) {
+      low += step;
+      step *= 2;
+    }
+    std::int64_t high = low + step;
     while (high - low > std::max<std::int64_t>(1, high / 100)) {
       const std::int64_t middle = low + (high - low) / 2;
       (runs(middle) ? high : low) = middle;
@@ -34,9 +49,9 @@ class Trial {
   }
 
  private:
-  const Job& job_;
   const Simulator& simulator_;
   std::unique_ptr<CostModel> cost_;
+  SimulationOptions options_;
 };
 
 }  // namespace
@@ -49,21 +64,14 @@ std::optional<Bytes> needed_memory(const Job& job, const Simulator& simulator,
                                    const MemoryResult& m) {
   if (m.fits_device || m.capacity.value <= 0) return std::nullopt;
   Trial trial(job, simulator);
-  const std::int64_t low = in_tenths(m.capacity);
-  std::int64_t enough = std::max(in_tenths(m.device_peak), low) + 1;
-  // The ends of segments may not fit into the very peak.
-  for (int i = 0; !trial.runs(enough); ++i) {
-    if (i == 3) return std::nullopt;
-    enough += enough / 20 + 1;
-  }
+  std::int64_t size = trial.smallest_above(std::max(in_tenths(m.capacity), trial.too_small()));
   // More memory may do where less does not only up to a point (fragmentation): what is a little
   // larger must do, too.
-  std::int64_t size = trial.smallest(low, enough);
-  for (std::int64_t more = 2; size + more < enough;) {
+  for (std::int64_t more = 2; more <= size / 10;) {
     if (trial.runs(size + more)) {
       more *= 6;
     } else {
-      size = trial.smallest(size + more, enough);
+      size = trial.smallest_above(size + more);
       more = 2;
     }
   }

@@ -13,10 +13,14 @@ Prediction predict(const Job& job, const SimulationOptions& options) {
   e.schedule = plan_of(job);
   const Simulator simulator(e.schedule);
   UncertaintyStudy uncertainty(job, simulator, job.cost_parameters());
-  parallel_for(1 + uncertainty.runs(), [&](std::size_t i) {
-    if (i > 0) return uncertainty.run(i - 1);
-    e.result = settled_run(job, simulator, options);
-    out.needed_memory = needed_memory(job, simulator, e.result.memory);
+  // What memory it needs is searched beside the simulation where nothing of that is to be awaited.
+  const bool beside = simulator.memory_is_timeless();
+  const MemoryResult own = beside ? settled_memory(job, simulator, options) : MemoryResult();
+  parallel_for(2 + uncertainty.runs(), [&](std::size_t i) {
+    if (i == 0) e.result = settled_run(job, simulator, options);
+    if (i == (beside ? 1 : 0))
+      out.needed_memory = needed_memory(job, simulator, beside ? own : e.result.memory);
+    if (i > 1) uncertainty.run(i - 2);
   });
   out.uncertainty = uncertainty.finish(e.result.step_time);
   return out;

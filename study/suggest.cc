@@ -11,6 +11,7 @@
 #include "schedules/planner/wrap_policy.h"
 #include "study/headroom.h"
 #include "study/job_change.h"
+#include "study/parallel.h"
 
 namespace foreshard {
 namespace {
@@ -125,8 +126,15 @@ std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
   return out;
 }
 
+/// At first sight: more steps than settled_options() has may yet fail.
+bool fits(const Job& job, const Simulator& simulator, const SimulationOptions& options) {
+  const std::unique_ptr<CostModel> cost = cost_model_of(job, simulator.schedule());
+  return simulator.fit(*cost, settled_options(job, options)) != Fit::kNo;
+}
+
 /// What the change gives; nothing if the framework refuses it, if it would fit with allocator
-/// retries only, or if it would use up the headroom that the job has (tune would not choose it).
+/// retries only, if neither it nor the job fits, or if it would use up the headroom that the job
+/// has (tune would not choose it).
 std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
                                      const JobChange& change) {
   SimulationOptions options;
@@ -134,8 +142,13 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
   Job changed = job;
   try {
     change.apply(changed);
-    const Evaluation e = evaluate(changed, options);
-    if (is_borderline(e.result.memory)) return std::nullopt;
+    Evaluation e;
+    e.schedule = plan_of(changed);
+    const Simulator simulator(e.schedule);
+    const bool must_fit = !base.result.memory.fits;
+    if (must_fit && !fits(changed, simulator, options)) return std::nullopt;
+    e.result = settled_run(changed, simulator, options);
+    if (is_borderline(e.result.memory) || (must_fit && !e.result.memory.fits)) return std::nullopt;
     const auto roomy = [](const MemoryResult& m) {
       return leaves_headroom(m.device_peak, m.capacity);
     };
@@ -160,7 +173,7 @@ std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size
   for (const Rescue& rescue : rescues_for(job, uneven)) {
     if (out.size() == most) break;
     const std::optional<Suggestion> s = try_change(job, base, rescue.change);
-    if (!s || !s->fits) continue;
+    if (!s) continue;
     out.push_back(*s);
     if (rescue.more_gpus) break;
   }
@@ -202,12 +215,13 @@ std::string remark_on(const Job& job, const Schedule& schedule) {
 
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
   const bool base_fits = base.result.memory.fits;
+  const std::vector<JobChange> changes =
+      changes_for(job, !base_fits || is_borderline(base.result.memory));
+  std::vector<std::optional<Suggestion>> tried(changes.size());
+  parallel_for(changes.size(), [&](std::size_t i) { tried[i] = try_change(job, base, changes[i]); });
   std::vector<Suggestion> all;
-  for (const JobChange& change : changes_for(job, !base_fits || is_borderline(base.result.memory)))
-    if (const std::optional<Suggestion> s = try_change(job, base, change)) all.push_back(*s);
-  std::erase_if(all, [base_fits](const Suggestion& s) {
-    return base_fits ? s.speedup < kWorthKnowing : !s.fits;
-  });
+  for (const std::optional<Suggestion>& s : tried)
+    if (s && (!base_fits || s->speedup >= kWorthKnowing)) all.push_back(*s);
   if (!base_fits && all.empty()) return rescue(job, base, most + 1);  // One with more GPUs.
   std::stable_sort(all.begin(), all.end(), [](const Suggestion& a, const Suggestion& b) {
     return a.fits != b.fits ? a.fits : a.speedup > b.speedup;

@@ -151,7 +151,16 @@ TEST(Ways, TraceAndExplanationAgree) {
       options.steps = static_cast<std::int32_t>(random() % 8);
       options.allocator.expandable_segments = random() % 4 == 0;
       const SimulationResult explained = simulator.run(cost, options);
-      EXPECT_EQ(simulator.fits(cost, options), explained.memory.fits);
+      const Fit fit = !explained.memory.fits                ? Fit::kNo
+                      : explained.memory.retries_total > 0 ? Fit::kAfterRetries
+                                                            : Fit::kAtOnce;
+      EXPECT_EQ(simulator.fit(cost, options), fit);
+      const MemoryResult alone = simulator.memory(cost, options);
+      EXPECT_EQ(alone.fits_device, explained.memory.fits_device);
+      EXPECT_EQ(alone.retries_total, explained.memory.retries_total);
+      if (alone.fits_device) {
+        EXPECT_EQ(alone.device_peak, explained.memory.device_peak);
+      }
       retried += explained.memory.retries_total > 0 && explained.memory.fits ? 1 : 0;
       (explained.memory.fits ? fitted : failed) += 1;
       options.detail = Detail::kTrace;
@@ -175,17 +184,17 @@ TEST(Ways, SimulationsOnManyThreadsAgreeWithEachOnItsOwn) {
     for (int i = 0; i < kThreads; ++i) costs.push_back(random_cost(random));
     const Simulator shared(schedule);
     std::vector<SimulationResult> results(kThreads);
-    std::array<bool, kThreads> fits{};
+    std::array<Fit, kThreads> fits{};
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < kThreads; ++i)
       threads.emplace_back([&, i] {
-        fits[i] = shared.fits(costs[i], {});
+        fits[i] = shared.fit(costs[i], {});
         results[i] = shared.run(costs[i]);
       });
     for (std::thread& t : threads) t.join();
     for (std::size_t i = 0; i < kThreads; ++i) {
       expect_equal(results[i], simulate(schedule, costs[i]));
-      EXPECT_EQ(fits[i], results[i].memory.fits);
+      EXPECT_EQ(fits[i] != Fit::kNo, results[i].memory.fits);
     }
   }
 }
