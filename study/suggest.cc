@@ -19,13 +19,30 @@ namespace {
 constexpr double kWorthKnowing = 1.02;  ///< Smaller gains are within the model's error.
 constexpr double kMuchPadding = 0.1;
 
+/// Changes that free memory at the price of time.
+void add_savings(const Job& job, std::vector<JobChange>& out) {
+  const ParallelConfig& c = job.config;
+  if (c.micro_batch > 1) out.push_back(change::micro_batch(c.micro_batch / 2));
+  if (c.checkpoint == CheckpointKind::kNone) out.push_back(change::full_checkpoint());
+  const FrameworkRow& framework = row_of(c.framework);
+  if (!framework.forms_units()) return;
+  if (c.replicate > 1) out.push_back(change::mesh(job, job.gpus, 1));
+  if (c.reshard.kind == Reshard::Kind::kNo && framework.reshard != ReshardChoice::kStrategy)
+    out.push_back(change::resharding(job, true));
+  using Wrap = WrapPolicy::Kind;
+  const bool larger_units =
+      c.wrap.kind == Wrap::kEveryK || c.wrap.kind == Wrap::kRootOnly || c.wrap.kind == Wrap::kSize;
+  if (framework.units == UnitForm::kModuleGroup && larger_units && !job.model->roles.blocks.empty())
+    out.push_back(change::wrap({}));
+}
+
 void add_sharding_changes(const Job& job, std::vector<JobChange>& out) {
   const ParallelConfig& c = job.config;
   const FrameworkRow& framework = row_of(c.framework);
+  if (!framework.forms_units()) return;
   const std::int64_t per_node = std::max(1, job.hardware.gpus_per_node());
   if (c.replicate == 1 && job.gpus > per_node && job.gpus % per_node == 0)
     out.push_back(change::mesh(job, per_node, job.gpus / per_node));
-  if (c.replicate > 1) out.push_back(change::mesh(job, job.gpus, 1));
   const bool frees = framework.reshard == ReshardChoice::kStrategy
                          ? c.fsdp1.strategy == Fsdp1Options::Strategy::kFullShard ||
                                c.fsdp1.strategy == Fsdp1Options::Strategy::kHybrid
@@ -60,21 +77,24 @@ void add_zero_changes(const Job& job, std::vector<JobChange>& out) {
   if (!c.zero.quantised_weights) out.push_back(secondary + change::quantised_weights());
 }
 
-/// `near_the_limit`: the job does not fit, or only with retries.
-std::vector<JobChange> changes_for(const Job& job, bool near_the_limit) {
+/// Changes that a job has memory for, whatever it needs: none of them needs less.
+void add_spendings(const Job& job, std::vector<JobChange>& out) {
   const ParallelConfig& c = job.config;
-  std::vector<JobChange> out;
   out.push_back(change::micro_batch(2 * c.micro_batch));
-  if (c.micro_batch > 1) out.push_back(change::micro_batch(c.micro_batch / 2));
-  if (c.checkpoint == CheckpointKind::kNone) out.push_back(change::full_checkpoint());
   if (c.checkpoint == CheckpointKind::kFull) out.push_back(change::no_checkpoint());
-  if (row_of(c.framework).forms_units()) add_sharding_changes(job, out);
+  add_sharding_changes(job, out);
   if (row_of(c.framework).sync_choice && c.accumulate > 1 && c.sync_each_micro_batch)
     out.push_back(change::sync_each_micro_batch(false));
-  add_zero_changes(job, out);
-  if (!c.compile) out.push_back(change::compile());
   add_attention_kernel(job, out);
-  if (!job.allocator.expandable_segments && near_the_limit)
+}
+
+std::vector<JobChange> changes_for(const Job& job, const MemoryResult& memory) {
+  std::vector<JobChange> out;
+  if (memory.fits) add_spendings(job, out);
+  add_savings(job, out);
+  add_zero_changes(job, out);
+  if (!job.config.compile) out.push_back(change::compile());
+  if (!job.allocator.expandable_segments && (!memory.fits || is_borderline(memory)))
     out.push_back(change::expandable_segments());
   return out;
 }
@@ -215,8 +235,7 @@ std::string remark_on(const Job& job, const Schedule& schedule) {
 
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
   const bool base_fits = base.result.memory.fits;
-  const std::vector<JobChange> changes =
-      changes_for(job, !base_fits || is_borderline(base.result.memory));
+  const std::vector<JobChange> changes = changes_for(job, base.result.memory);
   std::vector<std::optional<Suggestion>> tried(changes.size());
   parallel_for(changes.size(), [&](std::size_t i) { tried[i] = try_change(job, base, changes[i]); });
   std::vector<Suggestion> all;
