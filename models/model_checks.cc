@@ -74,7 +74,7 @@ const std::map<Function, FunctionRule>& rules() {
                                                   {F::kExpandLike, {2, 2, 1, 0, 0, 1}},
                                                   {F::kViewLike, {2, 2}},
                                                   {F::kFusedLinearCrossEntropy, {2, 2, 1, 1, 1}},
-                                                  {F::kRelativeBias, {1, 1, 1, 1, 1, 3}},
+                                                  {F::kRelativeBuckets, {1, 1, 1, 0, 0, 3}},
                                                   {F::kGatedDeltaRule, {5, 5, 1, 0, 0, 1}},
                                                   {F::kPositionMask, {1, 1, 1, 0, 0, 1}},
                                                   {F::kZeroBias, {2, 2, 1, 0, 0, 1}},

@@ -17,6 +17,18 @@ std::string join(const std::string& parent, const std::string& name) {
   return parent.empty() ? name : parent + "." + name;
 }
 
+/// Only its own: what a child holds it must call the child for, as hooks are of calls (ZeRO-3
+/// gathers a module's parameters when it is called).
+void check_parameters(const Model& model, const Module& module, const Statement& s) {
+  for (const ParameterId id : s.parameters) {
+    const bool own = std::any_of(module.parameters.begin(), module.parameters.end(),
+                                 [&](const OwnedParameter& p) { return p.id == id; });
+    if (!own)
+      throw InternalError(module.name + ": " + std::string(name_of(s.function)) + " reads " +
+                          model.at(id).name + ", a parameter of another module");
+  }
+}
+
 void check_module(const Model& model, const Module& module) {
   std::vector<bool> defined(module.value_names.size(), false);
   for (const ValueSlot v : module.inputs) defined[static_cast<std::size_t>(v)] = true;
@@ -35,6 +47,7 @@ void check_module(const Model& model, const Module& module) {
                             " with a wrong number of values");
       }
     }
+    check_parameters(model, module, s);
     for (const ValueSlot v : s.outputs) defined[static_cast<std::size_t>(v)] = true;
   }
   for (const ValueSlot v : module.outputs) {

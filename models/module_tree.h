@@ -114,10 +114,10 @@ using ValueSlot = std::int32_t;
   X(kJitter, "jitter") /* x *= uniform noise of x's shape, in place; outputs x; floats: width;     \
                           saves the noise */                                                       \
   X(kAssign, "assign") /* outputs are the inputs: Python's a, b = c, d; no tensor work */          \
-  X(kRelativeBias, "relative_bias") /* x [b, s, .] -> [1, heads, s, s]; parameters: table          \
-                                       [buckets, heads]; ints: bidirectional, buckets, distance */ \
-  X(kPositionMask, "position_mask") /* bias [1, h, s, t] -> additive mask, contiguous; ints:       \
-                                       causal; saves the causal mask */                            \
+  X(kRelativeBuckets, "relative_buckets") /* x [b, s, .] -> bucket of each distance [s, s], int64; \
+                                             ints: bidirectional, buckets, distance */             \
+  X(kPositionMask, "position_mask")       /* bias [1, h, s, t] -> additive mask, contiguous; ints: \
+                                             causal; saves the causal mask */                      \
   X(kZeroBias, "zero_bias") /* x [b, s, .], y [b, t, .] -> zeros [1, heads, s, t]; ints: heads */  \
   X(kPad, "pad")            /* zeros after the end; ints: dim, count */                            \
   X(kTileMask, "tile_mask") /* tiles seen [b, t], x: its dtype -> additive [b, 1, t n, t n]; ints: \

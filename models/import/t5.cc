@@ -54,9 +54,11 @@ ModuleId add_attention(ModelBuilder& b, ModuleId parent, const T5& t, const Plac
   if (at.first && cross)
     p.op_ints(Function::kZeroBias, {"hidden_states", source}, {t.heads}, "position_bias");
   if (at.first && !cross) {
-    p.op_ints(Function::kRelativeBias, {"hidden_states"},
-              {at.decoder ? 0 : 1, t.buckets, t.distance}, "position_bias");
-    p.last().parameters = {b.model().at(table).parameters[0].id};
+    const std::string values =
+        p.call(table, {p.op_ints(Function::kRelativeBuckets, {"hidden_states"},
+                                 {at.decoder ? 0 : 1, t.buckets, t.distance})});
+    const std::string by_head = p.transpose(p.transpose(values, 0, 2), 1, 2);  // permute(2, 0, 1)
+    p.op_ints(Function::kUnsqueeze, {by_head}, {0}, "position_bias");
   }
   p.op_ints(Function::kPositionMask, {"position_bias"}, {at.decoder && !cross ? 1 : 0}, "mask");
   AttentionCall call;

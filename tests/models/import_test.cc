@@ -126,5 +126,15 @@ TEST(GraphFile, CirclesAreShownWithTheirPath) {
   }
 }
 
+// A library's module calls its children; frameworks' hooks are of these calls.
+TEST(ModelBuilder, RefusesAProgramThatReadsAChildsParameter) {
+  ModelBuilder b("Root");
+  const ModuleId table = b.embedding(b.root(), "table", 8, 4);
+  b.set_signature(b.root(), {"ids"}, {"y"});
+  b.add_statement(b.root(), Function::kEmbedding, {"ids"}, {"y"}).parameters = {
+      b.model().at(table).parameters[0].id};
+  EXPECT_THROW(b.take(), InternalError);
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -1,4 +1,4 @@
-// Masks as values: filling, scattering image rows into a sequence, relative position bias (T5),
+// Masks as values: filling, scattering image rows into a sequence, relative positions (T5),
 // masks over image tiles (Llama 3.2 Vision).
 
 #include <array>
@@ -77,37 +77,30 @@ SymTensor masked_scatter(Host& h, const Statement& s, const SymTensor& x, const 
 // ----------------------------------------------------------------------------------------------
 // relative positions
 
-/// T5Attention.compute_bias: buckets of all distances, then an embedding; about fifteen small
-/// kernels on [s, t] integers.
-SymTensor relative_bias(Host& h, const Statement& s, std::span<SymTensor> in) {
-  const std::int64_t rows = in[0]->shape[1], columns = in.back()->shape[1];
-  SymTensor bucket;
-  {
-    const NoGradGuard no_grad(h);
-    SymTensor distance = empty_result(h, {rows, columns}, DType::kInt64);
-    h.launch(OpKind::kSub,
-             {raw_view(h, positions(h, columns), {1, columns}),
-              raw_view(h, positions(h, rows), {rows, 1})},
-             {distance});
-    SymTensor magnitude = empty_temporary(h, distance->bytes()),
-              near = empty_temporary(h, distance->numel);
-    SymTensor far = empty_temporary(h, distance->bytes());
-    bucket = empty_result(h, {rows, columns}, DType::kInt64);
-    LaunchRequest q;
-    const std::array<double, 3> attributes{static_cast<double>(s.ints[0]),
-                                           static_cast<double>(s.ints[1]),
-                                           static_cast<double>(s.ints[2])};
-    q.op = OpKind::kRelativeBucket;
-    q.inputs = {&distance, 1};
-    q.outputs = {&bucket, 1};
-    q.attributes = attributes;
-    q.kernels = 13;
-    h.launch(q);
-  }
-  SymTensor values = embedding(h, bucket, h.parameter(s.parameters[0]));
-  bucket.reset();
-  SymTensor by_head = transpose(h, transpose(h, values, 0, 2), 1, 2);  // permute(2, 0, 1)
-  return view(h, by_head, {1, by_head->shape[0], rows, columns});
+/// T5Attention._relative_position_bucket over all distances: about fifteen small kernels on
+/// [s, s] integers.
+SymTensor relative_buckets(Host& h, const Statement& s, const SymTensor& x) {
+  const std::int64_t n = x->shape[1];
+  const NoGradGuard no_grad(h);
+  SymTensor distance = empty_result(h, {n, n}, DType::kInt64);
+  h.launch(OpKind::kSub,
+           {raw_view(h, positions(h, n), {1, n}), raw_view(h, positions(h, n), {n, 1})},
+           {distance});
+  SymTensor magnitude = empty_temporary(h, distance->bytes()),
+            near = empty_temporary(h, distance->numel);
+  SymTensor far = empty_temporary(h, distance->bytes());
+  SymTensor bucket = empty_result(h, {n, n}, DType::kInt64);
+  LaunchRequest q;
+  const std::array<double, 3> attributes{static_cast<double>(s.ints[0]),
+                                         static_cast<double>(s.ints[1]),
+                                         static_cast<double>(s.ints[2])};
+  q.op = OpKind::kRelativeBucket;
+  q.inputs = {&distance, 1};
+  q.outputs = {&bucket, 1};
+  q.attributes = attributes;
+  q.kernels = 13;
+  h.launch(q);
+  return bucket;
 }
 
 /// Saved: condition.
@@ -226,8 +219,8 @@ bool run_masked(Host& h, const Statement& s, std::span<SymTensor> in, std::span<
     case Function::kMaskedScatter:
       out[0] = masked_scatter(h, s, in[0], in[1], in[2]);
       return true;
-    case Function::kRelativeBias:
-      out[0] = relative_bias(h, s, in);
+    case Function::kRelativeBuckets:
+      out[0] = relative_buckets(h, s, in[0]);
       return true;
     case Function::kPositionMask:
       out[0] = position_mask(h, s, in[0]);
