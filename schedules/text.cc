@@ -91,6 +91,25 @@ bool same_units(const RankProgram& a, const RankProgram& b) {
 
 std::string bytes_or_dash(std::int64_t n) { return n == 0 ? "-" : with_thousands(n); }
 
+std::string sizes_text(const RankProgram& p) {
+  return fmt::format("{} instructions, {} buffers, {} steps written out; streams {}",
+                     with_thousands(static_cast<std::int64_t>(p.instructions.size())),
+                     with_thousands(static_cast<std::int64_t>(p.buffers.size())), p.steps.size(),
+                     names_of_streams(p));
+}
+
+std::string units_text(const RankProgram& p) {
+  if (p.units.empty()) return "";
+  std::string out = fmt::format("  {:<40} {:>16} {:>16} {:>14}  {}\n", "unit", "elements", "padded",
+                                "on each rank", "gather / reduce");
+  for (const ShardUnit& u : p.units)
+    out += fmt::format("  {:<40} {:>16} {:>16} {:>14}  {} / {}\n", or_root(u.name),
+                       with_thousands(u.numel.value), bytes_or_dash(u.padded_numel.value),
+                       bytes_or_dash(u.shard_numel.value), name_of(u.gather_dtype),
+                       name_of(u.reduce_dtype));
+  return out;
+}
+
 }  // namespace
 
 std::string describe_buffer(const RankProgram& p, BufferId id) {
@@ -179,20 +198,16 @@ std::string describe_schedule(const Schedule& s) {
   for (const Group& g : s.groups)
     out += fmt::format(" · group {}: {} ranks, stride {}", g.name, g.size, g.stride);
   out += "\n";
-  for (std::size_t i = 0; i < s.programs.size(); ++i) {
-    const RankProgram& p = s.programs[i];
-    out +=
-        fmt::format("program {}: {} instructions, {} buffers, {} steps written out; streams {}\n",
-                    i, with_thousands(static_cast<std::int64_t>(p.instructions.size())),
-                    p.buffers.size(), p.steps.size(), names_of_streams(p));
-    if (p.units.empty() || (i > 0 && same_units(p, s.programs[0]))) continue;
-    out += fmt::format("  {:<40} {:>16} {:>16} {:>14}  {}\n", "unit", "elements", "padded",
-                       "on each rank", "gather / reduce");
-    for (const ShardUnit& u : p.units)
-      out += fmt::format("  {:<40} {:>16} {:>16} {:>14}  {} / {}\n", or_root(u.name),
-                         with_thousands(u.numel.value), bytes_or_dash(u.padded_numel.value),
-                         bytes_or_dash(u.shard_numel.value), name_of(u.gather_dtype),
-                         name_of(u.reduce_dtype));
+  for (std::size_t i = 0; i < s.programs.size();) {
+    const std::string sizes = sizes_text(s.programs[i]);
+    std::size_t last = i;
+    while (last + 1 < s.programs.size() && sizes_text(s.programs[last + 1]) == sizes &&
+           same_units(s.programs[last + 1], s.programs[i]))
+      ++last;
+    out += last == i ? fmt::format("program {}: {}\n", i, sizes)
+                     : fmt::format("programs {} to {}, each: {}\n", i, last, sizes);
+    if (i == 0 || !same_units(s.programs[i], s.programs[0])) out += units_text(s.programs[i]);
+    i = last + 1;
   }
   for (const std::string& n : s.not_modelled) out += "not modelled: " + n + "\n";
   return out;

@@ -133,5 +133,16 @@ TEST(ScheduleText, OneLineForEachInstruction) {
   EXPECT_NE(describe_schedule(s).find("layers.0"), std::string::npos);
 }
 
+// 64 ranks of one plan are one line, and the one that differs is another.
+TEST(ScheduleText, EqualProgramsAreOneLine) {
+  Schedule s = fixture::toy_schedule();
+  s.programs.assign(64, s.programs[0]);
+  s.programs[63].buffers.emplace_back();
+  const std::string text = describe_schedule(s);
+  EXPECT_NE(text.find("\nprograms 0 to 62, each: "), std::string::npos) << text;
+  EXPECT_NE(text.find("\nprogram 63: "), std::string::npos) << text;
+  EXPECT_EQ(text.find("on each rank"), text.rfind("on each rank"));  // One table of units.
+}
+
 }  // namespace
 }  // namespace foreshard
