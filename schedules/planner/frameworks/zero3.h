@@ -68,6 +68,7 @@ class Zero3 final : public Zero {
   void pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) override;
   void post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs,
                     std::span<SymTensor> outputs) override;
+  bool sees_no_tensors() const override { return true; }
   void on_function_backward(Host& host, std::uint32_t payload) override;
   void on_accumulated(Host& host, std::uint32_t parameter) override;
   void end_micro_batch(Host& host) override;
