@@ -96,13 +96,9 @@ bool BlockTemplates::equal_blocks(ModuleId a, const Block& of_a, ModuleId b, con
         x.outputs != y.outputs || !equal_buffers(x.buffers, y.buffers) ||
         !std::equal(x.parameters.begin(), x.parameters.end(), y.parameters.begin(),
                     y.parameters.end(),
-                    [&](const auto& p, const auto& q) {
-                      return p.name == q.name && same_parameter(p.id, q.id);
-                    }) ||
+                    [&](const auto& p, const auto& q) { return same_parameter(p.id, q.id); }) ||
         !std::equal(x.children.begin(), x.children.end(), y.children.begin(), y.children.end(),
-                    [&](const auto& p, const auto& q) {
-                      return p.name == q.name && same_child(p.id, q.id);
-                    }) ||
+                    [&](const auto& p, const auto& q) { return same_child(p.id, q.id); }) ||
         !std::equal(x.program.begin(), x.program.end(), y.program.begin(), y.program.end(),
                     same_statement)) {
       return false;
