@@ -22,14 +22,13 @@ SymTensor scalar(Host& host, DType dtype, const SymTensor& like) {
 
 bool on_device(const SymTensor& t) { return t->storage->space == MemorySpace::kDevice; }
 
-/// Sizes of the parts in which a reduction runs: halves, until offsets in bytes fit 32 bits
-/// (TensorIterator::with_32bit_indexing).
-std::vector<std::int64_t> parts_of_reduction(std::int64_t numel, std::int64_t bytes_each) {
-  if (numel <= 1 || 1 + (numel - 1) * bytes_each <= INT32_MAX) return {numel};
-  std::vector<std::int64_t> parts = parts_of_reduction(numel / 2, bytes_each);
-  const std::vector<std::int64_t> rest = parts_of_reduction(numel - numel / 2, bytes_each);
-  parts.insert(parts.end(), rest.begin(), rest.end());
-  return parts;
+/// Visits the sizes of the parts in which a reduction runs: halves, until offsets in bytes fit 32
+/// bits (TensorIterator::with_32bit_indexing).
+template <typename Visit>
+void for_parts_of_reduction(std::int64_t numel, std::int64_t bytes_each, const Visit& visit) {
+  if (numel <= 1 || 1 + (numel - 1) * bytes_each <= INT32_MAX) return visit(numel);
+  for_parts_of_reduction(numel / 2, bytes_each, visit);
+  for_parts_of_reduction(numel - numel / 2, bytes_each, visit);
 }
 
 /// Partial sums by chunk, then one block for each tensor.
@@ -105,12 +104,12 @@ SymTensor stack_scalars(Host& host, const TensorList& scalars) {
 
 SymTensor vector_norm(Host& host, const SymTensor& x, std::optional<DType> dtype) {
   SymTensor y = scalar(host, dtype.value_or(x->dtype), x);
-  for (const std::int64_t part : parts_of_reduction(x->numel, size_of(x->dtype))) {
+  for_parts_of_reduction(x->numel, size_of(x->dtype), [&](std::int64_t part) {
     const std::int64_t blocks = blocks_of_vector_reduction(part);
-    if (blocks <= 1 || !on_device(x)) continue;
+    if (blocks <= 1 || !on_device(x)) return;
     SymTensor partial = host.empty({blocks}, DType::kFloat32, kClip);
     SymTensor semaphores = host.empty({1}, DType::kInt32, kClip);
-  }
+  });
   host.launch(OpKind::kNorm, {x}, {y}, {2.0});
   return y;
 }

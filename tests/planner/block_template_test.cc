@@ -82,7 +82,7 @@ TEST(BlockTemplate, CopiesAllButTheFirstAndTheLastBlock) {
   const Model model = small_llama(6);
   for (const FrameworkKind f :
        {FrameworkKind::kUnsharded, FrameworkKind::kDdp, FrameworkKind::kFsdp2,
-        FrameworkKind::kFsdp1, FrameworkKind::kZero1, FrameworkKind::kZero2})
+        FrameworkKind::kFsdp1, FrameworkKind::kZero1, FrameworkKind::kZero2, FrameworkKind::kZero3})
     EXPECT_EQ(compare(model, job(f)), 3u * 4u) << static_cast<int>(f);
 }
 
@@ -97,9 +97,37 @@ TEST(BlockTemplate, CopiesCheckpointedBlocks) {
   }
 }
 
-/// Hooks of modules inside the block: nothing to copy.
-TEST(BlockTemplate, LeavesBlocksWithHooksInside) {
-  EXPECT_EQ(compare(small_llama(6), job(FrameworkKind::kZero3)), 0u);
+/// ZeRO-3's hooks of every module inside the block run for each copy, whatever they gather: all
+/// parameters (none persistent), some ahead of their use, modules as a whole.
+TEST(BlockTemplate, CopiesBlocksWithHooksThatSeeNoTensors) {
+  const Model model = small_llama(6);
+  const std::string attention = model.at(model.at(model.roles.blocks[0]).children[1].id).class_name;
+  for (const std::int64_t prefetch : {0, 5000, 50'000'000}) {
+    for (const bool leaves : {false, true}) {
+      ParallelConfig c = job(FrameworkKind::kZero3);
+      c.zero.param_persistence_threshold = 0;
+      c.zero.prefetch_bucket_size = prefetch;
+      c.zero.reduce_bucket_size = 20'000;
+      if (leaves) c.zero.leaf_classes = {attention};
+      EXPECT_EQ(compare(model, c), 3u * 4u) << prefetch << leaves;
+    }
+  }
+}
+
+/// Hooks inside the block that take its tensors, or run again inside its backward: nothing to copy.
+TEST(BlockTemplate, LeavesBlocksWithOtherHooksInside) {
+  const Model model = small_llama(6);
+  ParallelConfig units = job(FrameworkKind::kFsdp2);
+  units.wrap.kind = WrapPolicy::Kind::kModules;
+  for (const ModuleId m : model.roles.blocks) {
+    const Module& block = model.at(m);
+    units.wrap.modules.push_back(model.at(block.children[1].id).name);
+    units.wrap.modules.push_back(block.name);
+  }
+  EXPECT_EQ(compare(model, units), 0u);
+  ParallelConfig again = job(FrameworkKind::kZero3);
+  again.checkpoint = CheckpointKind::kFull;
+  EXPECT_EQ(compare(model, again), 0u);
 }
 
 class RandomJobs : public testing::TestWithParam<int> {};
@@ -172,6 +200,15 @@ ParallelConfig random_job(std::mt19937& random, const Model& model) {
   c.ddp.bucket_cap_mib = one_of<double>(random, {0.01, 0.1, 25});
   c.fsdp1.use_orig_params = random() % 2 == 0;
   c.reduce_scatter_max_inputs = one_of<std::int64_t>(random, {1, 2});
+  ZeroOptions& z = c.zero;
+  z.param_persistence_threshold = one_of<std::int64_t>(random, {0, 50, 1000, 100'000});
+  z.prefetch_bucket_size = one_of<std::int64_t>(random, {0, 100, 3000, 50'000'000});
+  z.reduce_bucket_size = one_of<std::int64_t>(random, {2000, 20'000, 500'000'000});
+  z.max_reuse_distance = one_of<std::int64_t>(random, {0, 5000, 1'000'000'000});
+  z.contiguous_gradients = random() % 4 != 0;
+  if (random() % 2 == 0) z.overlap_comm = random() % 2 == 0;
+  if (random() % 6 == 0) z.module_granularity_threshold = 5000;
+  if (random() % 8 == 0) z.leaf_classes = {model.at(model.roles.blocks[0]).class_name};
   return c;
 }
 

@@ -47,6 +47,10 @@ class Framework {
   virtual void pre_forward(Host&, ModuleId, std::span<SymTensor> /*inputs*/) {}
   virtual void post_forward(Host&, ModuleId, std::span<SymTensor> /*inputs*/,
                             std::span<SymTensor> /*outputs*/) {}
+  /// The two above look only at which tensors take gradients, and only pass tensors through
+  /// functions (Host::apply_function): a block with such hooks inside can be copied
+  /// (host/block_template.h).
+  virtual bool sees_no_tensors() const { return false; }
   /// The module's forward ended early because recomputation has all it needs (CK-3); called
   /// innermost module first.
   virtual void forward_aborted(Host&, ModuleId) {}

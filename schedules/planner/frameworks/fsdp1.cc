@@ -132,7 +132,7 @@ void Fsdp1::spend(const State& state, double us, double us_each) {
       config_.fsdp1.use_orig_params ? state.handle->layout->entries.size() : 0;
   const double ns = 1000 * (us + us_each * static_cast<double>(parameters));
   host_->program().host_work(static_cast<std::int64_t>(ns),
-                             host_->program().intern("sharding hooks"));
+                             host_->program().intern_literal("sharding hooks"));
 }
 
 void Fsdp1::cast_floating(std::span<SymTensor> tensors, DType dtype) {

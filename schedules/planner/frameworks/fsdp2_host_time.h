@@ -24,7 +24,7 @@ inline void spend(Host& host, const HookCost& cost, const ParamGroup& group) {
   const double us =
       kColdCaches * (cost.fixed_us + cost.each_us * static_cast<double>(group.parameters.size()));
   host.program().host_work(static_cast<std::int64_t>(us * 1000),
-                           host.program().intern("sharding hooks"));
+                           host.program().intern_literal("sharding hooks"));
 }
 
 }  // namespace foreshard::fsdp2

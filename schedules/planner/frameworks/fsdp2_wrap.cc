@@ -295,13 +295,15 @@ std::unique_ptr<ParamGroup> Wrapping::make_group(
     cut(p, mesh, placed == placements.end() ? 0 : placed->second.dim);
     group->parameters.push_back(std::move(p));
   }
-  find_places(*group);
+  find_places(*group, owned);
   group->comm = std::make_shared<CommContext>();
   return group;
 }
 
 /// Every place where a module of the group uses one of its parameters, in module order.
-void Wrapping::find_places(ParamGroup& group) {
+/// `owned`: those after which make_group named them.
+void Wrapping::find_places(ParamGroup& group,
+                           const std::vector<std::pair<ModuleId, OwnedParameter>>& owned) {
   constexpr std::size_t kElsewhere = SIZE_MAX;
   index_in_group_.resize(model_.parameters.size(), kElsewhere);
   for (std::size_t i = 0; i < group.parameters.size(); ++i)
@@ -323,11 +325,10 @@ void Wrapping::find_places(ParamGroup& group) {
   std::vector<std::uint8_t> named(group.parameters.size());
   for (const auto& [module, local, i] : found) {
     ShardedParameter& p = group.parameters[i];
-    std::string name = full_name(model_, module, *local);
-    if (named[i] == 0) {
-      p.name = std::move(name);
-    } else {
-      p.also.push_back(std::move(name));
+    if (named[i] != 0) {
+      p.also.push_back(full_name(model_, module, *local));
+    } else if (module != owned[i].first || *local != owned[i].second.name) {
+      p.name = full_name(model_, module, *local);
     }
     named[i] = 1;
     if (owner_of(module, *local) == nullptr)

@@ -81,7 +81,8 @@ class Wrapping {
       State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
       const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
   Mesh* post_forward_mesh(const Reshard& reshard, Mesh& mesh, const std::string& place);
-  void find_places(ParamGroup& group);
+  void find_places(ParamGroup& group,
+                   const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
 
   const Model& model_;
   Meshes& meshes_;

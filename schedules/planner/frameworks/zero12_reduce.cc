@@ -77,7 +77,8 @@ void Zero12::add_to_bucket(Host& host, ParameterId id) {
   if (offload_optimizer_) ready_event_ = host.record_event();
   elements_ += grad->numel;
   bucket_.push_back(id);
-  emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = grad->numel});
+  if (observed())
+    emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = grad->numel});
 }
 
 void Zero12::reduce_bucket(Host& host) {

@@ -68,6 +68,7 @@ class Zero3 final : public Zero {
   void pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) override;
   void post_forward(Host& host, ModuleId m, std::span<SymTensor> inputs,
                     std::span<SymTensor> outputs) override;
+  bool sees_no_tensors() const override { return true; }
   void on_function_backward(Host& host, std::uint32_t payload) override;
   void on_accumulated(Host& host, std::uint32_t parameter) override;
   void end_micro_batch(Host& host) override;
@@ -103,7 +104,12 @@ class Zero3 final : public Zero {
   // ------------------------------------------------------------ zero3_coordinator.cc
   bool is_leaf(ModuleId m) const { return leaves_.count(m) != 0; }
   /// Direct parameters, or those of the subtree; sorted by position in the model.
-  const std::vector<ParameterId>& parameters_of(const Model& model, ModuleId m, bool recurse);
+  const std::vector<ParameterId>& parameters_of(const Model& model, ModuleId m, bool recurse) {
+    const auto& known = parameters_of_[recurse ? 1 : 0];
+    if (m.value < known.size() && known[m.value]) return *known[m.value];
+    return find_parameters(model, m, recurse);
+  }
+  const std::vector<ParameterId>& find_parameters(const Model& model, ModuleId m, bool recurse);
   void reset_step(Host& host);
   void compare_integers(Host& host, std::int64_t count);
   void check_trace(Host& host, ModuleId m);
@@ -112,15 +118,15 @@ class Zero3 final : public Zero {
   void prefetch(Host& host, const std::vector<ParameterId>& fetched);
   bool release(Host& host, ParameterId id, bool record = true);
   void release_module(Host& host, ModuleId m, bool forward);
-  const std::set<ParameterId>& releasable(Host& host, ModuleId m);
+  const std::vector<ParameterId>& releasable(Host& host, ModuleId m);
   void release_leftovers(Host& host);
   void release_all(Host& host);
   void emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId m = {},
                      bool forward = true);
 
   // ------------------------------------------------------------ zero3_gather.cc
-  void start_gather(Host& host, std::vector<ParameterId> ids, const char* cause);
-  void start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary);
+  void start_gather(Host& host, const std::vector<ParameterId>& wanted, const char* cause);
+  void start_gather_of(Host& host, std::vector<ParameterId> ids, bool secondary);
   void gather_parts(Host& host, GatherHandle& handle, const TensorList& parts, GroupId group);
   void finish_gather(Host& host, GatherHandle& handle);
   void wait_for(Host& host, ParameterId id, bool fast);
@@ -169,7 +175,8 @@ class Zero3 final : public Zero {
   std::deque<Use> queue_;
   static constexpr std::int64_t kNever = -1;
   ByParameter<std::int64_t> fetched_for_;  ///< Last step of the trace that a fetch has counted.
-  std::map<std::pair<ModuleId, std::int64_t>, std::set<ParameterId>> releasable_;
+  std::map<std::pair<ModuleId, std::int64_t>, std::vector<ParameterId>> releasable_;
+  std::vector<ParameterId> releasing_;  ///< Of one module; kept to grow once.
   std::int64_t trace_step_ = 0, available_ = 0;
   std::deque<EventId> fetch_events_, reduce_events_;
   std::vector<ModuleId> active_backward_;

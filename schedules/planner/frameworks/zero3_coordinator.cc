@@ -7,21 +7,21 @@
 #include "schedules/planner/frameworks/zero_host_time.h"
 
 namespace foreshard::zero {
-const std::vector<ParameterId>& Zero3::parameters_of(const Model& model, ModuleId m, bool recurse) {
+const std::vector<ParameterId>& Zero3::find_parameters(const Model& model, ModuleId m,
+                                                       bool recurse) {
   auto& known = parameters_of_[recurse ? 1 : 0];
   known.resize(model.modules.size());
-  if (known[m.value]) return *known[m.value];
-  std::set<ParameterId> found;
+  std::vector<ParameterId>& ids = known[m.value].emplace();
   const auto visit = [&](const auto& self, ModuleId at) -> void {
-    for (const OwnedParameter& p : model.at(at).parameters) found.insert(p.id);
+    for (const OwnedParameter& p : model.at(at).parameters) ids.push_back(p.id);
     if (!recurse) return;
     for (const ChildModule& c : model.at(at).children) self(self, c.id);
   };
   visit(visit, m);
-  std::vector<ParameterId> ids(found.begin(), found.end());
   std::sort(ids.begin(), ids.end(),
             [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
-  return known[m.value].emplace(std::move(ids));
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
 }
 
 void Zero3::emit_released(EventKind kind, std::vector<ParameterId> ids, ModuleId m, bool forward) {
@@ -226,7 +226,7 @@ void Zero3::prefetch(Host& host, const std::vector<ParameterId>& fetched) {
     next.push_back(use.id);
     numel += p.numel;
   }
-  start_gather(host, std::move(next), "prefetch");
+  start_gather(host, next, "prefetch");
 }
 
 // ----------------------------------------------------------------------------------------------
@@ -251,9 +251,10 @@ bool Zero3::release(Host& host, ParameterId id, bool record) {
 void Zero3::release_module(Host& host, ModuleId m, bool forward) {
   const std::vector<ParameterId>& own = parameters_of(host.model(), m, is_leaf(m));
   spend(host, forward ? kAfterForward.of(own.size()) : kAfterBackward.of(own.size()));
-  const std::set<ParameterId>* const may =
-      !own.empty() && trace_ == Trace::kComplete ? &releasable(host, m) : nullptr;
-  std::vector<ParameterId> ids = own;
+  const bool decided = !own.empty() && trace_ == Trace::kComplete;
+  const std::vector<ParameterId>& may = decided ? releasable(host, m) : own;
+  std::vector<ParameterId>& ids = releasing_;
+  ids = own;
   std::set<ParameterId> fetched;  // By a recomputation.
   if (!forward) {
     if (const auto at = recompute_.find(m); at != recompute_.end()) {
@@ -270,29 +271,28 @@ void Zero3::release_module(Host& host, ModuleId m, bool forward) {
   for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);
     std::erase(p.active, m);
-    const bool own_may =
-        may != nullptr ? may->count(id) != 0 : std::find(own.begin(), own.end(), id) != own.end();
-    const bool may_go = own_may || (fetched.count(id) != 0 && !p.persistent);
-    if (may_go && release(host, id, record)) released.push_back(id);
+    const bool may_go = std::find(may.begin(), may.end(), id) != may.end() ||
+                        (fetched.count(id) != 0 && !p.persistent);
+    if (may_go && release(host, id, record) && observed()) released.push_back(id);
   }
   emit_released(EventKind::kRelease, std::move(released), m, forward);
 }
 
 /// Z3-R-1. Decided once for each place of the trace, as DeepSpeed caches it.
-const std::set<ParameterId>& Zero3::releasable(Host& host, ModuleId m) {
+const std::vector<ParameterId>& Zero3::releasable(Host& host, ModuleId m) {
   const auto [entry, fresh] = releasable_.try_emplace({m, trace_step_});
-  std::set<ParameterId>& result = entry->second;
+  std::vector<ParameterId>& result = entry->second;
   if (!fresh) return result;
   const bool recurse = is_leaf(m);
   for (const ParameterId id : parameters_of(host.model(), m, recurse)) {
     const bool later = fetched_for_.at(id) > trace_step_;
-    if (!parameters_.at(id).persistent && !later) result.insert(id);
+    if (!parameters_.at(id).persistent && !later) result.push_back(id);
   }
   std::int64_t traversed = 0;
   for (auto s = static_cast<std::size_t>(trace_step_); s < module_order_.size(); ++s) {
     if (result.empty() || traversed >= options_.max_reuse_distance) break;
     for (const ParameterId id : parameters_of(host.model(), module_order_[s], recurse)) {
-      result.erase(id);
+      std::erase(result, id);
       traversed += parameters_.at(id).numel;
     }
   }

@@ -14,26 +14,30 @@ constexpr std::size_t kMostFetchEvents = 2;
 }  // namespace
 
 /// Parameters with a secondary part come from the secondary group, the others from the job.
-void Zero3::start_gather(Host& host, std::vector<ParameterId> ids, const char* cause) {
-  std::erase_if(ids,
-                [&](ParameterId id) { return parameters_.at(id).status != Status::kPartitioned; });
+void Zero3::start_gather(Host& host, const std::vector<ParameterId>& wanted, const char* cause) {
+  std::vector<ParameterId> ids;
+  std::copy_if(wanted.begin(), wanted.end(), std::back_inserter(ids), [&](ParameterId id) {
+    return parameters_.at(id).status == Status::kPartitioned;
+  });
   if (ids.empty()) return;
   std::sort(ids.begin(), ids.end(),
             [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
   std::int64_t numel = 0;
-  std::vector<ParameterId> here, everywhere;
-  for (const ParameterId id : ids) {
-    numel += parameters_.at(id).numel;
-    (parameters_.at(id).secondary ? here : everywhere).push_back(id);
-  }
+  for (const ParameterId id : ids) numel += parameters_.at(id).numel;
   available_ += numel;
   if (observed())
     emit({.kind = EventKind::kGather, .parameters = ids, .numel = numel, .cause = cause});
   const StreamGuard guard(host, gather_stream_);
   spend(host, kGather.of(ids.size()));
   cause_ = cause;
-  if (!here.empty()) start_gather_of(host, here, true);
-  if (!everywhere.empty()) start_gather_of(host, everywhere, false);
+  std::vector<ParameterId> here;
+  if (options_.hpz_partition_size > 1) {
+    const auto has_secondary = [&](ParameterId id) -> bool { return !!parameters_.at(id).secondary; };
+    std::copy_if(ids.begin(), ids.end(), std::back_inserter(here), has_secondary);
+    std::erase_if(ids, has_secondary);
+  }
+  if (!here.empty()) start_gather_of(host, std::move(here), true);
+  if (!ids.empty()) start_gather_of(host, std::move(ids), false);
   cause_.clear();
 }
 
@@ -44,12 +48,14 @@ SymTensor Zero3::new_data(Host& host, PartitionedParameter& p) {
 }
 
 /// One rank gathers nothing.
-void Zero3::start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary) {
+void Zero3::start_gather_of(Host& host, std::vector<ParameterId> gathered, bool secondary) {
   auto handle = std::make_shared<GatherHandle>();
-  handle->parameters = ids;
+  handle->parameters = std::move(gathered);
+  const std::vector<ParameterId>& ids = handle->parameters;
   handle->ranks = secondary ? options_.hpz_partition_size : world_;
   const GroupId group = secondary ? secondary_group_ : group_;
   TensorList parts;
+  parts.reserve(ids.size());
   for (const ParameterId id : ids) {
     PartitionedParameter& p = parameters_.at(id);
     p.status = Status::kInFlight;

@@ -41,7 +41,7 @@ void Zero3::add_to_bucket(Host& host, ParameterId id) {
   spend(host, kGradient3Us);
   SymTensor& grad = p.full->grad;
   if (elements_ + p.numel > options_.reduce_bucket_size && elements_ > 0) reduce_bucket(host);
-  emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = p.numel});
+  if (observed()) emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = p.numel});
   wait(host, reduce_stream_, host.stream());
   const std::int64_t numel = grad->numel;
   if (options_.contiguous_gradients && elements_ + numel <= options_.reduce_bucket_size) {
@@ -57,7 +57,8 @@ void Zero3::add_to_bucket(Host& host, ParameterId id) {
 
 void Zero3::reduce_bucket(Host& host) {
   if (bucket_.empty()) return;
-  emit({.kind = EventKind::kReduceBucket, .parameters = bucket_, .numel = elements_});
+  if (observed())
+    emit({.kind = EventKind::kReduceBucket, .parameters = bucket_, .numel = elements_});
   for (const ParameterId id : bucket_) {
     const PartitionedParameter& p = parameters_.at(id);
     if (p.full->grad->numel == p.numel) continue;

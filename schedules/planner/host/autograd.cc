@@ -203,7 +203,10 @@ namespace {
 
 /// Backward of a framework's pass-through function: all gradients go on unchanged.
 void pass_through(BackwardContext& ctx) {
+  BlockTemplates* const templates = ctx.host.impl().block_templates.get();
+  if (templates != nullptr) templates->before_function(ctx.node);
   ctx.host.framework()->on_function_backward(ctx.host, ctx.node.payload);
+  if (templates != nullptr) templates->after_function(ctx.node);
   for (int i = 0; i < ctx.gradients(); ++i) {
     if (ctx.needs(i)) ctx.set(i, ctx.grad(i));
   }
@@ -213,9 +216,6 @@ void pass_through(BackwardContext& ctx) {
 
 void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward,
                         std::uint32_t payload) {
-  bool any = false;
-  for (const SymTensor& t : passed) any = any || (t && t->requires_grad);
-  if (!any || !host.grad_enabled_) return;
   const Ref<AutogradNode> node = new_node(next_sequence++, backward);
   AutogradNode* const n = node.get();
   n->payload = payload;
@@ -239,6 +239,10 @@ void HostImpl::identity(std::span<SymTensor> passed, BackwardFunction backward,
 }
 
 void Host::apply_function(std::span<SymTensor> tensors, std::uint32_t payload) {
+  const auto takes_gradient = [](const SymTensor& t) { return t && t->requires_grad; };
+  if (!grad_enabled_ || std::none_of(tensors.begin(), tensors.end(), takes_gradient)) return;
+  BlockTemplates* const templates = impl_->block_templates.get();
+  if (templates != nullptr && templates->takes_function(impl_->next_sequence, payload)) return;
   impl_->identity(tensors, pass_through, payload);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
 
@@ -34,14 +35,18 @@ std::size_t place(const std::vector<ParameterId>& list, ParameterId id) {
 
 }  // namespace
 
-/// Numbers of the block's modules are contiguous and nothing inside it has hooks of its own. False:
-/// it cannot have a template.
+/// Numbers of the block's modules are contiguous, and hooks inside it can do without its tensors.
+/// False: it cannot have a template.
 bool BlockTemplates::describe_block(ModuleId m, std::uint32_t& modules, Block& block) const {
   const Model& model = impl_.host.model();
   std::uint32_t end = m.value + 1, seen = 0;
   bool fits = true;
+  const bool hooks_fit =
+      impl_.host.framework_->sees_no_tensors() && impl_.checkpointed[m.value] == 0;
   const auto visit = [&](const auto& self, ModuleId at) -> void {
-    if (at.value < m.value || (at != m && impl_.host.watched_[at.value] != 0)) fits = false;
+    const bool hooked = at != m && impl_.host.watched_[at.value] != 0;
+    block.hooks_inside = block.hooks_inside || hooked;
+    if (at.value < m.value || (hooked && !hooks_fit)) fits = false;
     if (!fits) return;
     ++seen;
     end = std::max(end, at.value + 1);
@@ -84,19 +89,16 @@ bool BlockTemplates::equal_blocks(ModuleId a, const Block& of_a, ModuleId b, con
   for (std::uint32_t i = 0; i < modules; ++i) {
     const Module &x = model.modules[a.value + i], &y = model.modules[b.value + i];
     if (impl_.checkpointed[a.value + i] != impl_.checkpointed[b.value + i] ||
+        impl_.host.watched_[a.value + i] != impl_.host.watched_[b.value + i] ||
         x.class_name != y.class_name || x.inputs != y.inputs ||
         !std::equal(x.value_names.begin(), x.value_names.end(), y.value_names.begin(),
                     y.value_names.end(), equal_lives) ||
         x.outputs != y.outputs || !equal_buffers(x.buffers, y.buffers) ||
         !std::equal(x.parameters.begin(), x.parameters.end(), y.parameters.begin(),
                     y.parameters.end(),
-                    [&](const auto& p, const auto& q) {
-                      return p.name == q.name && same_parameter(p.id, q.id);
-                    }) ||
+                    [&](const auto& p, const auto& q) { return same_parameter(p.id, q.id); }) ||
         !std::equal(x.children.begin(), x.children.end(), y.children.begin(), y.children.end(),
-                    [&](const auto& p, const auto& q) {
-                      return p.name == q.name && same_child(p.id, q.id);
-                    }) ||
+                    [&](const auto& p, const auto& q) { return same_child(p.id, q.id); }) ||
         !std::equal(x.program.begin(), x.program.end(), y.program.begin(), y.program.end(),
                     same_statement)) {
       return false;

@@ -13,13 +13,7 @@ BlockTemplates::~BlockTemplates() = default;
 // ------------------------------------------------------------------------------------------------
 // ranges
 
-void RangeCutter::adopt(std::uint32_t first_buffer, std::uint32_t buffers,
-                        std::span<const std::uint32_t> alive) {
-  claimed_.push_back({first_buffer, std::vector<bool>(buffers, false)});
-  for (const std::uint32_t b : alive) claimed_.back().alive[b] = true;
-}
-
-std::pair<std::uint16_t, std::uint32_t> RangeCutter::find(BufferId buffer) const {
+TemplateBuffer RangeCutter::find(BufferId buffer) const {
   for (std::size_t r = claimed_.size(); r-- > 0;) {
     const std::uint32_t number = buffer.value - claimed_[r].first;
     if (number < claimed_[r].alive.size()) return {static_cast<std::uint16_t>(r), number};
@@ -28,17 +22,38 @@ std::pair<std::uint16_t, std::uint32_t> RangeCutter::find(BufferId buffer) const
 }
 
 void RangeCutter::set_alive(std::uint32_t buffer, bool alive) {
-  const auto [range, number] = find(BufferId(buffer));
-  if (range != UINT16_MAX) claimed_[range].alive[number] = alive;
+  const TemplateBuffer b = find(BufferId(buffer));
+  if (b.range != UINT16_MAX) claimed_[b.range].alive[b.number] = alive;
 }
 
-std::vector<std::uint32_t> RangeCutter::alive() const {
-  std::vector<std::uint32_t> result;
-  for (const Claimed& c : claimed_) {
-    for (std::uint32_t i = 0; i < c.alive.size(); ++i)
-      if (c.alive[i]) result.push_back(i);
+std::vector<TemplateBuffer> RangeCutter::alive() const {
+  std::vector<TemplateBuffer> result;
+  for (std::size_t r = 0; r < claimed_.size(); ++r) {
+    for (std::uint32_t i = 0; i < claimed_[r].alive.size(); ++i)
+      if (claimed_[r].alive[i]) result.push_back({static_cast<std::uint16_t>(r), i});
   }
   return result;
+}
+
+std::vector<std::uint32_t> RangeCutter::first_buffers() const {
+  std::vector<std::uint32_t> result;
+  for (const Claimed& c : claimed_) result.push_back(c.first);
+  return result;
+}
+
+void ForwardRecorder::cut() {
+  const auto none = [](const Instruction&, std::size_t) { return false; };
+  ranges_.emplace_back();
+  usable_ = usable_ && cutter_.cut(ranges_.back(), none);
+}
+
+/// As far as lengths tell.
+bool ForwardRecorder::equal(const ForwardTemplate& t) const {
+  return usable_ && std::equal(ranges_.begin(), ranges_.end(), t.ranges.begin(), t.ranges.end(),
+                               [](const TemplateRange& a, const TemplateRange& b) {
+                                 return a.instructions.size() == b.instructions.size() &&
+                                        a.buffers.size() == b.buffers.size();
+                               });
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -94,8 +109,10 @@ TemplateKey BlockTemplates::key_of(const Block& block, std::span<const SymTensor
     }
     key.tensors.push_back(f);
   }
-  for (const ParameterId p : block.parameters)
+  for (const ParameterId p : block.parameters) {
     key.tensors.push_back(form_of(host.parameters_[p.value], key.stream, false));
+    key.tensors.back().live |= block.hooks_inside;  // They gather it before its use.
+  }
   for (const auto& [module, index] : block.buffers) {
     const auto& made = host.buffers_[module.value];
     const auto i = static_cast<std::size_t>(index);
@@ -203,11 +220,10 @@ class ForwardDescription {
       }
     }
     if (t.storage == TemplateTensor::Storage::kNone) {
-      const auto [range, number] = cutter_.find(o->storage->buffer);
-      if (range != 0 || !o->storage->buffer.valid()) return false;
+      t.buffer = cutter_.find(o->storage->buffer);
+      if (t.buffer.range == UINT16_MAX || !o->storage->buffer.valid()) return false;
       t.storage = TemplateTensor::Storage::kOwn;
-      t.number = number;
-      if (std::erase(t_.alive, number) == 0) return false;  // Two views of one buffer.
+      if (std::erase(t_.alive, t.buffer) == 0) return false;  // Two views of one buffer.
     }
     t.dtype = o->dtype;
     t.shape = o->shape;
@@ -260,11 +276,30 @@ class ForwardDescription {
 
 }  // namespace
 
-void BlockTemplates::run_inside(ModuleId m, std::span<SymTensor> inputs,
+void BlockTemplates::record_hook(InnerHook::Kind kind, ModuleId m,
+                                 std::span<const SymTensor> inputs,
+                                 std::span<const SymTensor> outputs) {
+  const auto seen = [](std::span<const SymTensor> tensors) {
+    std::vector<SeenTensor> list;
+    for (const SymTensor& t : tensors)
+      list.push_back(!t                 ? SeenTensor::kNone
+                     : t->requires_grad ? SeenTensor::kTakesGradient
+                                        : SeenTensor::kPlain);
+    return list;
+  };
+  forward_recorder_->before_hook({kind, m, seen(inputs), seen(outputs)});
+}
+
+void BlockTemplates::record_after_hook() { forward_recorder_->after_hook(); }
+
+void BlockTemplates::run_inside(ForwardRecorder& recorder, ModuleId m, std::span<SymTensor> inputs,
                                 std::span<SymTensor> outputs) {
   inside_ = true;
+  forward_recorder_ = &recorder;
   impl_.run_block(m, inputs, outputs);
+  forward_recorder_ = nullptr;
   inside_ = false;
+  recorder.cut();
 }
 
 void BlockTemplates::record_forward(BlockClass& c, ModuleId m, TemplateKey&& key,
@@ -276,16 +311,18 @@ void BlockTemplates::record_forward(BlockClass& c, ModuleId m, TemplateKey&& key
   std::vector<SymTensor> tensors(inputs.begin(), inputs.end());
   for (const ParameterId p : block.parameters) tensors.push_back(impl_.host.parameter(p));
   const std::uint64_t first = impl_.next_sequence;
-  RangeCutter cutter(impl_.host.program_.program());
-  run_inside(m, inputs, outputs);
+  ForwardRecorder recorder(impl_.host.program_.program());
+  run_inside(recorder, m, inputs, outputs);
   t->sequences = impl_.next_sequence - first;
   BlockGraph g;
-  const auto none = [](const Instruction&, std::size_t) { return false; };
   const std::span<const SymTensor> given(tensors.data(), inputs.size());
-  bool usable = cutter.cut(t->range, none);
+  bool usable = recorder.usable();
   if (usable) {
-    t->alive = cutter.alive();
-    usable = ForwardDescription(impl_, *t, given, tensors, outputs, cutter, first).describe(g);
+    t->ranges = std::move(recorder.ranges());
+    t->hooks = std::move(recorder.hooks());
+    t->alive = recorder.cutter().alive();
+    usable = ForwardDescription(impl_, *t, given, tensors, outputs, recorder.cutter(), first)
+                 .describe(g);
   }
   if (!usable) {
     c.usable = false;
@@ -297,17 +334,16 @@ void BlockTemplates::record_forward(BlockClass& c, ModuleId m, TemplateKey&& key
 /// A real run whose backward may become a template.
 void BlockTemplates::run_source(ForwardTemplate& t, ModuleId m, std::span<SymTensor> inputs,
                                 std::span<SymTensor> outputs) {
-  const ProgramPosition before(impl_.host.program_.program());
   Instance source;
   source.forward = &t;
   source.module = m;
-  source.first_buffer = static_cast<std::uint32_t>(before.buffers);
   source.first_sequence = impl_.next_sequence;
-  run_inside(m, inputs, outputs);
-  const ProgramPosition after(impl_.host.program_.program());
-  if (after.instructions - before.instructions != t.range.instructions.size() ||
-      after.buffers - before.buffers != t.range.buffers.size())
-    throw BlocksDiffer();
+  ForwardRecorder recorder(impl_.host.program_.program());
+  running_ = &source;
+  run_inside(recorder, m, inputs, outputs);
+  running_ = nullptr;
+  if (!recorder.equal(t)) throw BlocksDiffer();
+  source.first_buffers = recorder.cutter().first_buffers();
   if (!t.has_graph) return;
   const BlockGraph g = graph_of(impl_, outputs, source.first_sequence);
   if (g.entry == nullptr || g.nodes.size() != t.nodes || g.exits.size() != t.edges.size())

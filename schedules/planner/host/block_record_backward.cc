@@ -33,6 +33,10 @@ void BlockTemplates::record_after_edge(const AutogradNode& n, const AutogradNode
   recorder_->after_edge(n, next);
 }
 
+void BlockTemplates::record_function(const AutogradNode& n) { recorder_->before_function(n); }
+
+void BlockTemplates::record_after_function(const AutogradNode& n) { recorder_->after_function(n); }
+
 void BlockTemplates::end_backward() {
   if (recorder_) recorder_->finish();
   recorder_.reset();
@@ -47,10 +51,13 @@ BackwardRecorder::BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& sou
       left_(source.forward->nodes - 1) {
   made_->key = std::move(key);
   made_->recorded = source.module;
+  made_->functions = source.functions.size();
   made_->results.resize(source.targets.size());
   made_->exits.resize(source.targets.size());
   const ForwardTemplate& t = *source.forward;
-  cutter_.adopt(source.first_buffer, static_cast<std::uint32_t>(t.range.buffers.size()), t.alive);
+  for (std::size_t r = 0; r < t.ranges.size(); ++r)
+    cutter_.adopt(source.first_buffers[r], t.ranges[r].buffers.size());
+  for (const TemplateBuffer b : t.alive) cutter_.own(b);
   for (const SymTensor& g : gradients) {
     gradient_buffers_.push_back(g ? g->storage->buffer : BufferId());
     if (!g || !g->storage->buffer.valid()) give_up();
@@ -78,19 +85,19 @@ bool BackwardRecorder::inside(const AutogradNode& n) const {
 /// Ends the range that runs now.
 void BackwardRecorder::pause() {
   using Kind = BackwardTemplate::Step::Kind;
+  const auto number = static_cast<std::uint32_t>(made_->ranges.size());
   made_->ranges.emplace_back();
   TemplateRange& range = made_->ranges.back();
-  const auto number = static_cast<std::uint32_t>(made_->ranges.size());
   std::uint32_t from = 0;
   const auto issue = [&](std::size_t to) {
-    made_->steps.push_back({Kind::kIssue, number, from, static_cast<std::uint32_t>(to), {}});
+    made_->steps.push_back({Kind::kIssue, number, from, static_cast<std::uint32_t>(to), {}, {}});
     from = static_cast<std::uint32_t>(to);
   };
   const auto foreign = [&](const Instruction& in, std::size_t at) {
     if (in.kind != InstructionKind::kFree) return false;
     const auto drop = [&](Kind kind, std::size_t index) {
       issue(at);
-      made_->steps.push_back({kind, static_cast<std::uint32_t>(index), 0, 0, {}});
+      made_->steps.push_back({kind, static_cast<std::uint32_t>(index), 0, 0, {}, {}});
       return true;
     };
     for (std::size_t i = 0; i < gradient_buffers_.size(); ++i)
@@ -115,11 +122,9 @@ bool BackwardRecorder::describe(const SymTensor& g, TemplateTensor& t) {
     t.storage = TemplateTensor::Storage::kGiven;
     t.number = static_cast<std::uint32_t>(given - gradient_buffers_.begin());
   } else {
-    const auto [range, number] = cutter_.find(s.buffer);
-    if (range == UINT16_MAX) return false;
+    t.buffer = cutter_.find(s.buffer);
+    if (t.buffer.range == UINT16_MAX) return false;
     t.storage = TemplateTensor::Storage::kOwn;
-    t.range = range;
-    t.number = number;
     cutter_.escape(s.buffer);
   }
   t.dtype = g->dtype;
@@ -177,6 +182,20 @@ void BackwardRecorder::before_edge(const AutogradNode& n, const AutogradNode& ne
 
 void BackwardRecorder::after_edge(const AutogradNode& n, const AutogradNode& next) {
   if (exits(n, next)) cutter_.begin();
+}
+
+void BackwardRecorder::before_function(const AutogradNode& n) {
+  if (done_ || !inside(n)) return;
+  const auto& applied = source_.functions;
+  const auto at = std::find(applied.begin(), applied.end(), n.sequence);
+  if (at == applied.end()) return give_up();
+  pause();
+  if (done_) return;
+  BackwardTemplate::Step step;
+  step.kind = BackwardTemplate::Step::Kind::kFunction;
+  step.index = static_cast<std::uint32_t>(at - applied.begin());
+  step.scope = n.scope;
+  made_->steps.push_back(step);
 }
 
 void BackwardRecorder::finish() {

@@ -31,20 +31,25 @@ class RangeCutter {
  public:
   explicit RangeCutter(const RankProgram& program) : program_(program), begin_(program) {}
 
-  /// A range that was cut before and comes first: the forward, seen from its backward.
-  void adopt(std::uint32_t first_buffer, std::uint32_t buffers,
-             std::span<const std::uint32_t> alive);
+  /// A range that was cut before and comes first: one of the forward, seen from its backward.
+  void adopt(std::uint32_t first_buffer, std::size_t buffers) {
+    claimed_.push_back({first_buffer, std::vector<bool>(buffers, false)});
+  }
+  /// A buffer of an adopted range is still claimed.
+  void own(TemplateBuffer b) { claimed_[b.range].alive[b.number] = true; }
   void begin() { begin_ = ProgramPosition(program_); }
   /// Cuts from begin() to here. `foreign(instruction, buffer)`: the instruction names a buffer that
   /// no range claimed; `at` is its place in the range. False: the range cannot be copied.
   template <typename Foreign>
   bool cut(TemplateRange& out, Foreign&& foreign);
-  /// Where a buffer was claimed: {range, number}; range UINT16_MAX: in none.
-  std::pair<std::uint16_t, std::uint32_t> find(BufferId buffer) const;
+  /// Where a buffer was claimed; range UINT16_MAX: in none.
+  TemplateBuffer find(BufferId buffer) const;
   /// The buffer has an owner outside from now on.
   void escape(BufferId buffer) { set_alive(buffer.value, false); }
   /// Claimed buffers without an owner outside, in order.
-  std::vector<std::uint32_t> alive() const;
+  std::vector<TemplateBuffer> alive() const;
+  /// Of each range.
+  std::vector<std::uint32_t> first_buffers() const;
 
  private:
   struct Claimed {
@@ -120,6 +125,32 @@ bool RangeCutter::cut(TemplateRange& out, Foreign&& foreign) {
   return true;
 }
 
+/// Cuts the forward of one block at the hooks inside it while it runs.
+class ForwardRecorder {
+ public:
+  explicit ForwardRecorder(const RankProgram& program) : cutter_(program) {}
+
+  void before_hook(InnerHook&& hook) {
+    cut();
+    hooks_.push_back(std::move(hook));
+  }
+  void after_hook() { cutter_.begin(); }
+  void cut();
+  /// The last range was cut; false: what the block writes cannot be copied.
+  bool usable() const { return usable_; }
+  bool equal(const ForwardTemplate& t) const;
+
+  const RangeCutter& cutter() const { return cutter_; }
+  std::vector<TemplateRange>& ranges() { return ranges_; }
+  std::vector<InnerHook>& hooks() { return hooks_; }
+
+ private:
+  RangeCutter cutter_;
+  std::vector<TemplateRange> ranges_;
+  std::vector<InnerHook> hooks_;
+  bool usable_ = true;
+};
+
 /// Cuts the backward of one block while the engine runs it.
 class BackwardRecorder {
  public:
@@ -130,6 +161,10 @@ class BackwardRecorder {
   void after(const AutogradNode& n);
   void before_edge(const AutogradNode& n, const AutogradNode& next, int input, const SymTensor& g);
   void after_edge(const AutogradNode& n, const AutogradNode& next);
+  void before_function(const AutogradNode& n);
+  void after_function(const AutogradNode& n) {
+    if (!done_ && inside(n)) cutter_.begin();
+  }
   /// Every node of the block has run.
   void finish();
   bool done() const { return done_; }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/block_template.h"
+#include "schedules/planner/host/few_tensors.h"
 #include "schedules/planner/host/graph_task.h"
 #include "schedules/planner/host/host_impl.h"
 
@@ -34,6 +36,7 @@ ScopeId BlockTemplates::moved(ScopeId s, ModuleId from, ModuleId to) const {
 
 /// Copies the range's table entries; modules of block `from` become those of block `to`.
 void BlockTemplates::append(const TemplateRange& range, ModuleId from, ModuleId to) {
+  if (range.instructions.empty()) return;
   RankProgram& p = impl_.host.program_.program();
   const auto c = static_cast<std::size_t>(blocks_[from.value].block_class);
   const std::uint32_t modules = classes_[c].modules;
@@ -56,6 +59,7 @@ void BlockTemplates::append(const TemplateRange& range, ModuleId from, ModuleId 
 /// of buffers are known.
 void BlockTemplates::issue(const TemplateRange& range, std::uint32_t begin, std::uint32_t end,
                            std::span<std::uint32_t> bases) {
+  if (begin == end) return;
   RankProgram& p = impl_.host.program_.program();
   const auto start = [](const auto& table, const auto& entries) {
     return static_cast<std::uint32_t>(table.size() - entries.size());
@@ -80,7 +84,7 @@ SymTensor BlockTemplates::make(const TemplateTensor& t, const SymTensor& given,
   if (t.storage == TemplateTensor::Storage::kNone) return {};
   Ref<SymStorage> storage;
   if (t.storage == TemplateTensor::Storage::kOwn) {
-    const BufferId id(bases[kFirstBuffers + t.range] + t.number);
+    const BufferId id(bases[kFirstBuffers + t.buffer.range] + t.buffer.number);
     const Buffer& b = impl_.host.program_.program().buffers[id.value];
     storage = impl_.make_storage(b.bytes.value, b.category, b.unit, b.name);
     storage->buffer = id;
@@ -108,11 +112,22 @@ void BlockTemplates::replay_forward(ForwardTemplate& t, ModuleId m, std::span<Sy
   Instance copy;
   copy.forward = &t;
   copy.module = m;
-  copy.first_buffer = static_cast<std::uint32_t>(impl_.host.program_.program().buffers.size());
-  std::array<std::uint32_t, kFirstBuffers + 1> bases{};
-  bases[kFirstBuffers] = copy.first_buffer;
-  append(t.range, t.recorded, m);
-  issue(t.range, 0, static_cast<std::uint32_t>(t.range.instructions.size()), bases);
+  copy.first_buffers.reserve(t.ranges.size());
+  std::vector<std::uint32_t> bases(kFirstBuffers);
+  bases.reserve(kFirstBuffers + t.ranges.size());
+  running_ = &copy;
+  copying_ = true;
+  for (std::size_t r = 0; r < t.ranges.size(); ++r) {
+    const TemplateRange& range = t.ranges[r];
+    if (r > 0) run_hook(t.hooks[r - 1], t.recorded, m);
+    copy.first_buffers.push_back(
+        static_cast<std::uint32_t>(impl_.host.program_.program().buffers.size()));
+    bases.push_back(copy.first_buffers.back());
+    append(range, t.recorded, m);
+    issue(range, 0, static_cast<std::uint32_t>(range.instructions.size()), bases);
+  }
+  copying_ = false;
+  running_ = nullptr;
   const Ref<AutogradNode> node = t.has_graph ? graph_node(t, m, inputs) : Ref<AutogradNode>();
   impl_.next_sequence += t.sequences;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -141,6 +156,42 @@ void BlockTemplates::replay_forward(ForwardTemplate& t, ModuleId m, std::span<Sy
   ++waiting_;
   node->block = static_cast<std::int32_t>(instances_.size());
   instances_.push_back(std::move(copy));
+}
+
+/// Hooks inside a block look only at whether a tensor takes a gradient
+/// (Framework::sees_no_tensors).
+const SymTensor& BlockTemplates::stand_in(SeenTensor seen) {
+  SymTensor& t = seen == SeenTensor::kPlain ? plain_ : takes_gradient_;
+  if (!t) {
+    t = impl_.make_tensor({}, {}, DType::kFloat32);
+    t->requires_grad = seen == SeenTensor::kTakesGradient;
+  }
+  return t;
+}
+
+void BlockTemplates::run_hook(const InnerHook& hook, ModuleId from, ModuleId to) {
+  Host& host = impl_.host;
+  FewTensors in(hook.inputs.size()), out(hook.outputs.size());
+  const auto fill = [&](const std::vector<SeenTensor>& seen, std::span<SymTensor> tensors) {
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      if (seen[i] != SeenTensor::kNone) tensors[i] = stand_in(seen[i]);
+  };
+  fill(hook.inputs, in.all());
+  fill(hook.outputs, out.all());
+  const ModuleId m(hook.module.value - from.value + to.value);
+  const ScopeId before = std::exchange(host.scope_, host.scope_of(m));
+  if (hook.kind == InnerHook::Kind::kPreForward) {
+    host.framework_->pre_forward(host, m, in.all());
+  } else {
+    host.framework_->post_forward(host, m, in.all(), out.all());
+  }
+  host.scope_ = before;
+}
+
+bool BlockTemplates::takes_function(std::uint64_t sequence, std::uint32_t payload) {
+  if (running_ == nullptr) return false;
+  running_->functions.push_back(copying_ ? payload : sequence);
+  return copying_;
 }
 
 /// The node that stands for the graph of block `m`.
@@ -184,6 +235,7 @@ void BlockTemplates::replay(BackwardContext& ctx) {
   const auto found = std::find_if(forward.backwards.begin(), forward.backwards.end(), fits);
   if (found == forward.backwards.end()) throw BlocksDiffer();
   const BackwardTemplate& t = **found;
+  if (copy.functions.size() != t.functions) throw BlocksDiffer();
   HostImpl::GraphTask& task = *impl_.running_task;
   for (int i = 0; i < node.edges(); ++i) {
     if (t.exits[static_cast<std::size_t>(i)]) continue;
@@ -192,14 +244,15 @@ void BlockTemplates::replay(BackwardContext& ctx) {
     if (waits || e.node->stream != node.stream) throw BlocksDiffer();
   }
   std::vector<std::uint32_t> bases(kFirstBuffers);
-  bases.reserve(kFirstBuffers + 1 + t.ranges.size());
-  bases.push_back(copy.first_buffer);
+  bases.reserve(kFirstBuffers + copy.first_buffers.size() + t.ranges.size());
+  bases.insert(bases.end(), copy.first_buffers.begin(), copy.first_buffers.end());
+  const std::size_t own_ranges = bases.size();
   const RankProgram& p = impl_.host.program_.program();
   for (const BackwardTemplate::Step& step : t.steps) {
     switch (step.kind) {
       case Kind::kIssue: {
-        const TemplateRange& range = t.ranges[step.index - 1];
-        if (step.begin == 0 && bases.size() == kFirstBuffers + step.index) {
+        const TemplateRange& range = t.ranges[step.index];
+        if (step.begin == 0 && bases.size() == own_ranges + step.index) {
           bases.push_back(static_cast<std::uint32_t>(p.buffers.size()));
           append(range, t.recorded, copy.module);
         }
@@ -220,6 +273,11 @@ void BlockTemplates::replay(BackwardContext& ctx) {
         break;
       case Kind::kReleaseSaved:
         node.saved(static_cast<int>(step.index)).tensor.reset();
+        break;
+      case Kind::kFunction:
+        impl_.host.scope_ = moved(step.scope, t.recorded, copy.module);
+        impl_.host.framework_->on_function_backward(
+            impl_.host, static_cast<std::uint32_t>(copy.functions[step.index]));
         break;
     }
   }

@@ -3,8 +3,8 @@
 // Equal blocks are planned once. What the forward and the backward of one block write is kept as a
 // template, with buffers and launches numbered from its own start; a further block of the same
 // structure, called with tensors of the same form, copies it and stands in the autograd graph as
-// one node. Hooks around a block, AccumulateGrad of its leaves and everything outside run as ever:
-// frameworks do not know of templates. docs/symbolic-host.md has the rules in one place.
+// one node. Hooks around and inside a block, AccumulateGrad of its leaves and everything outside
+// run as ever. docs/symbolic-host.md has the rules in one place.
 
 #include <cstdint>
 #include <exception>
@@ -52,8 +52,8 @@ struct TemplateKey {
 };
 
 /// What the id of a template's instruction counts from, in Instruction::reserved: the size that a
-/// table had where the range began, or the first buffer of range r (0: forward, r: range r of the
-/// backward) for kFirstBuffers + r.
+/// table had where the range began, or the first buffer of range r for kFirstBuffers + r. Ranges
+/// are numbered through: those of the forward, then those of the backward.
 enum IdBase : std::uint16_t {
   kNoBase,
   kLaunchBase,
@@ -73,15 +73,32 @@ struct TemplateRange {
   std::vector<Mark> marks;
 };
 
+/// Buffer `number` of range `range`.
+struct TemplateBuffer {
+  std::uint16_t range = 0;
+  std::uint32_t number = 0;
+  bool operator==(const TemplateBuffer&) const = default;
+};
+
+/// What a hook inside a block sees of a tensor.
+enum class SeenTensor : std::uint8_t { kNone, kPlain, kTakesGradient };
+
+/// A module hook inside a block, which runs for every copy.
+struct InnerHook {
+  enum class Kind : std::uint8_t { kPreForward, kPostForward } kind = Kind::kPreForward;
+  ModuleId module;
+  std::vector<SeenTensor> inputs, outputs;
+};
+
 /// A tensor that leaves the template.
 struct TemplateTensor {
   enum class Storage : std::uint8_t {
     kNone,         ///< No tensor.
-    kOwn,          ///< Buffer `number` of range `range`.
+    kOwn,          ///< `buffer`.
     kGiven,        ///< That of given tensor `number` (forward: input; backward: gradient).
     kGivenObject,  ///< Forward: input `number` itself.
   } storage = Storage::kNone;
-  std::uint16_t range = 0;
+  TemplateBuffer buffer;
   std::uint32_t number = 0;
   DType dtype = DType::kFloat32;
   bool has_base = false;       ///< A view that keeps its base.
@@ -102,12 +119,15 @@ struct BackwardTemplate {
       kExit,             ///< `gradient` goes along edge `index` to a node of another stream.
       kReleaseGradient,  ///< Gradient `index` is dropped.
       kReleaseSaved,     ///< Saved tensor `index` is dropped.
+      kFunction,         ///< Function `index` that hooks of the forward applied calls its framework.
     } kind = Kind::kIssue;
     std::uint32_t index = 0, begin = 0, end = 0;
     TemplateTensor gradient;
+    ScopeId scope;  ///< Of a function.
   };
-  std::vector<TemplateRange> ranges;  ///< Number r is ranges[r - 1].
+  std::vector<TemplateRange> ranges;
   std::vector<Step> steps;
+  std::size_t functions = 0;  ///< That hooks of the forward applied.
   std::vector<TemplateTensor> results;  ///< By edge; none for leaves and exits.
   std::vector<bool> exits;              ///< By edge.
 };
@@ -115,9 +135,10 @@ struct BackwardTemplate {
 struct ForwardTemplate {
   TemplateKey key;  ///< Inputs, then parameters and buffers.
   ModuleId recorded;
-  TemplateRange range;
+  std::vector<TemplateRange> ranges;
+  std::vector<InnerHook> hooks;  ///< Number i stands between ranges i and i + 1.
   std::vector<TemplateTensor> outputs;
-  std::vector<std::uint32_t> alive;  ///< Own buffers that wait for backward.
+  std::vector<TemplateBuffer> alive;  ///< Own buffers that wait for backward.
 
   /// The graph seen from outside, as one node.
   bool has_graph = false;
@@ -152,6 +173,7 @@ struct BlockClass {
   std::vector<std::unique_ptr<ForwardTemplate>> templates;
 };
 
+class ForwardRecorder;
 class BackwardRecorder;
 
 class BlockTemplates {
@@ -161,6 +183,26 @@ class BlockTemplates {
 
   /// The forward of block `m` inside its hooks, from a template if there is one that fits.
   void call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+
+  // ------------------------------------------------------------------ for hooks of modules
+  /// Around a hook of module `m`.
+  void before_hook(InnerHook::Kind kind, ModuleId m, std::span<const SymTensor> inputs,
+                   std::span<const SymTensor> outputs) {
+    if (forward_recorder_ != nullptr) record_hook(kind, m, inputs, outputs);
+  }
+  void after_hook() {
+    if (forward_recorder_ != nullptr) record_after_hook();
+  }
+  /// A hook applies a function, whose node would be number `sequence`. True: the block is a copy,
+  /// whose one node calls the function.
+  bool takes_function(std::uint64_t sequence, std::uint32_t payload);
+  /// Around the framework's part of such a function's backward.
+  void before_function(const AutogradNode& n) {
+    if (recorder_) record_function(n);
+  }
+  void after_function(const AutogradNode& n) {
+    if (recorder_) record_after_function(n);
+  }
 
   // ------------------------------------------------------------------ for the engine
   /// A node that outputs of a block belong to is about to run; `gradients` have arrived.
@@ -194,6 +236,7 @@ class BlockTemplates {
   friend class BackwardRecorder;
   struct Block {
     std::int32_t block_class = -1;
+    bool hooks_inside = false;
     std::vector<ParameterId> parameters;
     std::vector<std::pair<ModuleId, std::int64_t>> buffers;
   };
@@ -201,7 +244,9 @@ class BlockTemplates {
   struct Instance {
     ForwardTemplate* forward = nullptr;
     ModuleId module;
-    std::uint32_t first_buffer = 0;  ///< Of the forward.
+    std::vector<std::uint32_t> first_buffers;  ///< Of each range of the forward.
+    /// What hooks inside it applied, in order: numbers of the nodes, of a copy the payloads.
+    std::vector<std::uint64_t> functions;
     // Of one that ran for real.
     std::uint64_t first_sequence = 0;
     std::vector<AutogradNode*> targets;        ///< Behind each edge ...
@@ -217,7 +262,11 @@ class BlockTemplates {
 
   // block_record.cc
   TemplateKey key_of(const Block& block, std::span<const SymTensor> given, bool count_refs) const;
-  void run_inside(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);
+  void run_inside(ForwardRecorder& recorder, ModuleId m, std::span<SymTensor> inputs,
+                  std::span<SymTensor> outputs);
+  void record_hook(InnerHook::Kind kind, ModuleId m, std::span<const SymTensor> inputs,
+                   std::span<const SymTensor> outputs);
+  void record_after_hook();
   void record_forward(BlockClass& c, ModuleId m, TemplateKey&& key, std::span<SymTensor> inputs,
                       std::span<SymTensor> outputs);
   void run_source(ForwardTemplate& t, ModuleId m, std::span<SymTensor> inputs,
@@ -226,6 +275,8 @@ class BlockTemplates {
   void record_after(const AutogradNode& n);
   void record_edge(const AutogradNode& n, const AutogradNode& next, int input, const SymTensor& g);
   void record_after_edge(const AutogradNode& n, const AutogradNode& next);
+  void record_function(const AutogradNode& n);
+  void record_after_function(const AutogradNode& n);
 
   // block_replay.cc
   void replay_forward(ForwardTemplate& t, ModuleId m, std::span<SymTensor> inputs,
@@ -235,6 +286,8 @@ class BlockTemplates {
   Ref<AutogradNode> graph_node(const ForwardTemplate& t, ModuleId m,
                                std::span<const SymTensor> inputs);
   void run_leaf(AutogradNode& node, int edge, SymTensor&& gradient);
+  void run_hook(const InnerHook& hook, ModuleId from, ModuleId to);
+  const SymTensor& stand_in(SeenTensor seen);
   /// Scope inside block `from` as that of block `to`.
   ScopeId moved(ScopeId s, ModuleId from, ModuleId to) const;
   void append(const TemplateRange& range, ModuleId from, ModuleId to);
@@ -246,9 +299,13 @@ class BlockTemplates {
   HostImpl& impl_;
   bool classes_known_ = false;
   bool inside_ = false;        ///< A block of a class runs for real.
+  Instance* running_ = nullptr;  ///< The call whose forward runs or is copied.
+  bool copying_ = false;         ///< ... is copied.
+  SymTensor plain_, takes_gradient_;  ///< What hooks inside a copy see of tensors.
   std::vector<Block> blocks_;  ///< By module.
   std::vector<BlockClass> classes_;
   std::vector<Instance> instances_;
+  ForwardRecorder* forward_recorder_ = nullptr;
   std::unique_ptr<BackwardRecorder> recorder_;
   std::size_t copies_ = 0;
   std::size_t waiting_ = 0;  ///< Copies whose graph waits for its backward.

@@ -19,8 +19,8 @@ namespace {
 constexpr std::int64_t kMostWork = std::int64_t{1} << 60;
 
 void require_countable(const ParallelConfig& c, const Launch& l) {
-  const auto [least, most] = std::minmax({l.flops.value, l.read.value, l.written.value});
-  if (least >= 0 && most <= kMostWork) return;
+  const auto countable = [](std::int64_t n) { return n >= 0 && n <= kMostWork; };
+  if (countable(l.flops.value) && countable(l.read.value) && countable(l.written.value)) return;
   throw InputError(Issue{"--seq", "",
                          fmt::format("{} tokens x micro-batch {} are too many: one {} alone has "
                                      "more than 10^18 FLOPs or bytes",

@@ -216,14 +216,18 @@ void Host::call(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> ou
 void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
   const bool watched = watched_[m.value] != 0;
   const ScopeId before = scope_;
+  BlockTemplates* const templates = impl_->block_templates.get();
   if (watched) {
     scope_ = scope_of(m);
+    if (templates != nullptr)
+      templates->before_hook(InnerHook::Kind::kPreForward, m, inputs, {});
     framework_->pre_forward(*this, m, inputs);
+    if (templates != nullptr) templates->after_hook();
     scope_ = before;
   }
   try {
-    if (impl_->block_templates) {
-      impl_->block_templates->call(m, inputs, outputs);
+    if (templates != nullptr) {
+      templates->call(m, inputs, outputs);
     } else {
       impl_->run_block(m, inputs, outputs);
     }
@@ -233,7 +237,10 @@ void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTen
   }
   if (watched) {
     scope_ = scope_of(m);
+    if (templates != nullptr)
+      templates->before_hook(InnerHook::Kind::kPostForward, m, inputs, outputs);
     framework_->post_forward(*this, m, inputs, outputs);
+    if (templates != nullptr) templates->after_hook();
     scope_ = before;
   }
 }

@@ -4,9 +4,9 @@
 
 namespace foreshard {
 
-ProgramBuilder::ProgramBuilder() {
+ProgramBuilder::ProgramBuilder() : names_(0, {{&program_.names}}, {{&program_.names}}) {
   program_.names.emplace_back();
-  names_.emplace(std::string(), 0);
+  names_.insert(0);
 }
 
 StreamIndex ProgramBuilder::add_stream(std::string name, int priority, bool on_host) {
@@ -20,13 +20,23 @@ UnitId ProgramBuilder::add_unit(ShardUnit unit) {
 }
 
 std::uint32_t ProgramBuilder::intern(std::string_view text) {
-  if (program_.names[last_name_] == text) return last_name_;
-  if (const auto known = names_.find(text); known != names_.end())
-    return last_name_ = known->second;
+  if (const auto known = names_.find(text); known != names_.end()) return *known;
   const auto index = static_cast<std::uint32_t>(program_.names.size());
   program_.names.emplace_back(text);
-  names_.emplace(text, index);
-  return last_name_ = index;
+  names_.insert(index);
+  return index;
+}
+
+void ProgramBuilder::reserve_steps(std::size_t steps) {
+  const auto reserve = [&](auto& table) { table.reserve(table.size() * (steps + 1)); };
+  reserve(program_.instructions);
+  reserve(program_.buffers);
+  reserve(program_.tensors);
+  reserve(program_.launches);
+  reserve(program_.operands);
+  reserve(program_.collectives);
+  reserve(program_.copies);
+  reserve(program_.host_work);
 }
 
 ScopeId ProgramBuilder::add_scope(std::string name) {

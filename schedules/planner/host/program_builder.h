@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "schedules/schedule.h"
 
@@ -28,6 +28,15 @@ class ProgramBuilder {
   UnitId add_unit(ShardUnit unit);
   /// Index of `text` in RankProgram::names.
   std::uint32_t intern(std::string_view text);
+  /// The same for a string literal: hooks repeat theirs.
+  std::uint32_t intern_literal(const char* text) {
+    if (text == last_literal_) return last_name_;
+    last_name_ = intern(text);
+    last_literal_ = text;
+    return last_name_;
+  }
+  /// Makes room for `steps` further steps like those written.
+  void reserve_steps(std::size_t steps);
   ScopeId add_scope(std::string name);
 
   BufferId alloc(const Buffer& buffer);
@@ -55,11 +64,22 @@ class ProgramBuilder {
   void mark(const Mark& m);
 
  private:
-  /// Looks names up without making a string of them.
-  struct TextHash {
+  /// Names by their text; a set of them holds indices.
+  struct NameText {
+    const std::vector<std::string>* names;
+    std::string_view operator()(std::uint32_t name) const { return (*names)[name]; }
+    std::string_view operator()(std::string_view text) const { return text; }
+  };
+  struct NameHash : NameText {
     using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
+    std::size_t operator()(const auto& name) const {
+      return std::hash<std::string_view>()(NameText::operator()(name));
+    }
+  };
+  struct NameEqual : NameText {
+    using is_transparent = void;
+    bool operator()(const auto& a, const auto& b) const {
+      return NameText::operator()(a) == NameText::operator()(b);
     }
   };
 
@@ -68,8 +88,9 @@ class ProgramBuilder {
   }
 
   RankProgram program_;
-  std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>> names_;
-  std::uint32_t last_name_ = 0;  ///< The last answer of intern(): hooks repeat their names.
+  std::unordered_set<std::uint32_t, NameHash, NameEqual> names_;
+  const char* last_literal_ = nullptr;
+  std::uint32_t last_name_ = 0;  ///< Its index.
 };
 
 }  // namespace foreshard

@@ -6,7 +6,8 @@ namespace foreshard {
 
 void destroy(SymStorage* s) {
   HostImpl& impl = s->host->impl();
-  if (s->buffer.valid() && !impl.closing) s->host->program().free(s->buffer);
+  if (impl.closing) return;  // The pool goes, too.
+  if (s->buffer.valid()) s->host->program().free(s->buffer);
   s->buffer = {};
   s->refs = 0;
   s->unit = {};
