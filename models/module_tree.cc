@@ -17,13 +17,22 @@ std::string join(const std::string& parent, const std::string& name) {
   return parent.empty() ? name : parent + "." + name;
 }
 
-/// Only its own: what a child holds it must call the child for, as hooks are of calls (ZeRO-3
-/// gathers a module's parameters when it is called).
+bool holds(const Module& module, ParameterId id) {
+  return std::any_of(module.parameters.begin(), module.parameters.end(),
+                     [&](const OwnedParameter& p) { return p.id == id; });
+}
+
+/// Its own and those of children that have no forward (out_proj of nn.MultiheadAttention). Any
+/// other child must be called for them, as hooks are of calls (ZeRO-3 gathers a module's
+/// parameters when it is called).
 void check_parameters(const Model& model, const Module& module, const Statement& s) {
   for (const ParameterId id : s.parameters) {
-    const bool own = std::any_of(module.parameters.begin(), module.parameters.end(),
-                                 [&](const OwnedParameter& p) { return p.id == id; });
-    if (!own)
+    const bool known =
+        holds(module, id) ||
+        std::any_of(module.children.begin(), module.children.end(), [&](const ChildModule& c) {
+          return !model.at(c.id).has_forward && holds(model.at(c.id), id);
+        });
+    if (!known)
       throw InternalError(module.name + ": " + std::string(name_of(s.function)) + " reads " +
                           model.at(id).name + ", a parameter of another module");
   }

@@ -152,8 +152,6 @@ class Zero : public Framework {
   SymTensor widen_to_host(Host& host, const SymTensor& t, BufferCategory category, bool pinned);
   /// tensor.to(device) of a host tensor.
   SymTensor to_device(Host& host, const SymTensor& t, BufferCategory category, bool blocks);
-  /// The host reads a device value (item(), float()).
-  void read_back(Host& host, const SymTensor& scalar);
   /// Kernels that test gradients or fill buffers in host memory run on the CPU (Host::launch).
   bool in_host_memory(const SymTensor& t) const {
     return t->storage->space != MemorySpace::kDevice;

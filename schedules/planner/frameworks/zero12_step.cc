@@ -89,7 +89,7 @@ SymTensor Zero12::flat_gradient(Host& host, std::size_t group) {
 void Zero12::update(Host& host, Optimizer* optimizer) {
   SymTensor norm = combined_norm(host, norms_);
   if (loss_scale_ != 1) host.launch(OpKind::kMulInPlace, {norm}, {norm}, {1 / loss_scale_});
-  if (!in_host_memory(norm)) read_back(host, norm);
+  if (!in_host_memory(norm)) host.read_back(norm);
   observe_norm(host, norm);
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     FlatGroup& g = groups_[i];

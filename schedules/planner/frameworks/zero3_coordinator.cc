@@ -49,7 +49,7 @@ void Zero3::compare_integers(Host& host, std::int64_t count) {
     const SymTensor t = host.empty({n}, DType::kInt64, BufferCategory::kWorkspace);
     host.launch(OpKind::kFill, {}, {t}, {0.0});
     collective(host, CollectiveKind::kBroadcast, t, t, 0);
-    read_back(host, t);
+    host.read_back(t);
   }
 }
 

@@ -69,7 +69,7 @@ void Zero3::before_optimizer(Host& host) {
 void Zero3::update(Host& host, Optimizer* optimizer) {
   SymTensor norm = combined_norm(host, norms_);
   if (loss_scale_ != 1) host.launch(OpKind::kMulInPlace, {norm}, {norm}, {1 / loss_scale_});
-  if (!in_host_memory(norm)) read_back(host, norm);
+  if (!in_host_memory(norm)) host.read_back(norm);
   observe_norm(host, norm);
   for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
     const LocalParameter& master = masters_[i];

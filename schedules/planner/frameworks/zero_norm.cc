@@ -66,7 +66,7 @@ SymTensor Zero::offloaded_norm(Host& host, const TensorList& norms) {
       host.launch(OpKind::kAdd, {total, s}, {sum});
       total = std::move(sum);
     }
-    read_back(host, total);
+    host.read_back(total);
     host.launch(OpKind::kCopy, {host.view_as(total, {1}, total->offset)}, {square});
   }
   const std::string before = std::exchange(cause_, "grad_norm");
@@ -101,7 +101,7 @@ void Zero::reduce_overflow(Host& host, const SymTensor& flag) {
   const std::string before = std::exchange(cause_, "overflow");
   collective(host, CollectiveKind::kAllReduce, flag, flag, -1, ReduceOp::kMax);
   cause_ = before;
-  read_back(host, flag);
+  host.read_back(flag);
 }
 
 /// amax, amin and a few scalar kernels for each gradient.
@@ -116,7 +116,7 @@ void Zero::check_finite(Host& host, const TensorList& gradients, const SymTensor
     q.kernels = 7;
     q.read_bytes = 2 * g->bytes();
     host.launch(q);
-    if (read) read_back(host, finite);
+    if (read) host.read_back(finite);
   }
   host.launch(OpKind::kFill, {}, {flag},
               {0.0});  // A run that overflows would skip the step; ours do not.

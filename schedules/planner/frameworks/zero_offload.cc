@@ -45,13 +45,4 @@ SymTensor Zero::to_device(Host& host, const SymTensor& t, BufferCategory categor
   return d;
 }
 
-void Zero::read_back(Host& host, const SymTensor& scalar) {
-  Copy c;
-  c.direction = CopyDirection::kDeviceToHost;
-  c.bytes = Bytes(scalar->bytes());
-  c.source = host.id_of(scalar);
-  c.blocks_host = true;
-  host.copy(c);
-}
-
 }  // namespace foreshard::zero

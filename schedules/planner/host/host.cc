@@ -424,6 +424,15 @@ void Host::copy(const Copy& c) {
   if (c.blocks_host) program_.sync_stream(stream_);
 }
 
+void Host::read_back(const SymTensor& t) {
+  Copy c;
+  c.direction = CopyDirection::kDeviceToHost;
+  c.bytes = Bytes(t->bytes());
+  c.source = id_of(t);
+  c.blocks_host = true;
+  copy(c);
+}
+
 SymTensor Host::cast(const SymTensor& t, DType dtype, BufferCategory category, UnitId unit) {
   if (t->dtype == dtype) return t;
   SymTensor y = empty(t->shape, dtype, category, unit);

@@ -156,6 +156,8 @@ class Host {
   /// Returns the index of the collective in the program.
   std::uint32_t collective(const Collective& c);
   void copy(const Copy& c);
+  /// The host waits for a device value and reads it: item(), bool(), nonzero()'s size.
+  void read_back(const SymTensor& t);
   EventId record_event() { return program_.record_event(stream_); }
   EventId record_event(StreamIndex s) { return program_.record_event(s); }
   void wait_event(StreamIndex s, EventId e) { program_.wait_event(s, e); }

@@ -75,12 +75,7 @@ void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTe
     groups = empty_temporary(h, kGroupBytes * counts->numel);
     workspace = empty_temporary(h, 512 * kMultiprocessors);
   } else {
-    Copy ends;
-    ends.direction = CopyDirection::kDeviceToHost;
-    ends.bytes = Bytes(counts->bytes());
-    ends.source = h.id_of(counts);
-    ends.blocks_host = true;
-    h.copy(ends);
+    h.read_back(counts);
     if (!h.impl().idle_experts) blas_workspace(h, false);  // The next product's lies in its place.
     q.kernels = static_cast<std::uint16_t>(counts->numel);
   }

@@ -51,7 +51,7 @@ SymTensor masked_scatter(Host& h, const Statement& s, const SymTensor& x, const 
     mask = raw_view(h, flat, {ids->shape[0], ids->shape[1], 1});
     SymTensor count = empty_result(h, Shape(), DType::kInt64);
     h.launch(OpKind::kSum, {flat}, {count});
-    h.program().sync_stream(h.stream());
+    h.read_back(count);
   }
   Record r(h, masked_scatter_backward, {&x, &source});
   if (r) {

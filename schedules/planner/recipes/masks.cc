@@ -79,6 +79,7 @@ SymTensor packed_sequences(Host& h, const SymTensor& positions) {
     SymTensor all = empty_result(h, Shape(), DType::kBool);
     h.launch(OpKind::kSum, {last}, {all});
     last.reset();
+    h.read_back(all);  // `if ... .all(): return None`
   }
   first.reset();
   difference.reset();
