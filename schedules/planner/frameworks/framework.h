@@ -55,6 +55,11 @@ class Framework {
   /// innermost module first.
   virtual void forward_aborted(Host&, ModuleId) {}
 
+  /// Nothing that a step began is under way, and micro-batches that begin now issue what those of
+  /// the step before issue or issued: all that they depend on is as it was (gradients apart). They
+  /// can then be copied (host/step_copy.h).
+  virtual bool at_rest() const { return false; }
+
   // -------------------------------------------------------------- autograd hooks
   virtual void on_tensor_hook(Host&, std::uint32_t /*payload*/, SymTensor& /*gradient*/) {}
   virtual void on_function_backward(Host&, std::uint32_t /*payload*/) {}

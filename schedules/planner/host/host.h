@@ -245,6 +245,9 @@ class Host {
     if (options_.sink) options_.sink->on_decision(d);
   }
 
+  /// Equal blocks are planned once (block_template.h), equal steps, too (step_copy.h).
+  bool shares_blocks() const;
+
   HostImpl& impl() { return *impl_; }
 
  private:
