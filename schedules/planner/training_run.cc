@@ -294,11 +294,11 @@ void TrainingRun::step() {
   } else {
     if (step_copy_) step_copy_->begin();
     micro_batches();
+    if (host_.config().clip) clip();
     std::vector<SymTensor*> held{&targets_};
     for (SymTensor& t : inputs_) held.push_back(&t);
     if (step_copy_) step_copy_->end(held);
   }
-  if (host_.config().clip) clip();
   optimizer_step();
   zero_grad();
   for (SymTensor& t : inputs_) t.reset();

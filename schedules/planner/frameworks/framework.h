@@ -55,9 +55,9 @@ class Framework {
   /// innermost module first.
   virtual void forward_aborted(Host&, ModuleId) {}
 
-  /// Nothing that a step began is under way, and micro-batches that begin now issue what those of
-  /// the step before issue or issued: all that they depend on is as it was (gradients apart). They
-  /// can then be copied (host/step_copy.h).
+  /// Nothing that a step began is under way (gradients apart), and what else micro-batches and
+  /// clipping depend on is as it was at the begin of the step: the next one can copy what it issued
+  /// (host/step_copy.h).
   virtual bool at_rest() const { return false; }
 
   // -------------------------------------------------------------- autograd hooks

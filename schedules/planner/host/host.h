@@ -253,6 +253,7 @@ class Host {
  private:
   friend class HostImpl;
   friend class BlockTemplates;
+  friend class StepCopy;
   [[noreturn]] void refuse_freed_operand() const;
   /// call() without a checkpoint around the hooks.
   void call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);

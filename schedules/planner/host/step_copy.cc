@@ -38,10 +38,11 @@ void StepCopy::end(std::span<SymTensor* const> inputs) {
   for (const LocalParameter& p : host_.framework()->local_parameters())
     if (p.local) hold(p.local->grad);
   if (described) to_ = now;
+  phase_ = host_.phase_;
 }
 
-/// `places`: index into storages_ by buffer of the micro-batches. False: more than its geometry
-/// matters of `t`, or its memory is older than they.
+/// `places`: index into storages_ by buffer claimed since from_. False: more than its geometry
+/// matters of `t`, or its memory is older.
 bool StepCopy::describe(SymTensor& t, std::span<std::uint32_t> places) {
   const std::uint32_t buffer = t->storage->buffer.value - static_cast<std::uint32_t>(from_->buffers);
   if (t->grad_fn || t->group.valid() || buffer >= places.size()) return false;
@@ -54,35 +55,13 @@ bool StepCopy::describe(SymTensor& t, std::span<std::uint32_t> places) {
   return true;
 }
 
-/// The micro-batches use no event from before, give back no buffer from before, and leave only
-/// those of held_.
-bool StepCopy::closed() const {
-  const RankProgram& p = host_.program().program();
-  const auto first = static_cast<std::uint32_t>(from_->buffers);
-  std::vector<std::uint8_t> alive(to_->buffers - from_->buffers, 1);
-  for (std::size_t i = from_->instructions; i < to_->instructions; ++i) {
-    const Instruction& in = p.instructions[i];
-    switch (in.kind) {
-      case InstructionKind::kFree:
-        if (in.id < first) return false;
-        alive[in.id - first] = 0;
-        break;
-      case InstructionKind::kWaitEvent:
-      case InstructionKind::kSyncEvent:
-        if (in.id < from_->events) return false;
-        break;
-      default:
-        break;
-    }
-  }
-  for (const SymStorage& s : storages_) alive[s.buffer.value - first] = 0;
-  return std::none_of(alive.begin(), alive.end(), [](std::uint8_t a) { return a != 0; });
-}
-
 bool StepCopy::copy() {
-  if (!to_ || !ready() || !closed()) return false;
+  if (!to_ || !ready()) return false;
   const ProgramPosition now(host_.program().program());
-  append(now);
+  std::vector<Instruction> instructions;
+  if (!moved_instructions(now, instructions)) return false;
+  append(instructions);
+  host_.phase_ = phase_;
   for (SymStorage& s : storages_)
     s.buffer.value += static_cast<std::uint32_t>(now.buffers - from_->buffers);
   restore();
@@ -91,29 +70,15 @@ bool StepCopy::copy() {
   return true;
 }
 
-/// The entries of all tables, and the instructions with their ids moved on.
-void StepCopy::append(const ProgramPosition& now) {
-  RankProgram& p = host_.program().program();
-  const auto copy = [](auto& table, std::size_t from, std::size_t to) {
-    const std::size_t at = table.size();
-    table.resize(at + to - from);
-    std::copy_n(table.begin() + static_cast<std::ptrdiff_t>(from), to - from,
-                table.begin() + static_cast<std::ptrdiff_t>(at));
-  };
-  copy(p.buffers, from_->buffers, to_->buffers);
-  copy(p.launches, from_->launches, to_->launches);
-  copy(p.collectives, from_->collectives, to_->collectives);
-  copy(p.copies, from_->copies, to_->copies);
-  copy(p.host_work, from_->host_work, to_->host_work);
-  copy(p.marks, from_->marks, to_->marks);
-  copy(p.instructions, from_->instructions, to_->instructions);
-  p.events += to_->events - from_->events;
-  std::array<std::uint32_t, static_cast<std::size_t>(InstructionKind::kMark) + 1> shift{};
-  const auto set = [&](std::initializer_list<InstructionKind> kinds, std::size_t by) {
-    for (const InstructionKind k : kinds)
-      shift[static_cast<std::size_t>(k)] = static_cast<std::uint32_t>(by);
-  };
+/// The instructions as they are with tables that begin at `now`. False: they wait for an event from
+/// before, give back a buffer from before, or leave others than those of held_.
+bool StepCopy::moved_instructions(const ProgramPosition& now,
+                                  std::vector<Instruction>& moved) const {
   using K = InstructionKind;
+  std::array<std::uint32_t, static_cast<std::size_t>(K::kMark) + 1> shift{};
+  const auto set = [&](std::initializer_list<K> kinds, std::size_t by) {
+    for (const K k : kinds) shift[static_cast<std::size_t>(k)] = static_cast<std::uint32_t>(by);
+  };
   set({K::kAlloc, K::kFree, K::kRecordStream}, now.buffers - from_->buffers);
   set({K::kLaunch}, now.launches - from_->launches);
   set({K::kCollective}, now.collectives - from_->collectives);
@@ -121,14 +86,44 @@ void StepCopy::append(const ProgramPosition& now) {
   set({K::kRecordEvent, K::kWaitEvent, K::kSyncEvent}, now.events - from_->events);
   set({K::kHost}, now.host_work - from_->host_work);
   set({K::kMark}, now.marks - from_->marks);
-  for (std::size_t i = now.instructions; i < p.instructions.size(); ++i) {
-    Instruction& in = p.instructions[i];
-    const bool lasting = in.kind == K::kRecordStream && in.id < from_->buffers;
-    if (!lasting) in.id += shift[static_cast<std::size_t>(in.kind)];
+  const RankProgram& p = host_.program().program();
+  const auto first = static_cast<std::uint32_t>(from_->buffers);
+  std::vector<std::uint8_t> alive(to_->buffers - from_->buffers, 1);
+  for (const SymStorage& s : storages_) alive[s.buffer.value - first] = 0;
+  moved.assign(p.instructions.begin() + static_cast<std::ptrdiff_t>(from_->instructions),
+               p.instructions.begin() + static_cast<std::ptrdiff_t>(to_->instructions));
+  for (Instruction& in : moved) {
+    if (in.kind == K::kFree) {
+      if (in.id < first) return false;
+      alive[in.id - first] = 0;
+    } else if (in.kind == K::kWaitEvent || in.kind == K::kSyncEvent) {
+      if (in.id < from_->events) return false;
+    } else if (in.kind == K::kRecordStream && in.id < first) {
+      continue;
+    }
+    in.id += shift[static_cast<std::size_t>(in.kind)];
   }
+  return std::none_of(alive.begin(), alive.end(), [](std::uint8_t a) { return a != 0; });
 }
 
-/// The tensors that the micro-batches leave.
+void StepCopy::append(const std::vector<Instruction>& instructions) {
+  RankProgram& p = host_.program().program();
+  const auto copy = [](auto& table, std::size_t from, std::size_t to) {
+    const std::vector part(table.begin() + static_cast<std::ptrdiff_t>(from),
+                           table.begin() + static_cast<std::ptrdiff_t>(to));
+    table.insert(table.end(), part.begin(), part.end());
+  };
+  copy(p.buffers, from_->buffers, to_->buffers);
+  copy(p.launches, from_->launches, to_->launches);
+  copy(p.collectives, from_->collectives, to_->collectives);
+  copy(p.copies, from_->copies, to_->copies);
+  copy(p.host_work, from_->host_work, to_->host_work);
+  copy(p.marks, from_->marks, to_->marks);
+  p.instructions.insert(p.instructions.end(), instructions.begin(), instructions.end());
+  p.events += to_->events - from_->events;
+}
+
+/// The tensors of held_.
 void StepCopy::restore() {
   HostImpl& impl = host_.impl();
   std::vector<Ref<SymStorage>> storages;

@@ -1,7 +1,6 @@
 #pragma once
 
-// The micro-batches of a step, from the first input to the end of the last backward, copied from
-// the step before: where the framework is at rest before both (Framework::at_rest), they issue the
+// What a step does before its optimizer (micro-batches, clipping), copied from the step before: where the framework is at rest before both (Framework::at_rest), they issue the
 // same but for the numbers of buffers and events. docs/symbolic-host.md has the rules.
 
 #include <cstdint>
@@ -18,14 +17,14 @@ class StepCopy {
  public:
   explicit StepCopy(Host& host) : host_(host) {}
 
-  /// Around micro-batches that run for real. `inputs`: variables that still hold what they loaded.
+  /// Around what runs for real. `inputs`: variables that still hold what micro-batches loaded.
   void begin();
   void end(std::span<SymTensor* const> inputs);
-  /// In place of them; false: they have to run. Gradients and inputs are then those of the copy.
+  /// In place of it; false: it has to run. Gradients and inputs are then those of the copy.
   bool copy();
 
  private:
-  /// A tensor that outlives the micro-batches: an input, or the gradient of a leaf.
+  /// A tensor that outlives it: an input, or the gradient of a leaf.
   struct Held {
     SymTensor* holder = nullptr;
     DType dtype = DType::kFloat32;
@@ -37,12 +36,13 @@ class StepCopy {
   };
   bool ready() const;
   bool describe(SymTensor& t, std::span<std::uint32_t> places);
-  bool closed() const;
-  void append(const ProgramPosition& now);
+  bool moved_instructions(const ProgramPosition& now, std::vector<Instruction>& moved) const;
+  void append(const std::vector<Instruction>& instructions);
   void restore();
 
   Host& host_;
-  std::optional<ProgramPosition> from_, to_;  ///< Of micro-batches that can be copied.
+  std::optional<ProgramPosition> from_, to_;  ///< Of what can be copied.
+  Phase phase_ = Phase::kOther;               ///< At its end.
   std::vector<Held> held_;
   std::vector<SymStorage> storages_;  ///< What held_ lies in, as described by their fields.
 };
