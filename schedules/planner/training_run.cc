@@ -102,6 +102,7 @@ TrainingRun::TrainingRun(const Model& model, const ParallelConfig& config,
       framework_(std::move(framework)),
       optimizer_(make_optimizer(config)) {
   host_.set_framework(framework_.get());
+  if (host_.shares_blocks()) step_copy_.emplace(host_);
 }
 
 TrainingRun::~TrainingRun() { host_.close(); }
@@ -258,14 +259,8 @@ void TrainingRun::evaluate() {
   host_.decide({.kind = DecisionKind::kEvaluationEnd});
 }
 
-void TrainingRun::step() {
+void TrainingRun::micro_batches() {
   const ParallelConfig& c = host_.config();
-  RankProgram& p = host_.program().program();
-  const std::uint32_t begin = host_.program().position();
-  Mark mark;
-  mark.number = static_cast<std::int32_t>(step_);
-  host_.program().mark(mark);
-  begin_step();
   for (std::int64_t m = 0; m < c.accumulate; ++m) {
     Mark micro;
     micro.kind = MarkKind::kMicroBatch;
@@ -284,7 +279,26 @@ void TrainingRun::step() {
     micro.begin = false;
     host_.program().mark(micro);
   }
-  if (c.clip) clip();
+}
+
+void TrainingRun::step() {
+  RankProgram& p = host_.program().program();
+  const std::uint32_t begin = host_.program().position();
+  Mark mark;
+  mark.number = static_cast<std::int32_t>(step_);
+  host_.program().mark(mark);
+  begin_step();
+  host_.set_phase(Phase::kOther);
+  if (step_copy_ && step_copy_->copy()) {
+    ++copied_steps_;
+  } else {
+    if (step_copy_) step_copy_->begin();
+    micro_batches();
+    if (host_.config().clip) clip();
+    std::vector<SymTensor*> held{&targets_};
+    for (SymTensor& t : inputs_) held.push_back(&t);
+    if (step_copy_) step_copy_->end(held);
+  }
   optimizer_step();
   zero_grad();
   for (SymTensor& t : inputs_) t.reset();

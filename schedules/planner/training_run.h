@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host.h"
+#include "schedules/planner/host/step_copy.h"
 
 namespace foreshard {
 
@@ -46,10 +48,14 @@ class TrainingRun {
   /// One forward under no_grad; the outputs are dropped.
   void evaluate();
 
+  /// Steps whose micro-batches were copied.
+  std::size_t copied_steps() const { return copied_steps_; }
+
   /// Hands the program over; the run is over.
   RankProgram take();
 
  private:
+  void micro_batches();
   SymTensor chunked_loss(std::span<const SymTensor> logits);
 
   std::unique_ptr<const Model>
@@ -59,6 +65,8 @@ class TrainingRun {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<SymTensor> inputs_;
   SymTensor targets_;
+  std::optional<StepCopy> step_copy_;  ///< Absent: every step runs for real.
+  std::size_t copied_steps_ = 0;
   std::int64_t step_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Plans that copy equal blocks (host/block_template.h) are the plans without it, entry by entry.
+// Plans that copy equal blocks (host/block_template.h) and equal steps (host/step_copy.h) are the
+// plans without, entry by entry.
 // The plan without templates is the independent source: tests against recordings of PyTorch use it.
 
 #include "schedules/planner/host/block_template.h"
@@ -19,9 +20,13 @@
 namespace foreshard {
 namespace {
 
+struct Copies {
+  std::size_t blocks = 0, steps = 0;
+};
+
 struct Made {
   Schedule schedule;
-  std::size_t copies = 0;
+  Copies copies;
   bool differs = false;  ///< Refused: plan() would fall back.
 };
 
@@ -35,7 +40,7 @@ Made make(const Model& model, const ParallelConfig& config, bool share) {
     run.initialize();
     for (int s = 0; s < 3; ++s) run.step();
     const auto& templates = run.host().impl().block_templates;
-    if (templates) made.copies = templates->copies();
+    if (templates) made.copies = {templates->copies(), run.copied_steps()};
     made.schedule.groups = run.host().groups();
     made.schedule.programs.push_back(run.take());
     made.schedule.world = config.world();
@@ -46,10 +51,10 @@ Made make(const Model& model, const ParallelConfig& config, bool share) {
   return made;
 }
 
-/// Number of copied calls; 0 if the model or configuration has no templates.
-std::size_t compare(const Model& model, const ParallelConfig& config) {
+/// Numbers of copied calls and steps; 0 if the model or configuration has no templates.
+Copies compare(const Model& model, const ParallelConfig& config) {
   const Made whole = make(model, config, false), shared = make(model, config, true);
-  if (shared.differs) return 0;
+  if (shared.differs) return {};
   std::string expected, found;
   write_schedule(whole.schedule, expected);
   write_schedule(shared.schedule, found);
@@ -77,13 +82,48 @@ ParallelConfig job(FrameworkKind framework) {
   return c;
 }
 
-/// Three steps of six blocks: the first and the last one run for real.
+/// Three steps of six blocks: the first and the last one run for real, where steps repeat in the
+/// first step alone.
 TEST(BlockTemplate, CopiesAllButTheFirstAndTheLastBlock) {
   const Model model = small_llama(6);
   for (const FrameworkKind f :
        {FrameworkKind::kUnsharded, FrameworkKind::kDdp, FrameworkKind::kFsdp2,
-        FrameworkKind::kFsdp1, FrameworkKind::kZero1, FrameworkKind::kZero2, FrameworkKind::kZero3})
-    EXPECT_EQ(compare(model, job(f)), 3u * 4u) << static_cast<int>(f);
+        FrameworkKind::kFsdp1, FrameworkKind::kZero1, FrameworkKind::kZero2,
+        FrameworkKind::kZero3}) {
+    const bool repeats = f == FrameworkKind::kUnsharded || f == FrameworkKind::kFsdp2;
+    const Copies copies = compare(model, job(f));
+    EXPECT_EQ(copies.steps, repeats ? 2u : 0u) << static_cast<int>(f);
+    EXPECT_EQ(copies.blocks, repeats ? 4u : 3u * 4u) << static_cast<int>(f);
+  }
+}
+
+/// Steps are copied whatever a micro-batch issues, if it leaves nothing but gradients and inputs.
+TEST(BlockTemplate, CopiesStepsOfSeveralMicroBatches) {
+  for (const bool tied : {false, true}) {
+    PlainModelOptions o;
+    o.layers = 2;
+    o.tied = tied;
+    const Model model = plain_llama(o);
+    for (const LossKind loss : {LossKind::kCrossEntropyFloat, LossKind::kChunked}) {
+      ParallelConfig c = job(FrameworkKind::kFsdp2);
+      c.loss = loss;
+      c.replicate = 2;
+      c.accumulate = 3;
+      c.sync_each_micro_batch = false;
+      c.wrap.root_split = false;  // Gradients of one buffer far apart.
+      c.offload = tied ? OffloadKind::kNone : OffloadKind::kParameters;
+      EXPECT_EQ(compare(model, c).steps, 2u);
+    }
+  }
+}
+
+/// Scales of 8-bit weights are made after the first optimizer step: the second step is another.
+TEST(BlockTemplate, RunsStepsThatDependOnTheOneBefore) {
+  ParallelConfig c = job(FrameworkKind::kFsdp2);
+  c.float8 = Float8Kind::kTensorwise;
+  c.float8_all_gather = true;
+  c.model_dtype = DType::kBFloat16;
+  EXPECT_EQ(compare(small_llama(6), c).steps, 0u);
 }
 
 TEST(BlockTemplate, CopiesCheckpointedBlocks) {
@@ -93,7 +133,7 @@ TEST(BlockTemplate, CopiesCheckpointedBlocks) {
     ParallelConfig c = job(FrameworkKind::kFsdp2);
     c.checkpoint = k;
     c.checkpoint_every = 2;
-    EXPECT_GT(compare(model, c), 0u) << static_cast<int>(k);
+    EXPECT_GT(compare(model, c).blocks, 0u) << static_cast<int>(k);
   }
 }
 
@@ -109,7 +149,7 @@ TEST(BlockTemplate, CopiesBlocksWithHooksThatSeeNoTensors) {
       c.zero.prefetch_bucket_size = prefetch;
       c.zero.reduce_bucket_size = 20'000;
       if (leaves) c.zero.leaf_classes = {attention};
-      EXPECT_EQ(compare(model, c), 3u * 4u) << prefetch << leaves;
+      EXPECT_EQ(compare(model, c).blocks, 3u * 4u) << prefetch << leaves;
     }
   }
 }
@@ -124,10 +164,10 @@ TEST(BlockTemplate, LeavesBlocksWithOtherHooksInside) {
     units.wrap.modules.push_back(model.at(block.children[1].id).name);
     units.wrap.modules.push_back(block.name);
   }
-  EXPECT_EQ(compare(model, units), 0u);
+  EXPECT_EQ(compare(model, units).blocks, 0u);
   ParallelConfig again = job(FrameworkKind::kZero3);
   again.checkpoint = CheckpointKind::kFull;
-  EXPECT_EQ(compare(model, again), 0u);
+  EXPECT_EQ(compare(model, again).blocks, 0u);
 }
 
 class RandomJobs : public testing::TestWithParam<int> {};
@@ -214,20 +254,23 @@ ParallelConfig random_job(std::mt19937& random, const Model& model) {
 
 TEST_P(RandomJobs, AreTheSamePlan) {
   std::mt19937 random(static_cast<unsigned>(GetParam()));
-  std::size_t planned = 0, copied = 0;
+  std::size_t planned = 0, copied = 0, with_steps = 0;
   for (int i = 0; i < 60; ++i) {
     const Model model = random_model(random);
     const ParallelConfig config = random_job(random, model);
     SCOPED_TRACE("job " + std::to_string(i) + ", framework " +
                  std::to_string(static_cast<int>(config.framework)));
     try {
-      copied += compare(model, config) > 0 ? 1 : 0;
+      const Copies copies = compare(model, config);
+      copied += copies.blocks > 0 ? 1 : 0;
+      with_steps += copies.steps > 0 ? 1 : 0;
       ++planned;
     } catch (const InputError&) {  // Not every combination is one that can run.
     }
   }
   EXPECT_GT(planned, 20u);
   EXPECT_GT(copied, planned / 5);
+  EXPECT_GT(with_steps, planned / 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomJobs, testing::Range(1, 6));

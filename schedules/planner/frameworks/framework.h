@@ -55,6 +55,11 @@ class Framework {
   /// innermost module first.
   virtual void forward_aborted(Host&, ModuleId) {}
 
+  /// Nothing that a step began is under way (gradients apart), and what else micro-batches and
+  /// clipping depend on is as it was at the begin of the step: the next one can copy what it issued
+  /// (host/step_copy.h).
+  virtual bool at_rest() const { return false; }
+
   // -------------------------------------------------------------- autograd hooks
   virtual void on_tensor_hook(Host&, std::uint32_t /*payload*/, SymTensor& /*gradient*/) {}
   virtual void on_function_backward(Host&, std::uint32_t /*payload*/) {}

@@ -25,6 +25,46 @@ void Fsdp2::begin_micro_batch(Host&, std::int64_t, bool sync) {
   if (config_.accumulate > 1) set_requires_gradient_sync(ModuleId(0), sync);
 }
 
+namespace {
+
+bool at_rest(const CommContext& comm) {
+  return !comm.retained && comm.reduce_inputs.empty() && comm.post_forward_order.empty() &&
+         comm.last_post_reduce.empty();
+}
+
+bool at_rest(const StateContext& context) {
+  return context.forward_root == nullptr && !context.callback_queued &&
+         context.is_last_backward && !context.active_manual_finalization &&
+         !context.reduction_pending;
+}
+
+bool at_rest(const ParamGroup& group) {
+  const GroupRuntime& rt = group.runtime;
+  const bool idle = group.training == TrainingState::kIdle &&
+                    group.sharded == ShardedState::kSharded && !group.post_backward_pending &&
+                    group.post_forward_indices.empty();
+  const bool nothing_held = !rt.pending && !rt.post_reduce_event && !rt.reshard_event &&
+                            !rt.all_reduce && !rt.partial_output && rt.offload_events.empty();
+  return idle && nothing_held &&
+         std::none_of(rt.parameters.begin(), rt.parameters.end(), [](const ParameterTensors& t) {
+           return t.post_forward || t.next_scale || t.scale || t.precomputed_scale ||
+                  (t.unsharded && t.unsharded->grad);
+         });
+}
+
+}  // namespace
+
+/// What is made once (contexts of the root, tensor objects of gathered parameters) issues nothing.
+bool Fsdp2::at_rest() const {
+  const auto idle = [](const std::unique_ptr<State>& s) {
+    return s->training == TrainingState::kIdle && s->modules_to_run.empty() &&
+           fsdp2::at_rest(*s->comm) && fsdp2::at_rest(*s->context) &&
+           std::all_of(s->groups.begin(), s->groups.end(),
+                       [](const auto& g) { return fsdp2::at_rest(*g); });
+  };
+  return std::all_of(wrapping_->states().begin(), wrapping_->states().end(), idle);
+}
+
 void Fsdp2::zero_gradients(Host& host) {
   spend_host(host, dtensor_zero_grad_us(local_parameters_.size()), "zero_grad of DTensors");
   for (const LocalParameter& p : local_parameters_) {

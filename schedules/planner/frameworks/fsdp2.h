@@ -34,6 +34,7 @@ class Fsdp2 final : public Framework {
   void post_forward(Host& host, ModuleId module, std::span<SymTensor> inputs,
                     std::span<SymTensor> outputs) override;
   void forward_aborted(Host& host, ModuleId module) override;
+  bool at_rest() const override;
   void on_tensor_hook(Host& host, std::uint32_t payload, SymTensor& gradient) override;
   void on_function_backward(Host& host, std::uint32_t payload) override;
   void on_backward_callback(Host& host, std::uint32_t payload) override;

@@ -9,6 +9,7 @@ class Unsharded final : public Framework {
  public:
   void initialize(Host& host) override { materialize_whole(host, locals_); }
   std::span<const LocalParameter> local_parameters() const override { return locals_; }
+  bool at_rest() const override { return true; }
 
  private:
   std::vector<LocalParameter> locals_;

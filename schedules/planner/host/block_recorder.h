@@ -8,23 +8,9 @@
 #include <vector>
 
 #include "schedules/planner/host/block_template.h"
+#include "schedules/planner/host/program_position.h"
 
 namespace foreshard {
-
-/// Sizes of a program's tables.
-struct ProgramPosition {
-  std::size_t instructions, buffers, launches, copies, host_work, marks, collectives;
-  std::uint32_t events;
-  explicit ProgramPosition(const RankProgram& p)
-      : instructions(p.instructions.size()),
-        buffers(p.buffers.size()),
-        launches(p.launches.size()),
-        copies(p.copies.size()),
-        host_work(p.host_work.size()),
-        marks(p.marks.size()),
-        collectives(p.collectives.size()),
-        events(p.events) {}
-};
 
 /// Ranges of one block as they are cut, and which of their buffers are claimed now.
 class RangeCutter {

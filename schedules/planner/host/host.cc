@@ -56,6 +56,8 @@ Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& 
 
 Host::~Host() { close(); }
 
+bool Host::shares_blocks() const { return impl_->block_templates != nullptr; }
+
 void Host::close() {
   impl_->closing = true;
   for (SymTensor& p : parameters_) p.reset();

@@ -247,11 +247,15 @@ class Host {
     if (options_.sink) options_.sink->on_decision(d);
   }
 
+  /// Equal blocks are planned once (block_template.h), equal steps, too (step_copy.h).
+  bool shares_blocks() const;
+
   HostImpl& impl() { return *impl_; }
 
  private:
   friend class HostImpl;
   friend class BlockTemplates;
+  friend class StepCopy;
   [[noreturn]] void refuse_freed_operand() const;
   /// call() without a checkpoint around the hooks.
   void call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTensor> outputs);

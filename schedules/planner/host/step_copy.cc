@@ -1,0 +1,149 @@
+#include "schedules/planner/host/step_copy.h"
+
+#include <algorithm>
+
+#include "schedules/planner/frameworks/framework.h"
+#include "schedules/planner/host/host_impl.h"
+
+namespace foreshard {
+namespace {
+
+constexpr std::uint32_t kNoPlace = UINT32_MAX;
+
+}  // namespace
+
+/// No gradient is left and nothing of the framework is under way.
+bool StepCopy::ready() const {
+  const auto locals = host_.framework()->local_parameters();
+  return host_.framework()->at_rest() &&
+         std::none_of(locals.begin(), locals.end(),
+                      [](const LocalParameter& p) { return p.local && p.local->grad; });
+}
+
+void StepCopy::begin() {
+  to_.reset();
+  from_.reset();
+  if (ready()) from_.emplace(host_.program().program());
+}
+
+void StepCopy::end(std::span<SymTensor* const> inputs) {
+  if (!from_ || !host_.framework()->at_rest()) return;
+  const ProgramPosition now(host_.program().program());
+  held_.clear();
+  storages_.clear();
+  std::vector<std::uint32_t> places(now.buffers - from_->buffers, kNoPlace);
+  bool described = true;
+  const auto hold = [&](SymTensor& t) { described = described && (!t || describe(t, places)); };
+  for (SymTensor* const t : inputs) hold(*t);
+  for (const LocalParameter& p : host_.framework()->local_parameters())
+    if (p.local) hold(p.local->grad);
+  if (described) to_ = now;
+  phase_ = host_.phase_;
+}
+
+/// `places`: index into storages_ by buffer claimed since from_. False: more than its geometry
+/// matters of `t`, or its memory is older.
+bool StepCopy::describe(SymTensor& t, std::span<std::uint32_t> places) {
+  const std::uint32_t buffer = t->storage->buffer.value - static_cast<std::uint32_t>(from_->buffers);
+  if (t->grad_fn || t->group.valid() || buffer >= places.size()) return false;
+  if (places[buffer] == kNoPlace) {
+    places[buffer] = static_cast<std::uint32_t>(storages_.size());
+    storages_.push_back(*t->storage);
+  }
+  held_.push_back(
+      {&t, t->dtype, t->requires_grad, places[buffer], t->shape, t->stride, t->offset});
+  return true;
+}
+
+bool StepCopy::copy() {
+  if (!to_ || !ready()) return false;
+  const ProgramPosition now(host_.program().program());
+  std::vector<Instruction> instructions;
+  if (!moved_instructions(now, instructions)) return false;
+  append(instructions);
+  host_.phase_ = phase_;
+  for (SymStorage& s : storages_)
+    s.buffer.value += static_cast<std::uint32_t>(now.buffers - from_->buffers);
+  restore();
+  from_ = now;  // A further step is a copy of this one.
+  to_.emplace(host_.program().program());
+  return true;
+}
+
+/// The instructions as they are with tables that begin at `now`. False: they wait for an event from
+/// before, give back a buffer from before, or leave others than those of held_.
+bool StepCopy::moved_instructions(const ProgramPosition& now,
+                                  std::vector<Instruction>& moved) const {
+  using K = InstructionKind;
+  std::array<std::uint32_t, static_cast<std::size_t>(K::kMark) + 1> shift{};
+  const auto set = [&](std::initializer_list<K> kinds, std::size_t by) {
+    for (const K k : kinds) shift[static_cast<std::size_t>(k)] = static_cast<std::uint32_t>(by);
+  };
+  set({K::kAlloc, K::kFree, K::kRecordStream}, now.buffers - from_->buffers);
+  set({K::kLaunch}, now.launches - from_->launches);
+  set({K::kCollective}, now.collectives - from_->collectives);
+  set({K::kCopy}, now.copies - from_->copies);
+  set({K::kRecordEvent, K::kWaitEvent, K::kSyncEvent}, now.events - from_->events);
+  set({K::kHost}, now.host_work - from_->host_work);
+  set({K::kMark}, now.marks - from_->marks);
+  const RankProgram& p = host_.program().program();
+  const auto first = static_cast<std::uint32_t>(from_->buffers);
+  std::vector<std::uint8_t> alive(to_->buffers - from_->buffers, 1);
+  for (const SymStorage& s : storages_) alive[s.buffer.value - first] = 0;
+  moved.assign(p.instructions.begin() + static_cast<std::ptrdiff_t>(from_->instructions),
+               p.instructions.begin() + static_cast<std::ptrdiff_t>(to_->instructions));
+  for (Instruction& in : moved) {
+    if (in.kind == K::kFree) {
+      if (in.id < first) return false;
+      alive[in.id - first] = 0;
+    } else if (in.kind == K::kWaitEvent || in.kind == K::kSyncEvent) {
+      if (in.id < from_->events) return false;
+    } else if (in.kind == K::kRecordStream && in.id < first) {
+      continue;
+    }
+    in.id += shift[static_cast<std::size_t>(in.kind)];
+  }
+  return std::none_of(alive.begin(), alive.end(), [](std::uint8_t a) { return a != 0; });
+}
+
+void StepCopy::append(const std::vector<Instruction>& instructions) {
+  RankProgram& p = host_.program().program();
+  const auto copy = [](auto& table, std::size_t from, std::size_t to) {
+    const std::vector part(table.begin() + static_cast<std::ptrdiff_t>(from),
+                           table.begin() + static_cast<std::ptrdiff_t>(to));
+    table.insert(table.end(), part.begin(), part.end());
+  };
+  copy(p.buffers, from_->buffers, to_->buffers);
+  copy(p.launches, from_->launches, to_->launches);
+  copy(p.collectives, from_->collectives, to_->collectives);
+  copy(p.copies, from_->copies, to_->copies);
+  copy(p.host_work, from_->host_work, to_->host_work);
+  copy(p.marks, from_->marks, to_->marks);
+  p.instructions.insert(p.instructions.end(), instructions.begin(), instructions.end());
+  p.events += to_->events - from_->events;
+}
+
+/// The tensors of held_.
+void StepCopy::restore() {
+  HostImpl& impl = host_.impl();
+  std::vector<Ref<SymStorage>> storages;
+  storages.reserve(storages_.size());
+  for (const SymStorage& s : storages_) {
+    storages.push_back(impl.make_storage(s.bytes, s.category, s.unit, s.name));
+    SymStorage& made = *storages.back();
+    made.buffer = s.buffer;
+    made.pool = s.pool;
+    made.space = s.space;
+    made.scope = s.scope;
+    ++made.generation;
+  }
+  for (const Held& h : held_) {
+    SymTensor t = impl.make_tensor(storages[h.storage], h.shape, h.dtype);
+    t->stride = h.stride;
+    t->offset = h.offset;
+    t->requires_grad = h.requires_grad;
+    *h.holder = std::move(t);
+  }
+}
+
+}  // namespace foreshard
