@@ -136,7 +136,7 @@ StepAnswer answer_of(const Job& job, const Prediction& prediction,
                              s.samples_per_s_per_gpu, s.speedup, s.fits});
   if (const std::string remark = remark_on(job, e.schedule); !remark.empty())
     a.remarks.push_back(remark);
-  if (const std::string remark = remark_on_attention(job); !remark.empty())
+  if (const std::string remark = remark_on_attention(job, e.schedule); !remark.empty())
     a.remarks.push_back(remark);
   if (const std::string remark = remark_on_communicators(e.schedule, r.memory); !remark.empty())
     a.remarks.push_back(remark);

@@ -202,7 +202,7 @@ void read_mesh(Arguments& a, Job& job) {
 /// A kernel that was asked for and that the GPU does not have; the default is remarked on in the
 /// answer.
 void check_attention_kernel(Arguments& a, const Job& job) {
-  if (job.config.attention != AttentionKind::kFlash) return;
+  if (!takes_flash(job.config.attention)) return;
   const std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
   if (!lacks.empty() && a.has("attention-kernel"))
     a.report("attention-kernel", lacks, "--attention sdpa: the kernel that PyTorch takes there");

@@ -87,7 +87,9 @@ OptionGroup training_group() {
               "(default yes), not one a weight and gather",
               {"yes", "no"}),
        option("attention", "KIND",
-              "Attention kernels (default flash); math is SDPA's in fp32, eager is written out",
+              "Attention (default flash: SDPA, with its flash kernel where there is no mask); "
+              "flash-attn is that library's own, with windows in the kernel; math is SDPA's in fp32, "
+              "eager is written out",
               choices(kAttentionNames)),
        option("attention-kernel", "NAME",
               "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",

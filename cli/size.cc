@@ -156,7 +156,7 @@ std::string remarks_on(const SizeQuestion& q, const SizeRow& row) {
   std::string out;
   if (row.billed_gpus > row.gpus) out += fmt::format("  ({} GPUs billed)", row.billed_gpus);
   if (row.retries > 0)
-    out += fmt::format("  (borderline: {} allocator retries)", row.retries);
+    out += fmt::format("  (borderline: {})", retries_text(row.step_retries, row.retries));
   else if (row.tight)
     out += "  (tight: less than 5 % free)";
   if (q.deadline_days && !row.meets_deadline) out += "  (too slow)";
@@ -300,7 +300,7 @@ CommandSpec size_command() {
                         true},
                        {"micro-batches",
                         "B,B,...",
-                        "Micro-batches to try (default 1,2,4,8,16 until one does not fit)",
+                        "Micro-batches to try (default 1,2,4,... while a doubling fits and is worth 2 %)",
                         {},
                         true},
                        {"global-batch",

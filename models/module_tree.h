@@ -36,8 +36,8 @@ using ValueSlot = std::int32_t;
   X(kEmbedding, "embedding")  /* indices; parameters: weight */                                    \
   X(kLayerNorm, "layer_norm") /* x; parameters: weight?, bias?; floats: eps */                     \
   X(kRmsNorm, "rms_norm")     /* fused; x; parameters: weight; floats: eps */                      \
-  X(kAttention, "attention")  /* q, k, v (any strides, [b, heads, s, d]), mask?; ints: causal;     \
-                                 floats: dropout, scale */                                         \
+  X(kAttention, "attention")  /* q, k, v (any strides, [b, heads, s, d]), mask?; ints: causal,     \
+                                 window?; floats: dropout, scale */                                \
   X(kPackedAttention,                                                                              \
     "packed_attention") /* q, k, v as [b, s, heads*d]; ints: heads, kv_heads, causal */            \
   X(kAdd, "add")                                                                                   \
@@ -149,7 +149,8 @@ using ValueSlot = std::int32_t;
 //     grouped and the output has q's strides. Else memory-efficient: k and v are repeated to q's
 //     heads first, a boolean mask becomes an additive one in q's dtype (saved, last dimension
 //     padded to a multiple of 8), the output is laid out [b, s, heads, d]. ints[0]: causal (ignored
-//     with a mask). floats: dropout, scale.
+//     with a mask); ints[1]: keys that a query sees, for kernels that are told so in place of a mask
+//     (flash-attn's own). floats: dropout, scale.
 //   routed_experts (grouped_mm of the library): inputs x [T, h], weights [T, k], indices [T, k];
 //   parameters gate_up
 //     [E, 2 f, h], down [E, h, f]; ints: experts, top_k, activation (Activation below).

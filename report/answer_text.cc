@@ -96,18 +96,11 @@ class AnswerText {
     out_ += "\n";
   }
 
-  std::string retries_text() const {
-    const AnswerMemory& m = a_.memory;
-    const std::int64_t n = m.retries > 0 ? m.retries : m.retries_total;
-    return fmt::format("{} allocator {} {}", n, n == 1 ? "retry" : "retries",
-                       m.retries > 0 ? "a step" : "in the first steps");
-  }
-
   std::string fit_text() const {
     const AnswerMemory& m = a_.memory;
     if (m.borderline())
       return paint(fmt::format("Fits, borderline: {} of {} GiB, {}", gib(m.device_peak),
-                               gib(m.capacity), retries_text()),
+                               gib(m.capacity), retries_text(m.retries, m.retries_total)),
                    "1;33");
     if (m.tight)
       return paint(fmt::format("Fits, tight: {} of {} GiB", gib(m.device_peak), gib(m.capacity)),

@@ -47,7 +47,7 @@ std::string_view optimizer_title(OptimizerKind kind) {
 
 std::string attention_text(const Job& job) {
   const std::string kind(name_in(kAttentionNames, job.config.attention));
-  if (job.config.attention != AttentionKind::kFlash) return kind + " attention";
+  if (!takes_flash(job.config.attention)) return kind + " attention";
   return fmt::format("{} attention ({})", kind,
                      name_in(kAttentionKernelNames, job.attention_kernel));
 }

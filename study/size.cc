@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <iterator>
 #include <utility>
 
@@ -23,12 +24,19 @@ constexpr std::int64_t kMostGpus = 512;
 std::vector<std::int64_t> gpu_counts(const SizeQuestion& q, const HardwareProfile& h) {
   if (!q.gpus.empty()) return q.gpus;
   std::vector<std::int64_t> out;
-  for (std::int64_t n = std::max(1, h.gpus_per_node()); n <= kMostGpus; n *= 2) out.push_back(n);
+  const std::int64_t per_node = std::max(1, h.gpus_per_node());
+  const std::int64_t most = h.nodes > 0 ? std::min<std::int64_t>(kMostGpus, h.nodes * per_node)
+                                        : kMostGpus;
+  for (std::int64_t n = per_node; n <= most; n *= 2) out.push_back(n);
   return out;
 }
 
 /// Micro-batches of a step that are simulated; more of them are added as the last was.
 constexpr std::int64_t kSimulatedMicroBatches = 4;
+
+/// Smaller gains of a doubled micro-batch are within the model's error.
+constexpr double kWorthDoubling = 1.02;
+constexpr std::int64_t kMostSequences = 4096;
 
 /// One way to use a machine.
 struct Attempt {
@@ -134,6 +142,7 @@ void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.global_batch = job.gpus * job.config.micro_batch * job.config.accumulate;
   row.fits = e.result.memory.fits;
   row.retries = is_borderline(e.result.memory) ? e.result.memory.retries_total : 0;
+  row.step_retries = is_borderline(e.result.memory) ? e.result.memory.retries : 0;
   row.tight = row.fits && !leaves_headroom(e.result.memory.device_peak, e.result.memory.capacity);
   row.step = e.result.step_time;
   row.tokens_per_s_per_gpu = e.tokens_per_second_per_gpu();
@@ -178,11 +187,13 @@ SizeRow attempt(const SizeQuestion& q, const Attempt& a) {
   return row;
 }
 
-/// Rows that fit, those without allocator retries first, then by throughput.
+/// Rows that fit, those without allocator retries first, then those with some memory free, then by
+/// throughput.
 bool is_better(const SizeRow& a, const SizeRow& b) {
   if (a.fits != b.fits) return a.fits;
   if (!a.fits) return false;
   if ((a.retries == 0) != (b.retries == 0)) return a.retries == 0;
+  if (a.tight != b.tight) return b.tight;
   return a.samples_per_s_per_gpu > b.samples_per_s_per_gpu;
 }
 
@@ -197,23 +208,34 @@ void state_need(SizeRow& row, const SizeQuestion& q, const Attempt& a) {
   row.note = lack_of(e.result.memory, enough);
 }
 
+/// From the smallest on: they are tried until one does not fit.
+std::vector<std::int64_t> micro_batches_of(const SizeQuestion& q) {
+  std::vector<std::int64_t> out = q.micro_batches;
+  if (out.empty())
+    for (std::int64_t b = 1; b <= kMostSequences; b *= 2) out.push_back(b);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 /// The best of all micro-batches and kinds of checkpointing; micro-batches grow until one does not
 /// fit.
 SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus) {
-  const std::vector<std::int64_t> batches =
-      q.micro_batches.empty() ? std::vector<std::int64_t>{1, 2, 4, 8, 16} : q.micro_batches;
   const std::vector<CheckpointKind> checkpoints =
       q.checkpoints.empty() ? std::vector{q.job.config.checkpoint} : q.checkpoints;
   std::optional<SizeRow> best;
   CheckpointKind best_checkpoint = checkpoints[0];
   for (const CheckpointKind checkpoint : checkpoints) {
-    for (const std::int64_t b : batches) {
+    double last = 0;  // Samples per second of the batch before.
+    for (const std::int64_t b : micro_batches_of(q)) {
       const SizeRow row = attempt(q, {h, gpus, b, checkpoint});
       // What does not fit is shown at its smallest need, what is refused only if all is.
       if (!best || (best->refused && !row.refused) || is_better(row, *best) ||
           (!best->fits && !row.refused && row.memory < best->memory))
         best = row, best_checkpoint = checkpoint;
       if (!row.fits && !row.refused) break;
+      const bool stale = row.fits && row.samples_per_s_per_gpu < kWorthDoubling * last;
+      if (q.micro_batches.empty() && stale) break;
+      last = row.samples_per_s_per_gpu;
     }
   }
   if (!best->fits && !best->refused)
@@ -317,7 +339,10 @@ SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& prog
              b.samples_per_s_per_gpu * static_cast<double>(b.gpus);
     });
     if (q.tokens > 0 && !out.rows[i].meets_deadline) continue;
-    better(out.smallest, i, [](const SizeRow& a, const SizeRow& b) { return a.gpus < b.gpus; });
+    better(out.smallest, i, [](const SizeRow& a, const SizeRow& b) {
+      return std::tuple(a.gpus, a.price.value_or(0), a.days) <
+             std::tuple(b.gpus, b.price.value_or(0), b.days);
+    });
     if (out.rows[i].price)
       better(out.cheapest, i,
              [](const SizeRow& a, const SizeRow& b) { return *a.price < *b.price; });

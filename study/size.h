@@ -20,7 +20,8 @@ struct SizeQuestion {
   /// Empty: one node, doubled up to 512 GPUs; with a deadline also the fewest whole nodes between
   /// the last doubling that misses it and the first that meets it.
   std::vector<std::int64_t> gpus;
-  std::vector<std::int64_t> micro_batches;  ///< Empty: 1, 2, 4, 8, 16.
+  /// Empty: 1, 2, 4 and so on while a doubling fits and is worth 2 %.
+  std::vector<std::int64_t> micro_batches;
   std::vector<CheckpointKind> checkpoints;  ///< Empty: the job's.
   /// Sequences of one optimizer step, on any number of GPUs: the job's accumulation follows. Sizes
   /// that do not divide it are refused in their row.
@@ -43,6 +44,7 @@ struct SizeRow {
   double tokens_per_s_per_gpu = 0;  ///< 0 for a model without tokens.
   double samples_per_s_per_gpu = 0, mfu = 0;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
+  std::int64_t step_retries = 0;  ///< In the last of them.
   bool tight = false;        ///< Fits, but leaves less free than advice does (headroom.h).
   Bytes memory, capacity;
   double days = 0, gpu_hours = 0;
@@ -54,7 +56,7 @@ struct SizeRow {
 
 struct SizeResult {
   std::vector<SizeRow> rows;            ///< By hardware as given, then by GPUs.
-  std::optional<std::size_t> smallest;  ///< Fewest GPUs that meet the deadline.
+  std::optional<std::size_t> smallest;  ///< Fewest GPUs that meet the deadline; then the cheapest.
   std::optional<std::size_t>
       cheapest;  ///< Lowest price that meets the deadline (or at all without one).
   std::optional<std::size_t> fastest;

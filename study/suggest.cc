@@ -55,7 +55,7 @@ void add_sharding_changes(const Job& job, std::vector<JobChange>& out) {
 
 /// The fastest attention kernel that the profile has rates of, in place of flash-attention 2.
 void add_attention_kernel(const Job& job, std::vector<JobChange>& out) {
-  if (job.config.attention != AttentionKind::kFlash) return;
+  if (!takes_flash(job.config.attention)) return;
   for (const auto& [kernel, key] :
        {std::pair(AttentionKernel::kFlash3, "attention_fa3_h128_forward"),
         std::pair(AttentionKernel::kCudnn, "attention_cudnn_h128_forward")}) {
@@ -159,6 +159,7 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
                                      const JobChange& change) {
   SimulationOptions options;
   options.detail = Detail::kTimesOnly;
+  if (base.result.memory.simulated) options.device_memory = base.result.memory.capacity;
   Job changed = job;
   try {
     change.apply(changed);
@@ -211,8 +212,52 @@ double padded_share(const Schedule& schedule) {
   return padded == 0 ? 0 : 1 - static_cast<double>(real) / static_cast<double>(padded);
 }
 
-std::string remark_on_attention(const Job& job) {
-  if (job.config.attention != AttentionKind::kFlash) return "";
+namespace {
+
+/// No module calls attention as a function: its products and softmax are statements of their own.
+bool writes_attention_out(const Model& model) {
+  bool softmax = false;
+  for (const Module& m : model.modules) {
+    for (const Statement& s : m.program) {
+      if (s.function == Function::kAttention || s.function == Function::kPackedAttention ||
+          s.function == Function::kWindowedAttention)
+        return false;
+      softmax = softmax || s.function == Function::kSoftmax;
+    }
+  }
+  return softmax;
+}
+
+/// Which kernels SDPA took in place of flash attention; "" if none.
+std::string remark_on_other_kernels(const Job& job, const Schedule& schedule) {
+  const RankProgram& p = schedule.programs[0];
+  std::int64_t flash = 0, efficient = 0;
+  for (const Launch& l : p.launches) {
+    flash += l.op == OpKind::kFlashAttention ? 1 : 0;
+    efficient += l.op == OpKind::kEfficientAttention ? 1 : 0;
+  }
+  if (efficient > 0) {
+    return fmt::format(
+        "{} of {} attention calls are not flash attention's: SDPA takes its memory-efficient "
+        "kernel where there is a mask (a sliding window that the sequence exceeds), in fp32, and "
+        "for keys and values of different sizes. --attention flash-attn: windows in the kernel",
+        efficient, flash + efficient);
+  }
+  if (flash > 0 || !writes_attention_out(*job.model)) return "";
+  return fmt::format(
+      "the model writes its attention out as products and a softmax (soft-capped scores), whatever "
+      "--attention says{}",
+      job.config.attention == AttentionKind::kFlashLibrary
+          ? "; flash-attn's own soft cap is not modelled"
+          : "");
+}
+
+}  // namespace
+
+std::string remark_on_attention(const Job& job, const Schedule& schedule) {
+  if (!takes_flash(job.config.attention)) return "";
+  if (const std::string other = remark_on_other_kernels(job, schedule); !other.empty())
+    return other;
   if (const std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
       !lacks.empty())
     return lacks + ": PyTorch takes the memory-efficient kernel there, --attention sdpa";

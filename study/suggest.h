@@ -33,6 +33,6 @@ double padded_share(const Schedule& schedule);
 /// What a reader should know of the job beside the changes: uneven rows, in words; "" if nothing.
 std::string remark_on(const Job& job, const Schedule& schedule);
 /// What the attention kernel of the job is on this GPU, where it is not what was named; "" else.
-std::string remark_on_attention(const Job& job);
+std::string remark_on_attention(const Job& job, const Schedule& schedule);
 
 }  // namespace foreshard

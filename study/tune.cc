@@ -71,6 +71,8 @@ WrapChoice measure(const Job& job, WrapChoice choice) {
   choice.fits = r.memory.fits;
   choice.fits_host = r.memory.fits_host();
   choice.retries = is_borderline(r.memory) ? r.memory.retries_total : 0;
+  choice.step_retries = is_borderline(r.memory) ? r.memory.retries : 0;
+  choice.allocated = r.memory.allocated_peak;
   return choice;
 }
 
@@ -117,7 +119,7 @@ std::vector<std::size_t> eligible(const TuneResult& r, bool& with_headroom) {
 }
 
 /// With headroom: the fastest, or what needs least memory within kCloseEnough of it. Without: what
-/// needs least memory.
+/// allocates least (what is reserved ends at the device's memory).
 void choose(TuneResult& r) {
   bool roomy = false;
   const std::vector<std::size_t> order = eligible(r, roomy);
@@ -127,14 +129,19 @@ void choose(TuneResult& r) {
   r.chosen = order[0];
   for (const std::size_t i : order) {
     const WrapChoice& c = r.choices[i];
-    if ((!roomy || c.step / fastest.step <= kCloseEnough) && c.memory < r.choices[r.chosen].memory)
+    const WrapChoice& best = r.choices[r.chosen];
+    if (roomy ? c.step / fastest.step <= kCloseEnough && c.memory < best.memory
+              : c.allocated < best.allocated)
       r.chosen = i;
   }
   WrapChoice& chosen = r.choices[r.chosen];
   chosen.chosen = true;
   const std::string percent = fmt::format("{:.0f} %", 100 * kHeadroom);
   if (!roomy)
-    r.reason = fmt::format("needs least memory; nothing leaves {} of the device free", percent);
+    r.reason = fmt::format(
+        "allocates least; no wrapping leaves {} of the device free (foreshard simulate "
+        "--explain-memory says what would)",
+        percent);
   else if (r.chosen == order[0])
     r.reason = fmt::format("the fastest that leaves {} of the device free", percent);
   else
@@ -200,7 +207,7 @@ void explain(TuneResult& r) {
       continue;
     }
     if (c.retries > 0) {
-      c.verdict = fmt::format("memory: borderline, {} allocator retries{}", c.retries,
+      c.verdict = fmt::format("memory: borderline, {}{}", retries_text(c.step_retries, c.retries),
                               c.chosen ? "; nothing here fits better" : "");
       continue;
     }

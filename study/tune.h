@@ -30,6 +30,8 @@ struct WrapChoice {
   bool fits = true;  ///< Device and host.
   bool fits_host = true;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
+  std::int64_t step_retries = 0;  ///< In the last of them.
+  Bytes allocated;                ///< Peak of what the program holds, whatever the allocator keeps.
   bool pareto = false;       ///< Without retries; no other such choice is both faster and smaller.
   bool chosen = false;
   std::string verdict;  ///< Why it wins or loses.

@@ -36,7 +36,8 @@ Masks masks_of(const DecoderSpec& spec) {
   return m;
 }
 
-ModuleId add_attention(ModelBuilder& b, ModuleId block, const DecoderSpec& spec) {
+ModuleId add_attention(ModelBuilder& b, ModuleId block, const DecoderSpec& spec,
+                       std::int64_t layer) {
   AttentionSpec attention = spec.attention;
   attention.class_name = spec.prefix + "Attention";
   attention.hidden = spec.hidden;
@@ -45,6 +46,7 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const DecoderSpec& spec)
   attention.norm_style = spec.norm_style;
   attention.takes_mask = true;
   attention.call.repeats = attention.heads / attention.kv_heads;
+  attention.call.window = window_of(spec, layer);
   return attention_module(b, block, "self_attn", attention);
 }
 
@@ -56,7 +58,7 @@ struct BlockParts {
 BlockParts add_parts(ModelBuilder& b, ModuleId block, const DecoderSpec& spec, std::int64_t layer) {
   BlockParts parts;
   if (spec.mixer) parts.mixer = spec.mixer(b, block, layer);
-  if (!parts.mixer.module.valid()) parts.mixer = {"self_attn", add_attention(b, block, spec), true};
+  if (!parts.mixer.module.valid()) parts.mixer = {"self_attn", add_attention(b, block, spec, layer), true};
   parts.mlp = spec.mlp ? spec.mlp(b, block, layer)
                        : gated_mlp(b, block, "mlp", spec.prefix + "MLP", spec.hidden, spec.ffn,
                                    spec.mlp_bias, spec.activation);

@@ -224,7 +224,7 @@ void attend(Program& p, const AttentionCall& call) {
   } else {
     std::vector<std::string> inputs{"query_states", "key_states", "value_states"};
     if (!call.mask.empty()) inputs.push_back(call.mask);
-    p.op_ints(Function::kAttention, inputs, {call.causal ? 1 : 0}, "attn_output");
+    p.op_ints(Function::kAttention, inputs, {call.causal ? 1 : 0, call.window}, "attn_output");
     p.last().floats = {call.dropout, call.scale};
   }
   p.op(Function::kContiguous, {p.transpose("attn_output", 1, 2)}, "attn_output");

@@ -67,6 +67,7 @@ struct AttentionCall {
   bool eager = false;             ///< Products and softmax op by op instead of SDPA.
   std::int64_t repeats = 1;       ///< eager: heads / kv heads.
   std::optional<double> softcap;  ///< eager only.
+  std::int64_t window = 0;        ///< Keys that a query sees; 0: all. The mask says the same.
 };
 void attend(Program& p, const AttentionCall& call);
 

@@ -28,9 +28,18 @@ enum class OptimizerKind : std::uint8_t { kAdamWFused, kAdamWForeach, kAdamWForL
 /// What lives in host memory between uses. FSDP2: parameters (the optimizer then steps on the CPU
 /// too); DeepSpeed: the optimizer, the parameters (stage 3), or both.
 enum class OffloadKind : std::uint8_t { kNone, kParameters, kOptimizer, kBoth };
-/// Fused kernels; SDPA without flash attention; SDPA's own products in fp32; products and a softmax
-/// written out in the compute dtype, as models do that call no fused kernel ("eager").
-enum class AttentionKind : std::uint8_t { kFlash, kSdpa, kMath, kEager };
+enum class AttentionKind : std::uint8_t {
+  kFlash,         ///< SDPA: flash attention where no mask forbids it, else as kSdpa.
+  kSdpa,          ///< SDPA without flash attention: the memory-efficient kernel.
+  kMath,          ///< SDPA's own products in fp32.
+  kEager,         ///< Products and a softmax written out in the compute dtype.
+  kFlashLibrary,  ///< flash-attn's own functions, as transformers' flash_attention_2 calls them:
+                  ///< sliding windows are the kernel's, and no mask is made.
+};
+/// Its kernel is one of flash-attn's (or cuDNN's) where nothing forbids it.
+constexpr bool takes_flash(AttentionKind kind) {
+  return kind == AttentionKind::kFlash || kind == AttentionKind::kFlashLibrary;
+}
 /// How the loss is computed from the logits: cast to fp32 then cross-entropy (PyTorch recipes), in
 /// the logits' own dtype, in chunks of tokens, or one fused kernel that never stores the logits'
 /// gradient apart.

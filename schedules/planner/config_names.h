@@ -17,7 +17,9 @@ static_assert(names_each(kOffloadNames));
 inline constexpr EnumName<AttentionKind> kAttentionNames[] = {{AttentionKind::kFlash, "flash"},
                                                               {AttentionKind::kSdpa, "sdpa"},
                                                               {AttentionKind::kMath, "math"},
-                                                              {AttentionKind::kEager, "eager"}};
+                                                              {AttentionKind::kEager, "eager"},
+                                                              {AttentionKind::kFlashLibrary,
+                                                               "flash-attn"}};
 static_assert(names_each(kAttentionNames));
 
 inline constexpr EnumName<Float8Kind> kFloat8Names[] = {

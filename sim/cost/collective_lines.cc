@@ -243,7 +243,9 @@ void add_send(Lines& lines, const CollectiveSetting& s) {
                                 {kSimple, c.simple, nccl::kChannelBytesSimple}};
   for (const auto& p : protocols) {
     const bool simple = p.protocol == kSimple;
-    const double whole = outside ? s.one_nic : s.ring * s.tuning.link_rate * nccl::kPeerToPeerRate;
+    // Over several nodes the messages between neighbours in one go at the same time.
+    const double inside = s.ring * s.tuning.link_rate * nccl::kPeerToPeerRate;
+    const double whole = outside ? std::min(s.message, inside) : inside;
     const double hop = simple ? nccl::kRingNetworkSimple : nccl::kRingNetworkLL;
     Line line;
     line.algorithm = kPeerToPeer;
@@ -282,6 +284,7 @@ void set_network(CollectiveSetting& s, const HardwareProfile& profile,
   s.nics = nics >= gpus ? std::max(1.0, ranks * nics / gpus) : std::min(ranks, nics);
   s.network = std::min(s.nics * rate, nics * rate / placement.concurrent);
   s.one_nic = s.network / ranks;
+  s.message = ranks == 1 ? s.network : std::min(rate, nics * rate / placement.concurrent);
   s.network_hop_us = net.latency.value * 1e6;
   s.call_us = net.call_overhead.value * 1e6;
 }
@@ -318,6 +321,7 @@ CollectiveSetting with_tuning(CollectiveSetting untuned, const CollectiveTuning&
   untuned.tuning = tuning;
   untuned.network *= tuning.network_rate;
   untuned.one_nic *= tuning.network_rate;
+  untuned.message *= tuning.network_rate;
   return untuned;
 }
 

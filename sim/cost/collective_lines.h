@@ -18,6 +18,7 @@ struct CollectiveSetting {
   double chain = 0;    ///< chain inside a node where it holds no ring; 0 otherwise
   double network = 0;  ///< NICs of one node that the group may use, all together
   double one_nic = 0;  ///< one rank's share of them
+  double message = 0;  ///< of one message that leaves a node alone: send/receive with the next rank
   double nics = 0;
   double network_hop_us = 0;  ///< on top of NCCL's hop latency
   double call_us = 0;         ///< once for each collective

@@ -192,16 +192,19 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   };
   const double fill = std::min(1.0, filled(blocks) / filled(p.measured_blocks * width));
   const double scale = direction == Direction::kForward ? p.forward_scale : p.backward_scale;
-  const double reached = rate.peak * keys / (keys + rate.half_length) * fill * scale;
+  // Two products forward, five backward, half of them under a causal mask.
+  const double pair =
+      (direction == Direction::kForward ? 2 : 5) * 2 * sequences * static_cast<double>(dims[4]);
+  const double half = dims[5] != 0 ? 0.5 : 1;
+  const double work = flops.value > 0 ? static_cast<double>(flops.value)
+                                      : pair * queries * keys * half;
+  // A window shortens the loop over keys: as long as in a triangle (or square) of as many pairs.
+  const double seen = pair > 0 ? work / (pair * queries * half) : keys;
+  const double loop = seen < 0.99 * keys ? seen : keys;
+  const double reached = rate.peak * loop / (loop + rate.half_length) * fill * scale;
   if (reached <= 0)
     throw InputError(
         Issue{gpu_.name, "efficiency", "has no attention rate and no peak to derive it from", ""});
-  double work = static_cast<double>(flops.value);
-  if (work <= 0) {  // two products forward, five backward, half of them under a causal mask
-    const double products = direction == Direction::kForward ? 2 : 5;
-    work = products * 2 * sequences * queries * keys * static_cast<double>(dims[4]) *
-           (dims[5] != 0 ? 0.5 : 1);
-  }
   return from_picoseconds(work / reached * kPicosecond + launch_ps_);
 }
 

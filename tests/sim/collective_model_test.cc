@@ -168,6 +168,15 @@ TEST(CollectiveModel, AllToAllIsBoundByTheSlowerWay) {
   EXPECT_NEAR(us(h100.cost(CollectiveKind::kAllToAll, 2_GiB)) - us(cost), 11545, 2);
 }
 
+// nccl-tests' sendrecv: each of 16 ranks sends to the next one, so that one message leaves each of
+// the two nodes and has one of the four NICs of 100 Gb/s for itself, as with one rank a node.
+TEST(CollectiveModel, SendReceiveOfNeighboursLeavesANodeOnce) {
+  const auto all = model("aws-p4d", 16, 2).cost(CollectiveKind::kSendReceive, 1_GiB);
+  const auto pair = model("aws-p4d", 2, 2).cost(CollectiveKind::kSendReceive, 1_GiB);
+  EXPECT_NEAR(us(all) / us(pair), 1, 0.02);
+  EXPECT_GT(us(all), (1 << 30) / 12.5e9 * 1e6);
+}
+
 TEST(CollectiveModel, SendReceiveCrossesOneLink) {
   // 1 GiB over one NIC of 50 GB/s x 0.93: 23091 us
   const auto cost = model("dgx-h100", 2, 2).cost(CollectiveKind::kSendReceive, 1_GiB);

@@ -1,11 +1,13 @@
 // Scaled dot product attention: FlashAttention-2 for 16-bit inputs without a mask, else the
-// memory-efficient kernel.
+// memory-efficient kernel. flash-attn's own functions are planned as SDPA's flash kernel, which is
+// made of their sources: equal results, saved tensors and scratch (not recorded: no GPU).
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/integers.h"
 #include "models/ops/op_flops.h"
+#include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/scratch.h"
 #include "schedules/planner/recipes/special.h"
@@ -38,10 +40,19 @@ std::int64_t product_flops(const SymTensor& q, const SymTensor& k, bool causal,
          (causal ? 2 : 1);
 }
 
+/// FLOPs of so many products where a causal query sees the last `window` keys only.
+std::int64_t window_flops(const SymTensor& q, const SymTensor& k, std::int64_t window,
+                          std::int64_t products) {
+  const std::int64_t s = q->shape[2], w = std::min(window, k->shape[2]);
+  const std::int64_t pairs = saturated_product({s, w}) - w * (w - 1) / 2;
+  return saturated_product({2 * products, q->shape[0], q->shape[1], pairs, q->shape[3]});
+}
+
 void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in,
                       std::span<const SymTensor> out, const std::array<std::int64_t, 6>& dims,
-                      bool causal, double scale, std::int64_t flops = -1) {
-  const std::array<double, 2> attributes{causal ? 1.0 : 0.0, scale};
+                      bool causal, double scale, std::int64_t flops = -1, std::int64_t window = 0) {
+  const std::array<double, 3> all{causal ? 1.0 : 0.0, scale, static_cast<double>(window)};
+  const std::span<const double> attributes(all.data(), window > 0 ? 3 : 2);
   LaunchRequest q;
   q.op = op;
   q.inputs = in;
@@ -87,10 +98,12 @@ void flash_backward(BackwardContext& ctx) {
       wide_v = empty_temporary(h, b * k->shape[2] * heads * d * size_of(k->dtype));
     }
     const bool causal = ctx.node.ints[0] != 0;
+    const std::int64_t window = ctx.node.ints[1];
     const std::array<SymTensor, 6> in{dense_grad, q, k, v, dense_o, lse};
     const std::array<SymTensor, 3> out{gq, gk, gv};
     launch_attention(h, OpKind::kFlashAttentionBackward, in, out, attention_dims(q, k, causal),
-                     causal, ctx.node.floats[0]);
+                     causal, ctx.node.floats[0], window > 0 ? window_flops(q, k, window, 5) : -1,
+                     window);
     wide_v.reset();
     wide_k.reset();
     dq.reset();
@@ -126,10 +139,10 @@ std::int64_t key_splits(const SymTensor& q, const SymTensor& k) {
 }
 
 SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v, bool causal,
-                double dropout_p, double scale) {
+                double dropout_p, double scale, std::int64_t window) {
   Record r(h, flash_backward, {&q, &k, &v});
   if (r) {
-    r->ints[0] = causal ? 1 : 0;
+    r->ints = {causal ? 1 : 0, window};
     r->floats[0] = scale;
     r.save(k);
     r.save(q);
@@ -152,7 +165,7 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     const std::array<SymTensor, 3> operands{q, k, v};
     const std::array<SymTensor, 2> results{o, lse};
     launch_attention(h, OpKind::kFlashAttention, operands, results, attention_dims(q, k, causal),
-                     causal, scale);
+                     causal, scale, window > 0 ? window_flops(q, k, window, 2) : -1, window);
     lse_parts.reset();
     parts.reset();
     h.impl().offer_kept(KeptOp::kAttention, kept);
@@ -326,10 +339,42 @@ const SymTensor& packed_mask(Host& h, std::int64_t n) {
   return mask;
 }
 
+/// Head sizes are padded to a multiple of 8 first, the result is cut back.
+SymTensor padded_flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                       bool causal, double dropout_p, double scale, std::int64_t window) {
+  const std::int64_t d = q->shape[3], missing = round_up(d, 8) - d;
+  if (missing == 0) return flash(h, q, k, v, causal, dropout_p, scale, window);
+  const double true_scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(d));
+  SymTensor q8 = pad_end(h, q, -1, missing), k8 = pad_end(h, k, -1, missing),
+            v8 = pad_end(h, v, -1, missing);
+  SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale, window);
+  return slice(h, o, -1, 0, d);
+}
+
+/// transformers' flash_attention_forward: values are padded to the query's head size. What the
+/// library refuses is refused.
+SymTensor library_flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
+                        const SymTensor& mask, bool causal, double dropout_p, double scale,
+                        std::int64_t window) {
+  const auto refuse = [&](const std::string& what) {
+    throw HostRefusal(h.program().program().scopes[h.scope().value],
+                      "flash-attn's functions do not take " + what, "--attention flash (SDPA)");
+  };
+  const std::int64_t d = q->shape[3], d_v = v->shape[3];
+  if (size_of(q->dtype) != 2) refuse(std::string(name_of(q->dtype)) + " (16 bits only)");
+  if (mask) refuse("a mask");
+  if (std::max(d, d_v) > 256) refuse("heads of more than 256");
+  const std::int64_t w = causal && window < k->shape[2] ? window : 0;
+  if (d == d_v) return padded_flash(h, q, k, v, causal, dropout_p, scale, w);
+  SymTensor wide = pad_end(h, v, -1, d - d_v);
+  return slice(h, padded_flash(h, q, k, wide, causal, dropout_p, scale, w), -1, 0, d_v);
+}
+
 }  // namespace
 
 bool takes_mask(const Host& h, const SymTensor& mask, bool causal) {
-  return mask || (causal && h.config().packed_sequences);
+  return mask || (causal && h.config().packed_sequences &&
+                  h.config().attention != AttentionKind::kFlashLibrary);
 }
 
 SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads) {
@@ -341,21 +386,15 @@ SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads) {
 }
 
 SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                    const SymTensor& mask, bool causal, double dropout_p, double scale) {
+                    const SymTensor& mask, bool causal, double dropout_p, double scale,
+                    std::int64_t window) {
   const bool half = q->dtype == DType::kBFloat16 || q->dtype == DType::kFloat16;
   const bool equal_heads = q->shape[3] == v->shape[3] && q->shape[3] <= 256;
   const bool packed = !mask && causal && h.config().packed_sequences;
-  if (half && equal_heads && !mask && !packed && h.config().attention == AttentionKind::kFlash) {
-    if (q->shape[3] % 8 == 0) return flash(h, q, k, v, causal, dropout_p, scale);
-    // Head sizes are padded to a multiple of 8 first, the result is cut back.
-    const double true_scale =
-        scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3]));
-    const std::int64_t missing = round_up(q->shape[3], 8) - q->shape[3];
-    SymTensor q8 = pad_end(h, q, -1, missing), k8 = pad_end(h, k, -1, missing),
-              v8 = pad_end(h, v, -1, missing);
-    SymTensor o = flash(h, q8, k8, v8, causal, dropout_p, true_scale);
-    return slice(h, o, -1, 0, q->shape[3]);
-  }
+  if (h.config().attention == AttentionKind::kFlashLibrary)
+    return library_flash(h, q, k, v, mask, causal, dropout_p, scale, window);
+  if (half && equal_heads && !mask && !packed && h.config().attention == AttentionKind::kFlash)
+    return padded_flash(h, q, k, v, causal, dropout_p, scale, 0);
   // Kernels of the GPU read 16 bytes of a row at once; other head sizes are left to products and a
   // softmax there. The executor's takes any.
   const std::int64_t aligned = half ? 8 : 4;

@@ -50,8 +50,9 @@ SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
 }
 
 SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                             const SymTensor& mask, bool causal, double dropout_p, double scale) {
-  if (!h.impl().autocast) return attention(h, q, k, v, mask, causal, dropout_p, scale);
+                             const SymTensor& mask, bool causal, double dropout_p, double scale,
+                             std::int64_t window) {
+  if (!h.impl().autocast) return attention(h, q, k, v, mask, causal, dropout_p, scale, window);
   // Every query head's keys and values are made before the call, in the dtype in which they are.
   SymTensor wide_k = k, wide_v = v;
   if (takes_mask(h, mask, causal)) {
@@ -61,7 +62,7 @@ SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, co
   SymTensor o = [&] {
     SymTensor m = cached_cast(h, mask), v16 = cached_cast(h, wide_v), k16 = cached_cast(h, wide_k),
               q16 = cached_cast(h, q);
-    return attention(h, q16, k16, v16, m, causal, dropout_p, scale);
+    return attention(h, q16, k16, v16, m, causal, dropout_p, scale, window);
   }();
   wide_k.reset();
   wide_v.reset();

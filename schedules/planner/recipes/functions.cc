@@ -150,7 +150,7 @@ SymTensor single(const Call& c) {
       return autocast_rms_norm(h, in[0], c.parameter(0), c.f(0, 1e-5));
     case Function::kAttention:
       return autocast_attention(h, in[0], in[1], in[2], in.size() > 3 ? in[3] : SymTensor(),
-                                c.i(0) != 0, c.f(0), c.f(1));
+                                c.i(0) != 0, c.f(0), c.f(1), c.i(1));
     case Function::kPackedAttention:
       return packed_attention(c);
     case Function::kAdd:

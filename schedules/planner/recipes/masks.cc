@@ -230,8 +230,11 @@ SymTensor decoder_mask(Host& h, const MaskRequest& request, const SymTensor& x,
     rows = raw_view(h, positions, {b, n}, stride, positions->offset);
     sequence = packed_sequences(h, rows);
   }
-  const bool skipped = !request.additive && !request.always && !sequence &&
-                       !(request.sliding && n >= request.window);
+  // flash_attention_mask of the library makes none.
+  const bool by_kernel =
+      !request.additive && h.config().attention == AttentionKind::kFlashLibrary;
+  const bool skipped = by_kernel || (!request.additive && !request.always && !sequence &&
+                                     !(request.sliding && n >= request.window));
   if (skipped) return {};
   SymTensor mask = over_batch(h, boolean_mask(h, request, b, n, rows, sequence), b);
   sequence.reset();

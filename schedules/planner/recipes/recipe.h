@@ -109,8 +109,11 @@ SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b, bool causal = 
 SymTensor rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps);
 SymTensor layer_norm(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias,
                      double eps);
+/// `window`: keys that a query sees, itself included; 0: all before it. Only flash-attn's own
+/// functions know it; elsewhere the mask says it.
 SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                    const SymTensor& mask, bool causal, double dropout_p, double scale);
+                    const SymTensor& mask, bool causal, double dropout_p, double scale,
+                    std::int64_t window = 0);
 SymTensor embedding(Host& h, const SymTensor& indices, const SymTensor& weight);
 /// torch.nn.functional.cross_entropy over rows of [n, classes].
 enum class LossReduction : std::uint8_t { kMean = 1, kSum = 2 };

@@ -12,7 +12,8 @@ namespace foreshard {
 SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                           const SymTensor& bias);
 SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                             const SymTensor& mask, bool causal, double dropout_p, double scale);
+                             const SymTensor& mask, bool causal, double dropout_p, double scale,
+                             std::int64_t window);
 SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor autocast_float(Host& h, const SymTensor& x);
 SymTensor autocast_conv1d(Host& h, const SymTensor& x, const SymTensor& weight,
