@@ -87,7 +87,8 @@ OptionGroup training_group() {
               "(default yes), not one a weight and gather",
               {"yes", "no"}),
        option("attention", "KIND",
-              "Attention (default flash: SDPA, with its flash kernel where there is no mask); "
+              "Attention (default flash: SDPA, with its flash kernel where there is no mask; sdpa: SDPA "
+              "without it); "
               "flash-attn is that library's own, with windows in the kernel; math is SDPA's in fp32, "
               "eager is written out",
               choices(kAttentionNames)),

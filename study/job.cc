@@ -48,7 +48,8 @@ std::string_view optimizer_title(OptimizerKind kind) {
 std::string attention_text(const Job& job) {
   const std::string kind(name_in(kAttentionNames, job.config.attention));
   if (!takes_flash(job.config.attention)) return kind + " attention";
-  return fmt::format("{} attention ({})", kind,
+  const bool library = job.config.attention == AttentionKind::kFlashLibrary;
+  return fmt::format("{}{} ({})", kind, library ? "" : " attention",
                      name_in(kAttentionKernelNames, job.attention_kernel));
 }
 
