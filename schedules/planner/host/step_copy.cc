@@ -44,14 +44,14 @@ void StepCopy::end(std::span<SymTensor* const> inputs) {
 /// `places`: index into storages_ by buffer claimed since from_. False: more than its geometry
 /// matters of `t`, or its memory is older.
 bool StepCopy::describe(SymTensor& t, std::span<std::uint32_t> places) {
-  const std::uint32_t buffer = t->storage->buffer.value - static_cast<std::uint32_t>(from_->buffers);
+  const std::uint32_t buffer =
+      t->storage->buffer.value - static_cast<std::uint32_t>(from_->buffers);
   if (t->grad_fn || t->group.valid() || buffer >= places.size()) return false;
   if (places[buffer] == kNoPlace) {
     places[buffer] = static_cast<std::uint32_t>(storages_.size());
     storages_.push_back(*t->storage);
   }
-  held_.push_back(
-      {&t, t->dtype, t->requires_grad, places[buffer], t->shape, t->stride, t->offset});
+  held_.push_back({&t, t->dtype, t->requires_grad, places[buffer], t->shape, t->stride, t->offset});
   return true;
 }
 
