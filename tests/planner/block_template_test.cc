@@ -86,10 +86,9 @@ ParallelConfig job(FrameworkKind framework) {
 /// first step alone.
 TEST(BlockTemplate, CopiesAllButTheFirstAndTheLastBlock) {
   const Model model = small_llama(6);
-  for (const FrameworkKind f :
-       {FrameworkKind::kUnsharded, FrameworkKind::kDdp, FrameworkKind::kFsdp2,
-        FrameworkKind::kFsdp1, FrameworkKind::kZero1, FrameworkKind::kZero2,
-        FrameworkKind::kZero3}) {
+  for (const FrameworkKind f : {FrameworkKind::kUnsharded, FrameworkKind::kDdp,
+                                FrameworkKind::kFsdp2, FrameworkKind::kFsdp1, FrameworkKind::kZero1,
+                                FrameworkKind::kZero2, FrameworkKind::kZero3}) {
     const bool repeats = f == FrameworkKind::kUnsharded || f == FrameworkKind::kFsdp2;
     const Copies copies = compare(model, job(f));
     EXPECT_EQ(copies.steps, repeats ? 2u : 0u) << static_cast<int>(f);

@@ -2,10 +2,10 @@
 // _get_shard and _get_shard_metadata.
 
 #include <algorithm>
-#include <map>
 
 #include "core/integers.h"
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
+#include "schedules/planner/id_set.h"
 
 namespace foreshard::fsdp1 {
 namespace {
@@ -29,21 +29,29 @@ FlatLayout lay_out(const Model& model, const std::vector<FlatSource>& occurrence
                    std::int64_t align, std::int64_t ranks, bool sharded) {
   FlatLayout layout;
   layout.ranks = ranks;
-  std::map<ParameterId, std::size_t> seen;
+  layout.entries.reserve(align > 0 ? 2 * occurrences.size() + 1 : occurrences.size());
+  IdSet<ParameterId> seen;
   for (const FlatSource& s : occurrences) {
-    if (const auto it = seen.find(s.id); it != seen.end()) {
-      layout.entries[it->second].places.emplace_back(s.owner, s.name);
+    if (!seen.insert(s.id)) {
+      const auto same = [&](const FlatEntry& e) { return e.id == s.id; };
+      std::find_if(layout.entries.begin(), layout.entries.end(), same)
+          ->places.emplace_back(s.owner, s.name);
       continue;
     }
     if (align > 0) pad(layout, gap(layout.numel, align));
     const ParameterDef& def = model.at(s.id);
-    const std::string name = s.owner_name.empty() ? s.name : s.owner_name + "." + s.name;
-    seen[s.id] = layout.entries.size();
-    layout.entries.push_back(
-        {s.id, name, def.shape, def.numel(), layout.numel, def.trainable, {{s.owner, s.name}}});
+    FlatEntry& e = layout.entries.emplace_back();
+    e.id = s.id;
+    e.name = s.owner_name.empty() ? s.name : s.owner_name + "." + s.name;
+    e.shape = def.shape;
+    e.numel = def.numel();
+    e.offset = layout.numel;
+    e.trainable = def.trainable;
+    e.places.emplace_back(s.owner, s.name);
     layout.numel += def.numel();
   }
   if (align > 0) pad(layout, gap(layout.numel, ranks));
+  layout.sizes.reserve(layout.entries.size());
   for (const FlatEntry& e : layout.entries) layout.sizes.push_back(e.numel);
   layout.shard = sharded ? ceil_div(layout.numel, ranks) : layout.numel;
   layout.padded = sharded ? layout.shard * ranks : layout.numel;

@@ -164,6 +164,7 @@ class Wrapper {
     const DType dtype = model_.at(managed.front()).dtype;
     const DType forward = u.precision.param.value_or(dtype);
     std::vector<FlatSource> occurrences;
+    occurrences.reserve(managed.size());
     IdSet<ParameterId> wanted;
     for (const ParameterId id : managed) wanted.insert(id);
     std::string path = u.name;
@@ -218,20 +219,20 @@ class Wrapper {
   /// _validate_frozen_params, _verify_managed_params and _validate_tensors_to_flatten.
   void check_uniform(const Unit& u, const std::vector<ParameterId>& managed) const {
     const ParameterDef& first = model_.at(managed.front());
-    const std::string place = u.name.empty() ? "(root)" : u.name;
+    const auto place = [&] { return u.name.empty() ? "(root)" : u.name; };
     const auto refuse = [](const std::string& where, std::string what, const char* allowed) {
       throw Fsdp1Error(Refusal::kValueError, where, std::move(what), allowed);
     };
     for (const ParameterId id : managed) {
       const ParameterDef& p = model_.at(id);
-      const std::string both = " (" + first.name + ", " + p.name + ")";
+      const auto both = [&] { return " (" + first.name + ", " + p.name + ")"; };
       if (p.shape.empty()) refuse(p.name, "a scalar cannot be flattened", "shape [1]");
       if (!is_floating(p.dtype)) {
         refuse(p.name, "an integer parameter cannot be flattened", "ignored_parameters");
       }
-      if (p.dtype != first.dtype) refuse(place, "has parameters of several dtypes" + both, "");
+      if (p.dtype != first.dtype) refuse(place(), "has parameters of several dtypes" + both(), "");
       if (!options_.use_orig_params && p.trainable != first.trainable) {
-        refuse(place, "has frozen and trainable parameters" + both,
+        refuse(place(), "has frozen and trainable parameters" + both(),
                "original parameters (use_orig_params), or units that are frozen as a whole");
       }
     }

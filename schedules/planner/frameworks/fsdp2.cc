@@ -33,9 +33,8 @@ bool at_rest(const CommContext& comm) {
 }
 
 bool at_rest(const StateContext& context) {
-  return context.forward_root == nullptr && !context.callback_queued &&
-         context.is_last_backward && !context.active_manual_finalization &&
-         !context.reduction_pending;
+  return context.forward_root == nullptr && !context.callback_queued && context.is_last_backward &&
+         !context.active_manual_finalization && !context.reduction_pending;
 }
 
 bool at_rest(const ParamGroup& group) {

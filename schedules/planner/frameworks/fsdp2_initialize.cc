@@ -120,6 +120,7 @@ void Fsdp2::publish_parameters() {
   const Model& model = host_->model();
   RankProgram& program = host_->program().program();
   std::vector<SymTensor> held = plain_;
+  program.parameters.reserve(model.parameters.size());
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {
     const ParameterDef& def = model.parameters[i];
     ParameterView view;
@@ -322,6 +323,7 @@ void Fsdp2::lazy_init_group(ParamGroup& group) {
   if (originals.one() && reduces.one()) group.reduce_dtype = reduces.value;
   group.wider_gradients.clear();
   group.reduce_order.clear();
+  group.reduce_order.reserve(group.parameters.size());
   std::vector<std::optional<DType>> dtypes;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const ShardedParameter& p = group.parameters[i];

@@ -13,13 +13,16 @@
 #include <vector>
 
 #include "schedules/planner/frameworks/zero.h"
+#include "schedules/planner/host/pool.h"
 
 namespace foreshard::zero {
 
 enum class Status : std::uint8_t { kPartitioned, kInFlight, kAvailable };
 
-/// One all-gather under way.
+/// One all-gather under way, held by its parameters.
 struct GatherHandle {
+  std::uint32_t refs = 0;
+  Pool<GatherHandle>* pool = nullptr;
   std::vector<ParameterId> parameters;
   std::int64_t ranks = 1;  ///< Of the group that gathers: the job, or a secondary group (Z3-X).
   std::vector<std::int64_t> parts;  ///< Elements of one rank's part of each parameter.
@@ -27,6 +30,7 @@ struct GatherHandle {
   SymTensor bytes, scales;          ///< What a quantised gather (qwZ) brings; else null.
   bool complete = false;
 };
+void destroy(GatherHandle* h);
 
 struct PartitionedParameter {
   std::int64_t numel = 0, partition = 0;  ///< Elements; elements of one rank's part, padded.
@@ -40,7 +44,7 @@ struct PartitionedParameter {
   std::int64_t position = 0;  ///< Of the part in its sub-group.
   Status status = Status::kPartitioned;
   std::vector<ModuleId> active;  ///< Modules that use it now, each once.
-  std::shared_ptr<GatherHandle> handle;
+  Ref<GatherHandle> handle;
 };
 
 /// A value for each parameter, by its number in the model.
@@ -126,7 +130,7 @@ class Zero3 final : public Zero {
 
   // ------------------------------------------------------------ zero3_gather.cc
   void start_gather(Host& host, const std::vector<ParameterId>& wanted, const char* cause);
-  void start_gather_of(Host& host, std::vector<ParameterId> ids, bool secondary);
+  void start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary);
   void gather_parts(Host& host, GatherHandle& handle, const TensorList& parts, GroupId group);
   void finish_gather(Host& host, GatherHandle& handle);
   void wait_for(Host& host, ParameterId id, bool fast);
@@ -158,6 +162,7 @@ class Zero3 final : public Zero {
   void copy_back(Host& host, const SymTensor& master, const SymTensor& parts);
 
   bool overlap_;
+  Pool<GatherHandle> handles_;  ///< Before what holds them.
   ByParameter<PartitionedParameter> parameters_;
   ByParameter<std::size_t> position_;  ///< In model.parameters(): DeepSpeed's ds_id.
   /// Answers of parameters_of(), by module: direct ones, those of the subtree.

@@ -124,15 +124,16 @@ void Zero3::pre_forward(Host& host, ModuleId m, std::span<SymTensor> inputs) {
   grads_remaining_.resize(host.model().modules.size());
   int& remaining = grads_remaining_[m.value];
   remaining = 0;
-  std::vector<SymTensor> with_gradient;
+  const bool leaf = is_leaf(m);
+  std::vector<SymTensor> with_gradient;  // Of a leaf.
   for (SymTensor& t : inputs) {
     if (!host.requires_grad(t)) continue;
     ++remaining;
     if (host.grad_enabled()) host.apply_function({&t, 1}, m.value * kHooks + kPostBackward);
-    with_gradient.push_back(t);
+    if (leaf) with_gradient.push_back(t);
   }
   // register_full_backward_hook of a leaf: one function over all inputs.
-  if (!is_leaf(m) || !host.grad_enabled() || with_gradient.empty()) return;
+  if (!host.grad_enabled() || with_gradient.empty()) return;
   host.apply_function(with_gradient, m.value * kHooks + kLeafGradients);
   std::size_t k = 0;
   for (SymTensor& t : inputs)

@@ -13,12 +13,22 @@ constexpr std::size_t kMostFetchEvents = 2;
 
 }  // namespace
 
+/// Its lists keep their memory.
+void destroy(GatherHandle* h) {
+  h->parameters.clear();
+  h->parts.clear();
+  h->flat.reset();
+  h->bytes.reset();
+  h->scales.reset();
+  h->complete = false;
+  h->pool->give_back(h);
+}
+
 /// Parameters with a secondary part come from the secondary group, the others from the job.
 void Zero3::start_gather(Host& host, const std::vector<ParameterId>& wanted, const char* cause) {
   std::vector<ParameterId> ids;
-  std::copy_if(wanted.begin(), wanted.end(), std::back_inserter(ids), [&](ParameterId id) {
-    return parameters_.at(id).status == Status::kPartitioned;
-  });
+  std::copy_if(wanted.begin(), wanted.end(), std::back_inserter(ids),
+               [&](ParameterId id) { return parameters_.at(id).status == Status::kPartitioned; });
   if (ids.empty()) return;
   std::sort(ids.begin(), ids.end(),
             [&](ParameterId a, ParameterId b) { return position_.at(a) < position_.at(b); });
@@ -32,12 +42,14 @@ void Zero3::start_gather(Host& host, const std::vector<ParameterId>& wanted, con
   cause_ = cause;
   std::vector<ParameterId> here;
   if (options_.hpz_partition_size > 1) {
-    const auto has_secondary = [&](ParameterId id) -> bool { return !!parameters_.at(id).secondary; };
+    const auto has_secondary = [&](ParameterId id) {
+      return static_cast<bool>(parameters_.at(id).secondary);
+    };
     std::copy_if(ids.begin(), ids.end(), std::back_inserter(here), has_secondary);
     std::erase_if(ids, has_secondary);
   }
-  if (!here.empty()) start_gather_of(host, std::move(here), true);
-  if (!ids.empty()) start_gather_of(host, std::move(ids), false);
+  if (!here.empty()) start_gather_of(host, here, true);
+  if (!ids.empty()) start_gather_of(host, ids, false);
   cause_.clear();
 }
 
@@ -48,10 +60,10 @@ SymTensor Zero3::new_data(Host& host, PartitionedParameter& p) {
 }
 
 /// One rank gathers nothing.
-void Zero3::start_gather_of(Host& host, std::vector<ParameterId> gathered, bool secondary) {
-  auto handle = std::make_shared<GatherHandle>();
-  handle->parameters = std::move(gathered);
-  const std::vector<ParameterId>& ids = handle->parameters;
+void Zero3::start_gather_of(Host& host, const std::vector<ParameterId>& ids, bool secondary) {
+  const Ref<GatherHandle> handle(handles_.take());
+  handle->pool = &handles_;
+  handle->parameters = ids;
   handle->ranks = secondary ? options_.hpz_partition_size : world_;
   const GroupId group = secondary ? secondary_group_ : group_;
   TensorList parts;

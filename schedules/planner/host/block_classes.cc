@@ -28,6 +28,15 @@ bool equal_lives(const std::string& a, const std::string& b) {
   return a.starts_with('%') == b.starts_with('%');
 }
 
+/// operator== for lists of few numbers.
+template <typename T>
+bool equal_numbers(const std::vector<T>& a, const std::vector<T>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i]) return false;
+  return true;
+}
+
 /// Position of a parameter in a block's list, which has each parameter once.
 std::size_t place(const std::vector<ParameterId>& list, ParameterId id) {
   return static_cast<std::size_t>(std::find(list.begin(), list.end(), id) - list.begin());
@@ -79,9 +88,9 @@ bool BlockTemplates::equal_blocks(ModuleId a, const Block& of_a, ModuleId b, con
     return x.value - a.value == y.value - b.value;
   };
   const auto same_statement = [&](const Statement& x, const Statement& y) {
-    return x.function == y.function && x.inputs == y.inputs && x.outputs == y.outputs &&
-           x.ints == y.ints && x.floats == y.floats && x.dtype == y.dtype &&
-           x.no_grad == y.no_grad &&
+    return x.function == y.function && x.dtype == y.dtype && x.no_grad == y.no_grad &&
+           equal_numbers(x.inputs, y.inputs) && equal_numbers(x.outputs, y.outputs) &&
+           equal_numbers(x.ints, y.ints) && equal_numbers(x.floats, y.floats) &&
            (x.function != Function::kCall || same_child(x.child, y.child)) &&
            std::equal(x.parameters.begin(), x.parameters.end(), y.parameters.begin(),
                       y.parameters.end(), same_parameter);

@@ -119,7 +119,7 @@ struct BackwardTemplate {
       kExit,             ///< `gradient` goes along edge `index` to a node of another stream.
       kReleaseGradient,  ///< Gradient `index` is dropped.
       kReleaseSaved,     ///< Saved tensor `index` is dropped.
-      kFunction,         ///< Function `index` that hooks of the forward applied calls its framework.
+      kFunction,  ///< Function `index` that hooks of the forward applied calls its framework.
     } kind = Kind::kIssue;
     std::uint32_t index = 0, begin = 0, end = 0;
     TemplateTensor gradient;
@@ -127,7 +127,7 @@ struct BackwardTemplate {
   };
   std::vector<TemplateRange> ranges;
   std::vector<Step> steps;
-  std::size_t functions = 0;  ///< That hooks of the forward applied.
+  std::size_t functions = 0;            ///< That hooks of the forward applied.
   std::vector<TemplateTensor> results;  ///< By edge; none for leaves and exits.
   std::vector<bool> exits;              ///< By edge.
 };
@@ -298,11 +298,11 @@ class BlockTemplates {
 
   HostImpl& impl_;
   bool classes_known_ = false;
-  bool inside_ = false;        ///< A block of a class runs for real.
-  Instance* running_ = nullptr;  ///< The call whose forward runs or is copied.
-  bool copying_ = false;         ///< ... is copied.
+  bool inside_ = false;               ///< A block of a class runs for real.
+  Instance* running_ = nullptr;       ///< The call whose forward runs or is copied.
+  bool copying_ = false;              ///< ... is copied.
   SymTensor plain_, takes_gradient_;  ///< What hooks inside a copy see of tensors.
-  std::vector<Block> blocks_;  ///< By module.
+  std::vector<Block> blocks_;         ///< By module.
   std::vector<BlockClass> classes_;
   std::vector<Instance> instances_;
   ForwardRecorder* forward_recorder_ = nullptr;

@@ -11,7 +11,8 @@ namespace foreshard {
 
 /// Microseconds of the reference CPU; `name`: a string literal.
 inline void spend_host(Host& host, double us, const char* name) {
-  host.program().host_work(static_cast<std::int64_t>(us * 1000), host.program().intern_literal(name));
+  host.program().host_work(static_cast<std::int64_t>(us * 1000),
+                           host.program().intern_literal(name));
 }
 
 /// What DTensors add to calls on n plain ones (cold caches included: docs/host-time.md,

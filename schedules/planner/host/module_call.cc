@@ -219,8 +219,7 @@ void Host::call_hooked(ModuleId m, std::span<SymTensor> inputs, std::span<SymTen
   BlockTemplates* const templates = impl_->block_templates.get();
   if (watched) {
     scope_ = scope_of(m);
-    if (templates != nullptr)
-      templates->before_hook(InnerHook::Kind::kPreForward, m, inputs, {});
+    if (templates != nullptr) templates->before_hook(InnerHook::Kind::kPreForward, m, inputs, {});
     framework_->pre_forward(*this, m, inputs);
     if (templates != nullptr) templates->after_hook();
     scope_ = before;

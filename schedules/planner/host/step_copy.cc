@@ -44,14 +44,14 @@ void StepCopy::end(std::span<SymTensor* const> inputs) {
 /// `places`: index into storages_ by buffer claimed since from_. False: more than its geometry
 /// matters of `t`, or its memory is older.
 bool StepCopy::describe(SymTensor& t, std::span<std::uint32_t> places) {
-  const std::uint32_t buffer = t->storage->buffer.value - static_cast<std::uint32_t>(from_->buffers);
+  const std::uint32_t buffer =
+      t->storage->buffer.value - static_cast<std::uint32_t>(from_->buffers);
   if (t->grad_fn || t->group.valid() || buffer >= places.size()) return false;
   if (places[buffer] == kNoPlace) {
     places[buffer] = static_cast<std::uint32_t>(storages_.size());
     storages_.push_back(*t->storage);
   }
-  held_.push_back(
-      {&t, t->dtype, t->requires_grad, places[buffer], t->shape, t->stride, t->offset});
+  held_.push_back({&t, t->dtype, t->requires_grad, places[buffer], t->shape, t->stride, t->offset});
   return true;
 }
 
@@ -75,33 +75,36 @@ bool StepCopy::copy() {
 bool StepCopy::moved_instructions(const ProgramPosition& now,
                                   std::vector<Instruction>& moved) const {
   using K = InstructionKind;
-  std::array<std::uint32_t, static_cast<std::size_t>(K::kMark) + 1> shift{};
-  const auto set = [&](std::initializer_list<K> kinds, std::size_t by) {
-    for (const K k : kinds) shift[static_cast<std::size_t>(k)] = static_cast<std::uint32_t>(by);
+  /// By kind: ids from `least` on belong to what is copied.
+  struct Move {
+    std::uint32_t least = 0, by = 0;
   };
-  set({K::kAlloc, K::kFree, K::kRecordStream}, now.buffers - from_->buffers);
-  set({K::kLaunch}, now.launches - from_->launches);
-  set({K::kCollective}, now.collectives - from_->collectives);
-  set({K::kCopy}, now.copies - from_->copies);
-  set({K::kRecordEvent, K::kWaitEvent, K::kSyncEvent}, now.events - from_->events);
-  set({K::kHost}, now.host_work - from_->host_work);
-  set({K::kMark}, now.marks - from_->marks);
+  std::array<Move, static_cast<std::size_t>(K::kMark) + 1> moves;
+  const auto set = [&](std::initializer_list<K> kinds, std::size_t from, std::size_t to) {
+    for (const K k : kinds)
+      moves[static_cast<std::size_t>(k)] = {static_cast<std::uint32_t>(from),
+                                            static_cast<std::uint32_t>(to - from)};
+  };
+  set({K::kAlloc, K::kFree, K::kRecordStream}, from_->buffers, now.buffers);
+  set({K::kLaunch}, from_->launches, now.launches);
+  set({K::kCollective}, from_->collectives, now.collectives);
+  set({K::kCopy}, from_->copies, now.copies);
+  set({K::kRecordEvent, K::kWaitEvent, K::kSyncEvent}, from_->events, now.events);
+  set({K::kHost}, from_->host_work, now.host_work);
+  set({K::kMark}, from_->marks, now.marks);
   const RankProgram& p = host_.program().program();
-  const auto first = static_cast<std::uint32_t>(from_->buffers);
   std::vector<std::uint8_t> alive(to_->buffers - from_->buffers, 1);
-  for (const SymStorage& s : storages_) alive[s.buffer.value - first] = 0;
+  for (const SymStorage& s : storages_) alive[s.buffer.value - from_->buffers] = 0;
   moved.assign(p.instructions.begin() + static_cast<std::ptrdiff_t>(from_->instructions),
                p.instructions.begin() + static_cast<std::ptrdiff_t>(to_->instructions));
   for (Instruction& in : moved) {
-    if (in.kind == K::kFree) {
-      if (in.id < first) return false;
-      alive[in.id - first] = 0;
-    } else if (in.kind == K::kWaitEvent || in.kind == K::kSyncEvent) {
-      if (in.id < from_->events) return false;
-    } else if (in.kind == K::kRecordStream && in.id < first) {
+    const Move& move = moves[static_cast<std::size_t>(in.kind)];
+    if (in.id < move.least) {
+      if (in.kind != K::kRecordStream) return false;
       continue;
     }
-    in.id += shift[static_cast<std::size_t>(in.kind)];
+    if (in.kind == K::kFree) alive[in.id - move.least] = 0;
+    in.id += move.by;
   }
   return std::none_of(alive.begin(), alive.end(), [](std::uint8_t a) { return a != 0; });
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// What a step does before its optimizer (micro-batches, clipping), copied from the step before: where the framework is at rest before both (Framework::at_rest), they issue the
-// same but for the numbers of buffers and events. docs/symbolic-host.md has the rules.
+// What a step does before its optimizer (micro-batches, clipping), copied from the step before:
+// where the framework is at rest before both (Framework::at_rest), they issue the same but for the
+// numbers of buffers and events. docs/symbolic-host.md has the rules.
 
 #include <cstdint>
 #include <optional>
