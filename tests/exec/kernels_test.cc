@@ -211,7 +211,7 @@ TEST(Kernels, WhereAndCompare) {
 TEST(Kernels, LowerTriangle) {
   HostTensor x({2, 2, 3}, DType::kBool), y({2, 2, 3}, DType::kBool);
   x.set(Values(12, 1));
-  Call{OpKind::kTril, {x}, {y}}.run();
+  Call{OpKind::kTril, {x}, {y}, {}}.run();
   EXPECT_EQ(y.values(), (Values{1, 0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0}));
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/integers.h"
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_time.h"
@@ -451,8 +452,8 @@ void ShardedOptimizer::gather_through_lists(Host& host) {
     }
     host.wait_stream(host.stream(), stream_);
   }
-  spend_host(host, ranks * tensors * (kViewUs + kCopyUs), "parts from the lists");
-  copies(lists, whole, ranks * tensors);
+  spend_host(host, ranks * static_cast<double>(tensors) * (kViewUs + kCopyUs), "parts from the lists");
+  copies(lists, whole, shard_ * tensors);
 }
 
 void ShardedOptimizer::zero_gradients(Host& host) {

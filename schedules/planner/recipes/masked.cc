@@ -3,11 +3,11 @@
 
 #include <array>
 
+#include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
-
 
 /// Saved: mask. The gradient is zero where the mask is true.
 void masked_fill_backward(BackwardContext& ctx) {
