@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -268,17 +269,16 @@ std::string remark_on_attention(const Job& job, const Schedule& schedule) {
       !lacks.empty())
     return lacks + ": PyTorch takes the memory-efficient kernel there, --attention sdpa";
   const std::string_view own = own_rates_of(job.attention_kernel);
-  for (const RankProgram& program : schedule.programs) {
-    for (const Launch& l : program.launches) {
-      if (l.op != OpKind::kFlashAttention && l.op != OpKind::kFlashAttentionBackward) continue;
-      for (const AttentionRateKey& rate :
-           attention_rates(job.hardware.gpu, l, job.attention_kernel)) {
-        if (rate.kernel == own) continue;
-        return fmt::format("no rates of {} for heads of {} are known on {}: {} taken",
-                           text_of_rates(own), l.dims[4], job.hardware.gpu.name,
-                           rate.kernel.empty() ? "half its 16-bit peak is"
-                                               : "those of " + text_of_rates(rate.kernel) + " are");
-      }
+  std::set<std::pair<OpKind, std::int64_t>> met;
+  for (const Launch& l : schedule.programs[0].launches) {
+    if (l.op != OpKind::kFlashAttention && l.op != OpKind::kFlashAttentionBackward) continue;
+    if (!met.emplace(l.op, l.dims[4]).second) continue;
+    for (const AttentionRateKey& rate : attention_rates(job.hardware.gpu, l, job.attention_kernel)) {
+      if (rate.kernel == own) continue;
+      return fmt::format("no rates of {} for heads of {} are known on {}: {} taken",
+                         text_of_rates(own), l.dims[4], job.hardware.gpu.name,
+                         rate.kernel.empty() ? "half its 16-bit peak is"
+                                             : "those of " + text_of_rates(rate.kernel) + " are");
     }
   }
   return "";
