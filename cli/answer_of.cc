@@ -177,12 +177,18 @@ AnswerMemory memory_of(const Trace& trace, Bytes capacity) {
   AnswerMemory out;
   out.capacity = capacity;
   out.peak_at = "measured";
+  std::map<std::int32_t, std::pair<std::int32_t, std::int64_t>> of_rank;  // Last step, retries.
   for (const StepMemory& m : trace.step_memory) {
     out.allocated_peak = std::max(out.allocated_peak, m.allocated_peak);
     out.reserved_peak = std::max(out.reserved_peak, m.reserved_peak);
-    out.retries += m.retries;
+    auto& [last, retries] = of_rank.try_emplace(m.rank, m.step, 0).first->second;
+    last = std::max(last, m.step);
+    retries += m.retries;
+    out.retries_total = std::max(out.retries_total, retries);
     out.fits = out.fits_device = out.fits && !m.out_of_memory;
   }
+  for (const StepMemory& m : trace.step_memory)
+    if (m.step == of_rank[m.rank].first) out.retries = std::max(out.retries, m.retries);
   out.device_peak = out.reserved_peak;
   return out;
 }

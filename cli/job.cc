@@ -253,6 +253,17 @@ void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
   }
 }
 
+/// FSDP1's other policies choose embedding and head, or do not, by themselves.
+void check_root_split_of_policy(Arguments& a, const ParallelConfig& c) {
+  if (c.framework != FrameworkKind::kFsdp1 || !a.has("root-split") || !c.wrap.root_split ||
+      c.fsdp1.policy == Fsdp1Options::Policy::kFromWrap)
+    return;
+  a.report("root-split",
+           fmt::format("means nothing to --fsdp1-policy {}",
+                       name_in(kFsdp1PolicyNames, c.fsdp1.policy)),
+           "--fsdp1-policy lambda");
+}
+
 Job read_job(Arguments& a, const JobNeeds& needs) {
   Job job;
   ParallelConfig& c = job.config;
@@ -277,6 +288,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("alloc-conf"))
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_framework_options(a, c);
+  check_root_split_of_policy(a, c);
   using Hardware = JobNeeds::Hardware;
   if (needs.hardware == Hardware::kRequired && !a.has("on"))
     a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");

@@ -1,6 +1,7 @@
 # foreshard_library(NAME DEPS lib...): one static library of all .cc files of the current folder (not of sub-folders
 # that have a CMakeLists.txt of their own; list those sub-folders' sources with EXTRA_DIRS where they belong to it).
-# foreshard_test(PART DEPS lib...): one GoogleTest program of all *_test.cc files of the current folder.
+# foreshard_test(PART DEPS lib...): one GoogleTest program of all .cc files of the current folder, helpers
+# of its tests included.
 
 add_library(foreshard_flags INTERFACE)
 target_compile_options(foreshard_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
@@ -52,10 +53,7 @@ endfunction()
 
 function(foreshard_test part)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
-  if(NOT sources)
-    return()
-  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   add_executable(test_${part} ${sources})
   foreshard_cold(test_${part})
   foreshard_grouped(test_${part})

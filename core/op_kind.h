@@ -21,13 +21,18 @@ enum class KernelClass : std::uint8_t {
 inline constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) + 1;
 std::string_view name_of(KernelClass kernel_class);
 
+// Values of Launch::dims (docs/formats/op_operands.md). dims[4] of a product: libraries run a
+// weight gradient, which sums over tokens, a little slower; a causal mask hides half of a product
+// of attention without a fused kernel. dims[5]: 8-bit operands with a scale for each row.
+inline constexpr std::int64_t kWeightGradientProduct = 1, kCausalProduct = 2, kRowScales = 1;
+
 // Every kind of device work that a schedule can launch. The planner's recipes
 // (schedules/planner/recipes) launch it with its shapes and bytes, models/ops/op_flops.cc counts
 // its FLOPs, sim/cost gives it a time, exec/kernels computes it; docs/formats/op_operands.md holds
 // operands and `Launch::dims`. One row for each kind:
 //   X(enumerator, "text name", class of kernel)
 #define FORESHARD_OP_KINDS(X)                                                                     \
-  /* matrix products; dims = {m, n, k, batch} */                                                  \
+  /* matrix products */                                                                           \
   X(kMatmul, "matmul", kMatmul)                                                                   \
   X(kMatmulBias, "matmul_bias", kMatmul)                                                          \
   /* element-wise; any strides, broadcasting by stride 0 */                                       \
@@ -67,6 +72,7 @@ std::string_view name_of(KernelClass kernel_class);
   X(kRelativeBucket, "relative_bucket", kElementwise) /* T5's bucket of a distance */             \
   X(kWhere, "where", kElementwise)                                                                \
   X(kCompare, "compare", kElementwise)                                                            \
+  X(kTril, "tril", kElementwise)                                                                  \
   X(kDropout, "dropout", kElementwise)                                                            \
   X(kDropoutBackward, "dropout_backward", kElementwise)                                           \
   /* reductions */                                                                                \

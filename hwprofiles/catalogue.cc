@@ -79,6 +79,7 @@ class Catalogue final : public BaseFinder {
   }
   std::vector<std::string> known_gpus() override { return names_in("gpus"); }
   std::vector<std::string> known_machines() override { return names_in("nodes"); }
+  std::vector<std::string> known_networks() override { return names_in("networks"); }
 
  private:
   template <typename Read>
@@ -136,7 +137,8 @@ void require_possible_rate(const std::string& typed, std::optional<double> rate,
 
 void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
   const std::string hint =
-      "such as @400g, @4x100g, @400g-roce (kinds: ib, roce, efa, tcpx, tcpxo, tcp, slingshot)";
+      fmt::format("such as @400g, @4x100g, @400g-roce (kinds: {})",
+                  fmt::join(names_in("networks"), ", "));
   if (const auto dash = text.find('-'); dash != std::string_view::npos) {
     name.network_kind = text.substr(dash + 1);
     text = text.substr(0, dash);

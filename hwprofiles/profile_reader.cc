@@ -183,7 +183,7 @@ void read_network(const Json& json, const std::string& path, FactDefaults defaul
     const auto base = object.string("base", "");
     if (!bases.network(base, network)) {
       object.report("base", "there is no network kind \"" + base + "\"",
-                    "ib, roce, efa, tcpx, tcpxo, tcp, slingshot");
+                    fmt::format("{}", fmt::join(bases.known_networks(), ", ")));
     }
   }
   read_defaults(object, defaults);

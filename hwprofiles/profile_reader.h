@@ -19,6 +19,7 @@ class BaseFinder {
   virtual bool network(const std::string& name, NetworkProfile& into) = 0;
   virtual std::vector<std::string> known_gpus() = 0;
   virtual std::vector<std::string> known_machines() = 0;
+  virtual std::vector<std::string> known_networks() = 0;
 };
 
 void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases,

@@ -135,8 +135,10 @@ class ConfReader {
     } else if (key == "backend") {
       if (value != "native")
         issues_.add(key, "found \"" + value + "\"", "only the native backend is modelled");
-    } else {
+    } else if (key == "roundup_power2_divisions") {
       read_divisions(key, value);
+    } else {
+      throw InternalError("no reader for the allocator setting " + key);
     }
   }
 

@@ -133,12 +133,13 @@ void quantise(ModelBuilder& b, ModuleId id, bool nested) {
   p.returns({"y"});
 }
 
-/// `linear`: modules that are linear or have one as their base layer.
+/// `linear`: modules that are linear (Conv1D included: transformers' replace_with_bnb_linear) or
+/// have one as their base layer.
 void pack_frozen(ModelBuilder& b, const std::vector<ModuleId>& linear, bool nested) {
   for (const ModuleId id : linear) {
     const Module& m = b.model().at(id);
     const ModuleId base = is_linear(m) ? id : m.children.front().id;
-    if (b.model().at(base).class_name == "Linear") quantise(b, base, nested);
+    quantise(b, base, nested);
   }
 }
 

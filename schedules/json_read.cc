@@ -291,9 +291,9 @@ class ProgramReader {
     return t;
   }
 
-  std::uint16_t read_operands(Row& r) {
-    std::uint16_t count = 0;
-    r.list(UINT16_MAX, [&](const Json& x) {
+  std::uint32_t read_operands(Row& r) {
+    std::uint32_t count = 0;
+    r.list(UINT32_MAX, [&](const Json& x) {
       p_.operands.push_back(
           x.is_null() ? TensorId()
                       : TensorId(static_cast<std::uint32_t>(r.integer_of(x, 0, UINT32_MAX - 1))));
@@ -308,7 +308,7 @@ class ProgramReader {
     l.dtype = r.name<DType>(kDTypeCount);
     l.stream = stream(r);
     l.phase = r.name<Phase>(kPhaseCount);
-    l.kernels = static_cast<std::uint16_t>(r.integer(0, UINT16_MAX));
+    l.kernels = static_cast<std::uint32_t>(r.integer(0, kMostKernels));
     l.flops = Flops(r.integer(0, kAnyInt));
     l.read = Bytes(r.integer(0, kAnyInt));
     l.written = Bytes(r.integer(0, kAnyInt));

@@ -139,6 +139,9 @@ enum class Phase : std::uint8_t {
 inline constexpr int kPhaseCount = static_cast<int>(Phase::kOther) + 1;
 std::string_view name_of(Phase p);
 
+/// Kernels of one launch: what the cost models count in an int.
+inline constexpr std::int64_t kMostKernels = INT32_MAX;
+
 /// One kernel, or the kernels of one framework call (`kernels` of them). Tensor operands are
 /// RankProgram::operands[first_operand ...): inputs, then outputs. In-place operands are listed as
 /// both.
@@ -147,12 +150,12 @@ struct Launch {
   DType dtype = DType::kFloat32;  ///< Compute dtype.
   StreamIndex stream = 0;
   Phase phase = Phase::kOther;
-  std::uint16_t inputs = 0, outputs = 0;
-  std::uint16_t kernels = 1;  ///< Device kernels launched.
-  std::uint16_t attributes =
-      0;  ///< Number of scalars from RankProgram::attributes[first_attribute ...).
+  /// Number of scalars from RankProgram::attributes[first_attribute ...).
+  std::uint16_t attributes = 0;
+  std::uint32_t inputs = 0, outputs = 0;
+  std::uint32_t kernels = 1;  ///< Device kernels launched; at most kMostKernels.
   std::uint32_t first_operand = 0, first_attribute = 0;
-  std::array<std::int64_t, 6> dims{};  ///< Per op kind: docs/formats/op_operands.md. 0: unused.
+  std::array<std::int64_t, 6> dims{};  ///< By kind: docs/formats/op_operands.md. 0: unused.
   Flops flops;
   Bytes read, written;  ///< Device memory traffic of the kernels.
   ScopeId scope;

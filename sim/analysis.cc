@@ -128,7 +128,8 @@ class TimeExplanation {
     result_.breakdown.exposed_communication += time;
     const RankProgram& program = *run_.timing(window_.rank_class).program;
     if (in.kind == InstructionKind::kCollective) {
-      communication_row(program.collectives[in.id], Link::kNvLink).exposed += time;
+      const CollectiveTable& collectives = *run_.collectives[window_.rank_class];
+      communication_row(program.collectives[in.id], collectives[in.id].bottleneck).exposed += time;
     } else if (in.kind == InstructionKind::kCopy) {
       copy_row(program.copies[in.id]).exposed += time;
     }

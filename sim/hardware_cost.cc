@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -141,8 +142,10 @@ class HardwareCostModel final : public CostModel {
   /// measured over all of its ranks.
   void find_network_state() {
     state_.fill(1);
-    const int nodes = cluster_.gpus / std::max(cluster_.gpus_per_node, 1);
-    if (nodes < 2) return;
+    if (cluster_.nodes < 2) return;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(cluster_.gpus));
+    std::iota(all.begin(), all.end(), 0);
+    const GroupPlacement placement = place_group(all, cluster_.gpus_per_node);
     const LinkParameters::MeasuredBus& bus = parameters_.links.measured;
     const std::pair<CollectiveKind, double> measured[] = {
         {CollectiveKind::kAllGather, bus.all_gather},
@@ -150,7 +153,7 @@ class HardwareCostModel final : public CostModel {
         {CollectiveKind::kAllReduce, bus.all_reduce}};
     for (const auto& [kind, rate] : measured) {
       if (rate <= 0) continue;
-      const CollectiveModel model(cluster_.profile, place_block(cluster_.gpus, nodes));
+      const CollectiveModel model(cluster_.profile, placement);
       const CollectiveCost cost = model.cost(kind, Bytes(std::llround(bus.bytes)));
       state_[static_cast<std::size_t>(kind)] = cost.bus_bandwidth.per_second / rate;
     }

@@ -3,9 +3,10 @@
 #include <array>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "core/text.h"
-#include "sim/cost/kernel_cost.h"
+#include "sim/cost/attention_rates.h"
 
 namespace foreshard {
 namespace {
@@ -13,20 +14,21 @@ namespace {
 /// What a schedule asks of the hardware.
 struct Needs {
   std::set<DType> products;
-  bool attention = false, wide_heads = false, narrow_heads = false, collectives = false,
-       copies = false;
+  std::set<std::string, std::less<>> attention;  ///< Paths, "gpu.efficiency.attention_...".
+  bool collectives = false, copies = false;
 };
 
-Needs needs_of(const Schedule& schedule) {
+Needs needs_of(const Schedule& schedule, const GpuProfile& gpu, AttentionKernel kernel) {
   Needs n;
+  std::set<std::pair<OpKind, std::int64_t>> met;
   for (const RankProgram& p : schedule.programs) {
     for (const Launch& l : p.launches) {
       const KernelClass k = kernel_class_of(l.op);
       if (k == KernelClass::kMatmul) n.products.insert(l.dtype);
       if (k != KernelClass::kAttention) continue;
-      n.attention = true;
-      n.narrow_heads |= l.dims[4] < 128;
-      n.wide_heads |= l.dims[4] > 64;
+      if (!met.emplace(l.op, l.dims[4]).second) continue;  // Its rates follow from these two.
+      for (std::string& number : attention_numbers(gpu, l, kernel))
+        n.attention.insert(std::move(number));
     }
     n.collectives |= !p.collectives.empty();
     n.copies |= !p.copies.empty();
@@ -57,17 +59,10 @@ bool names_peak_of(std::string_view path, const std::set<DType>& dtypes, bool tf
   return false;
 }
 
-bool attention_used(std::string_view path, const Needs& n, AttentionKernel kernel) {
-  if (!n.attention) return false;
-  if (contains(path, "attention_fa1")) return kernel == AttentionKernel::kFlash1;
-  if (contains(path, "attention_fa3") != (kernel == AttentionKernel::kFlash3)) return false;
-  if (contains(path, "attention_cudnn") != (kernel == AttentionKernel::kCudnn)) return false;
-  return (contains(path, "_h64") && n.narrow_heads) || (contains(path, "_h128") && n.wide_heads);
-}
-
 bool used(std::string_view path, const Needs& n, const Cluster& cluster, const CostParameters& p) {
   if (contains(path, "price")) return false;
-  if (contains(path, "attention_")) return attention_used(path, n, p.attention.kernel);
+  if (n.attention.contains(path)) return true;
+  if (contains(path, "attention_")) return false;
   if (contains(path, "peak_") || contains(path, "fp8_matmul"))
     return names_peak_of(path, n.products, p.matmul.tf32);
   if (contains(path, "matmul_")) return !n.products.empty() && !contains(path, "matmul_best");
@@ -92,7 +87,7 @@ bool used(std::string_view path, const Needs& n, const Cluster& cluster, const C
 
 std::vector<UsedNumber> numbers_used(const Schedule& schedule, const Cluster& cluster,
                                      const CostParameters& parameters) {
-  const Needs needs = needs_of(schedule);
+  const Needs needs = needs_of(schedule, cluster.profile.gpu, parameters.attention.kernel);
   std::vector<UsedNumber> out;
   for (const auto& [path, fact] : all_facts(cluster.profile)) {
     if (!used(path, needs, cluster, parameters)) continue;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
+#include "sim/cost/attention_rates.h"
 #include "study/headroom.h"
 #include "study/job_change.h"
 #include "study/parallel.h"
@@ -201,6 +203,11 @@ std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size
   return out;
 }
 
+std::string text_of_rates(std::string_view kernel) {
+  return kernel == "fa3" ? "flash-attention 3" : kernel == "cudnn" ? "cuDNN's attention"
+                                                                   : "flash-attention 2";
+}
+
 }  // namespace
 
 double padded_share(const Schedule& schedule) {
@@ -261,11 +268,20 @@ std::string remark_on_attention(const Job& job, const Schedule& schedule) {
   if (const std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
       !lacks.empty())
     return lacks + ": PyTorch takes the memory-efficient kernel there, --attention sdpa";
-  const bool no_rate = job.attention_kernel == AttentionKernel::kCudnn &&
-                       job.hardware.gpu.find_efficiency("attention_cudnn_h128_forward") == nullptr;
-  return no_rate ? "no rates of cuDNN's attention are known on " + job.hardware.gpu.name +
-                       ": those of flash-attention 2 are taken"
-                 : "";
+  const std::string_view own = own_rates_of(job.attention_kernel);
+  std::set<std::pair<OpKind, std::int64_t>> met;
+  for (const Launch& l : schedule.programs[0].launches) {
+    if (l.op != OpKind::kFlashAttention && l.op != OpKind::kFlashAttentionBackward) continue;
+    if (!met.emplace(l.op, l.dims[4]).second) continue;
+    for (const AttentionRateKey& rate : attention_rates(job.hardware.gpu, l, job.attention_kernel)) {
+      if (rate.kernel == own) continue;
+      return fmt::format("no rates of {} for heads of {} are known on {}: {} taken",
+                         text_of_rates(own), l.dims[4], job.hardware.gpu.name,
+                         rate.kernel.empty() ? "half its 16-bit peak is"
+                                             : "those of " + text_of_rates(rate.kernel) + " are");
+    }
+  }
+  return "";
 }
 
 std::string remark_on(const Job& job, const Schedule& schedule) {

@@ -145,12 +145,25 @@ void activation_backward(const KernelCall& c) {
 void where(const KernelCall& c) {
   const TensorView& y = output(c, 0);
   const TensorView& condition = input(c, 0);
-  const auto v = static_cast<float>(c.attribute(0, 0));
+  const double first = c.attribute(0, 0);
+  const auto v = static_cast<float>(first), w = static_cast<float>(c.attribute(1, first));
   const bool has_a = c.has_input(1), has_b = c.has_input(2);
   const TensorView& a = has_a ? c.inputs[1] : condition;
   const TensorView& b = has_b ? c.inputs[2] : condition;
   map(y, condition, a, b,
-      [=](float p, float q, float r) { return p != 0 ? (has_a ? q : v) : (has_b ? r : v); });
+      [=](float p, float q, float r) { return p != 0 ? (has_a ? q : v) : (has_b ? r : w); });
+}
+
+void tril(const KernelCall& c) {
+  const TensorView& x = input(c, 0);
+  std::vector<float> values = to_floats(x);
+  const auto columns = x.shape[static_cast<std::size_t>(x.rank - 1)],
+             rows = x.shape[static_cast<std::size_t>(x.rank - 2)];
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    if (at % columns > at / columns % rows) values[i] = 0;
+  }
+  from_floats(output(c, 0), values.data());
 }
 
 void compare(const KernelCall& c) {

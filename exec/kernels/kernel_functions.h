@@ -15,6 +15,7 @@ void mul_in_place(const KernelCall&);
 void activation_backward(const KernelCall&);
 void where(const KernelCall&);
 void compare(const KernelCall&);
+void tril(const KernelCall&);
 void dropout(const KernelCall&);
 void dropout_backward(const KernelCall&);
 void uniform(const KernelCall&);

@@ -64,6 +64,8 @@ KernelFunction kernel_for(OpKind op) {
       return where;
     case OpKind::kCompare:
       return compare;
+    case OpKind::kTril:
+      return tril;
     case OpKind::kDropout:
       return dropout;
     case OpKind::kDropoutBackward:

@@ -30,7 +30,11 @@ std::int64_t saturated_product(std::initializer_list<std::int64_t> factors) {
   return out;
 }
 
-Flops flops_of(OpKind kind, const Dims& dims) {
+namespace {
+
+enum class Counted : std::uint8_t { kNone, kProduct, kAttention, kAttentionBackward };
+
+Counted counted_as(OpKind kind) {
   switch (kind) {
     case OpKind::kMatmul:
     case OpKind::kMatmulBias:
@@ -39,16 +43,34 @@ Flops flops_of(OpKind kind, const Dims& dims) {
     case OpKind::kConv2dBackward:
     case OpKind::kConv1dDepthwise:
     case OpKind::kConv1dDepthwiseBackward:
-      return product(dims);
+      return Counted::kProduct;
     case OpKind::kFlashAttention:
     case OpKind::kEfficientAttention:
-      return attention(dims);
+      return Counted::kAttention;
     case OpKind::kFlashAttentionBackward:
     case OpKind::kEfficientAttentionBackward:
-      return attention_backward(dims);
+      return Counted::kAttentionBackward;
     default:
-      return {};
+      return Counted::kNone;
   }
+}
+
+}  // namespace
+
+bool has_dims(OpKind kind) { return counted_as(kind) != Counted::kNone; }
+
+Flops flops_of(OpKind kind, const Dims& dims) {
+  switch (counted_as(kind)) {
+    case Counted::kProduct:
+      return product(dims);
+    case Counted::kAttention:
+      return attention(dims);
+    case Counted::kAttentionBackward:
+      return attention_backward(dims);
+    case Counted::kNone:
+      break;
+  }
+  return {};
 }
 
 }  // namespace foreshard

@@ -12,16 +12,13 @@
 
 namespace foreshard {
 
-/// dims[4] of a product whose result a causal mask half hides: attention without a fused kernel.
-/// (1: a weight gradient.)
-inline constexpr std::int64_t kCausalProduct = 2;
-
 /// The largest number where 64 bits do not hold the product.
 std::int64_t saturated_product(std::initializer_list<std::int64_t> factors);
 
-/// FLOPs of a launch. Meaning of dims: products {m, n, k, batch}; attention {batch, heads, queries,
-/// keys, head dim, causal}; all other kinds have none (0 FLOPs are counted: they are bound by
-/// bytes).
+/// The kind's launches say their dims (docs/formats/op_operands.md); all others are bound by bytes
+/// and have no FLOPs.
+bool has_dims(OpKind kind);
+/// FLOPs of a launch with these Launch::dims.
 Flops flops_of(OpKind kind, const std::array<std::int64_t, 6>& dims);
 
 }  // namespace foreshard

@@ -43,11 +43,13 @@ function streams_section() {
 
 function suggestions() {
   if (!answer.suggestions.length) return '';
+  const tokens = answer.suggestions.some(s => s.tokens_per_s_per_gpu > 0);
   return section('Try', table(
-    [['change'], ['step', 'n'], ['memory', 'n'], ['tokens/s/GPU', 'n'], ['']],
+    [['change'], ['step', 'n'], ['memory', 'n'], [tokens ? 'tokens/s/GPU' : 'samples/s/GPU', 'n'], ['']],
     answer.suggestions.map(s => [
       escape_html(s.change), duration(s.step_time_s), signed_gib(s.memory_change_bytes),
-      Math.round(s.tokens_per_s_per_gpu), s.fits ? 'fits' : 'does not fit'])));
+      tokens ? Math.round(s.tokens_per_s_per_gpu) : Number(s.samples_per_s_per_gpu.toPrecision(4)),
+      s.fits ? 'fits' : 'does not fit'])));
 }
 
 function why() {

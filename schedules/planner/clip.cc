@@ -39,7 +39,7 @@ void launch_norms(Host& host, const TensorList& tensors, const TensorList& norms
   q.inputs = tensors;
   q.outputs = norms;
   q.attributes = std::span(&two, 1);
-  q.kernels = static_cast<std::uint16_t>(multi_tensor_kernels(tensors, 1) + 1);
+  q.kernels = multi_tensor_kernels(tensors, 1) + 1;
   host.launch(q);
 }
 

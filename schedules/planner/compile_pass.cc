@@ -43,6 +43,7 @@ bool fusible(OpKind op) {
     case OpKind::kSin:
     case OpKind::kWhere:
     case OpKind::kCompare:
+    case OpKind::kTril:
     case OpKind::kDropout:
     case OpKind::kDropoutBackward:
     case OpKind::kSum:
@@ -177,8 +178,8 @@ class Fuser {
 
   /// Lists the views that the fused kernel reads from memory, or those it leaves there; gives their
   /// number.
-  std::uint16_t add_operands(const Uses& uses, bool outputs) {
-    std::uint16_t count = 0;
+  std::uint32_t add_operands(const Uses& uses, bool outputs) {
+    std::uint32_t count = 0;
     for (const auto& [buffer, use] : uses) {
       if (use.internal() || (!outputs && !use.read_first)) continue;
       for (const std::uint32_t view : use.views) {

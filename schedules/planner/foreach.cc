@@ -14,7 +14,7 @@ constexpr std::size_t kMostLists = 5;  ///< Of one side of a launch.
 
 }  // namespace
 
-std::uint16_t multi_tensor_kernels(const TensorList& list, int depth) {
+std::int64_t multi_tensor_kernels(const TensorList& list, int depth) {
   constexpr std::array<std::int64_t, 5> tensors_per_kernel{110, 64, 48, 36, 30};
   constexpr std::int64_t chunk = 65536, chunks_per_kernel = 320;
   std::int64_t chunks = 0;
@@ -23,8 +23,7 @@ std::uint16_t multi_tensor_kernels(const TensorList& list, int depth) {
       tensors_per_kernel[static_cast<std::size_t>(std::clamp(depth, 1, 5) - 1)];
   const std::int64_t by_tensors = ceil_div(static_cast<std::int64_t>(list.size()), per);
   const std::int64_t by_chunks = ceil_div(chunks, chunks_per_kernel);
-  return static_cast<std::uint16_t>(
-      std::clamp<std::int64_t>(std::max(by_tensors, by_chunks), 1, UINT16_MAX));
+  return std::max({by_tensors, by_chunks, std::int64_t{1}});
 }
 
 void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*> inputs,

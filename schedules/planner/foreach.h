@@ -19,7 +19,7 @@ void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*
                   std::initializer_list<double> attributes = {});
 
 /// Kernels of a multi-tensor launch over `list` with `depth` lists.
-std::uint16_t multi_tensor_kernels(const TensorList& list, int depth);
+std::int64_t multi_tensor_kernels(const TensorList& list, int depth);
 
 /// Device table of split_with_sizes_copy of `chunks` rows into parts of these bytes a row: one
 /// entry a block of 2 KiB, more where the kernel lets a block do several rounds, and four a part

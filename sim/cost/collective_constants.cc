@@ -5,8 +5,7 @@ namespace {
 
 constexpr ProtocolConstants kOff{0, 0, 0, false};
 
-// LL: base 6.6 and hop 0.6 us over NVLink, 1.0 over PCIe are NCCL's [N]; the rates and the rest are
-// fits [F].
+// Which numbers are NCCL's own [N] and which are fits [F]: the table of docs/collectives.md.
 constexpr GenerationConstants kVolta{{6.6, 0.6, 21}, kOff, {17, 7.5, 1.0}, {}, 0, 24};
 constexpr GenerationConstants kAmpere{
     {6.6, 0.6, 16}, {14, 5.0, 0.22}, {42, 3.8, 0.97}, {}, 0.33, 24};

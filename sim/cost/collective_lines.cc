@@ -15,11 +15,21 @@ using Lines = CollectiveModel::Lines;
 using enum CollectiveAlgorithm;
 using enum CollectiveProtocol;
 
-void add(Lines& lines, const Line& line) {
+/// NCCL's rule for thread blocks: one for each so many bytes, up to `most`.
+struct Channels {
+  int most;
+  double bytes;
+};
+
+void add(Lines& lines, Line line, Channels channels) {
   if (lines.count == CollectiveModel::kMostLines)
     throw InternalError("too many candidates for a collective");
+  line.most_channels = channels.most;
+  line.bytes_per_channel = channels.bytes;
   lines.line[static_cast<std::size_t>(lines.count++)] = line;
 }
+
+constexpr Channels kOverNetwork{nccl::kNetworkChannels, nccl::kChannelBytesSimple};
 
 double steps_of(CollectiveKind kind, int ranks) {
   return kind == CollectiveKind::kAllReduce ? 2.0 * (ranks - 1) : ranks - 1.0;
@@ -74,9 +84,7 @@ void add_inside(Lines& lines, CollectiveKind kind, const CollectiveSetting& s) {
     // NCCL counts half of the channels' bandwidth for a tree all-reduce (src/graph/tuning.cc).
     line.rate = tree ? rate / 2 : rate;
     leave_gpu(line, s, tree ? 2 : line.wire);
-    line.most_channels = c.channels;
-    line.bytes_per_channel = p.channel_bytes;
-    add(lines, line);
+    add(lines, line, {c.channels, p.channel_bytes});
   }
 }
 
@@ -91,10 +99,10 @@ void add_nvls(Lines& lines, const CollectiveSetting& s) {
   line.latency_us = s.tuning.simple_latency * (nvls.base_us + nvls.per_rank_us * s.ranks);
   line.rate = nvls.rate * s.tuning.nvls_rate * std::min(1.0, bus_cap);
   leave_gpu(line, s, 1 + 1.0 / s.ranks);
-  line.most_channels = s.generation == GpuGeneration::kBlackwell ? nccl::kNvlsChannelsBlackwell
-                                                                 : nccl::kNvlsChannelsHopper;
-  line.bytes_per_channel = nccl::kChannelBytesSimple;
-  add(lines, line);
+  const bool blackwell = s.generation == GpuGeneration::kBlackwell;
+  add(lines, line,
+      {blackwell ? nccl::kNvlsChannelsBlackwell : nccl::kNvlsChannelsHopper,
+       nccl::kChannelBytesSimple});
 }
 
 /// Sizes at which NCCL's own estimates of the three protocols cross, for lines that stand for all
@@ -118,8 +126,6 @@ void set_protocol_switches(Line& line, double inner_hops, double network_hops,
   } else {
     line.ll_below = line.ll128_below = crossing(0, ll, 2, simple);
   }
-  line.most_channels = nccl::kNetworkChannels;
-  line.bytes_per_channel = nccl::kChannelBytesSimple;
 }
 
 /// A ring over several nodes: latency of LL, bandwidth of the narrower of node and NICs, and
@@ -151,7 +157,7 @@ void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting
   leave_gpu(line, s, s.per_node > 1 ? line.wire : 0);
   line.network = line.wire / s.per_node;
   set_protocol_switches(line, steps - crossings, crossings, s);
-  add(lines, line);
+  add(lines, line, kOverNetwork);
 }
 
 /// Double binary tree over the nodes; inside a node a chain, or NVLS where the switch adds
@@ -184,7 +190,7 @@ void add_network_tree(Lines& lines, const CollectiveSetting& s) {
   leave_gpu(line, s, nvls ? 1 + 1.0 / s.per_node : s.per_node > 1 ? 2 : 0);
   line.network = passes / s.per_node;
   set_protocol_switches(line, 2 * chain, 2 * s.levels, s);
-  add(lines, line);
+  add(lines, line, kOverNetwork);
 }
 
 /// PAT (all-gather, reduce-scatter with one rank per node): logarithmic latency at three quarters
@@ -199,9 +205,7 @@ void add_pat(Lines& lines, const CollectiveSetting& s) {
   line.wire = (s.ranks - 1.0) / s.ranks;
   line.rate = s.network * nccl::kPatRate;
   line.network = line.wire;
-  line.most_channels = nccl::kNetworkChannels;
-  line.bytes_per_channel = nccl::kChannelBytesSimple;
-  add(lines, line);
+  add(lines, line, kOverNetwork);
 }
 
 /// All-to-all as grouped sends and receives: inside the node and through the NICs at the same time.
@@ -230,9 +234,7 @@ void add_all_to_all(Lines& lines, const CollectiveSetting& s) {
       line.bound = CollectiveBound::kNetwork;
     }
   }
-  line.most_channels = c.channels;
-  line.bytes_per_channel = nccl::kChannelBytesSimple;
-  add(lines, line);
+  add(lines, line, {c.channels, nccl::kChannelBytesSimple});
 }
 
 /// One message between the first and the last rank of the group.
@@ -261,9 +263,7 @@ void add_send(Lines& lines, const CollectiveSetting& s) {
     } else {
       leave_gpu(line, s, 1);
     }
-    line.most_channels = c.channels;
-    line.bytes_per_channel = p.channel_bytes;
-    add(lines, line);
+    add(lines, line, {c.channels, p.channel_bytes});
   }
 }
 

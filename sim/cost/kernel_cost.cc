@@ -22,6 +22,8 @@ Time from_picoseconds(double ps) {
 /// Used where a profile says nothing: values of the A100, whose tables are the widest.
 constexpr double kDefaultCeiling = 0.70, kDefaultDepth = 145, kDefaultExponent = 0.64,
                  kDefaultLaunchUs = 4.6;
+/// Attention: sequence length that reaches half the rate; flash-attention 1 to 2, each way.
+constexpr double kDefaultHalfLength = 400, kDefaultFlash1[2] = {0.64, 0.57};
 constexpr double kDefaultMemoryFraction = 0.816, kDefaultMemoryLaunchUs = 3;
 
 double seconds_or(const GpuProfile& gpu, std::string_view key, double fallback_us) {
@@ -86,24 +88,19 @@ KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& pa
   }
   const double fallback =
       gpu.peak(DType::kFloat16).value_or(gpu.peak(DType::kFloat32).value_or(0)) * 0.5;
-  // Where a kernel was not measured the next one of its speed stands in.
-  const std::vector<std::string> kernels[3] = {{"fa2"}, {"fa3", "cudnn", "fa2"}, {"cudnn", "fa2"}};
-  for (int k = 0; k < 3; ++k) {
-    for (int h = 0; h < 2; ++h) {
-      for (int d = 0; d < 2; ++d) {
-        const std::string size = h == 0 ? "_h64" : "_h128", way = d == 0 ? "_forward" : "_backward";
-        std::string key;
-        for (const std::string& kernel : kernels[k]) {
-          key = "attention_" + kernel + size + way;
-          if (gpu.find_efficiency(key)) break;
-        }
-        attention_[k][h][d] = {gpu.efficiency_or(key, fallback),
-                               gpu.efficiency_or(key + "_half_length", 400)};
+  for (int k = 0; k < kAttentionKernelCount; ++k) {
+    const auto kernel = static_cast<AttentionKernel>(k);
+    for (const int size : {64, 128}) {
+      for (const Direction d : {Direction::kForward, Direction::kBackward}) {
+        const std::string key = attention_rate_key(gpu, kernel, size, d).key;
+        Rate& rate = attention_[k][size == 64 ? 0 : 1][static_cast<int>(d)];
+        rate = {gpu.efficiency_or(key, fallback),
+                gpu.efficiency_or(key + "_half_length", kDefaultHalfLength)};
+        if (kernel != AttentionKernel::kFlash1) continue;
+        rate.peak *= gpu.efficiency_or(flash1_ratio_key(d), kDefaultFlash1[static_cast<int>(d)]);
       }
     }
   }
-  flash1_[0] = gpu.efficiency_or("attention_fa1_forward_ratio", 0.64);
-  flash1_[1] = gpu.efficiency_or("attention_fa1_backward_ratio", 0.57);
 }
 
 double KernelCostModel::ceiling(DType dtype) const {
@@ -159,17 +156,10 @@ Time KernelCostModel::matmul(std::int64_t m, std::int64_t n, std::int64_t k, std
 
 KernelCostModel::Rate KernelCostModel::attention_rate(Direction direction, AttentionKernel kernel,
                                                       double head_dim) const {
-  const int d = direction == Direction::kBackward ? 1 : 0;
-  if (kernel == AttentionKernel::kFlash1) {  // one rate for any head size
-    const Rate flash2 = attention_[0][1][d];
-    return {flash2.peak * flash1_[d], flash2.half_length};
-  }
-  const int own = kernel == AttentionKernel::kCudnn    ? 2
-                  : kernel == AttentionKernel::kFlash3 ? 1
-                                                       : 0;
-  const auto& by_size = attention_[own];
-  const double x =
-      std::clamp((head_dim - 64) / 64, 0.0, 1.0);  // between the sizes that were measured
+  const int d = static_cast<int>(direction);
+  const auto& by_size = attention_[static_cast<int>(kernel)];
+  if (kernel == AttentionKernel::kFlash1) return by_size[1][d];  // One rate for any head size.
+  const double x = wide_share(kernel, head_dim);  // Between the sizes that were measured.
   const Rate &small = by_size[0][d], &large = by_size[1][d];
   return {small.peak + x * (large.peak - small.peak),
           small.half_length + x * (large.half_length - small.half_length)};
@@ -228,21 +218,19 @@ Time KernelCostModel::time(const Launch& l) const {
     case OpKind::kConv2d:
     case OpKind::kConv2dBackward: {
       const Time extra = kernels > 1 ? from_picoseconds(launch_ps_ * (kernels - 1)) : Time(0);
-      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype, l.dims[4] == 1,
-                    l.dims[5] == 1) +
+      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype, l.dims[4] == kWeightGradientProduct,
+                    l.dims[5] == kRowScales) +
              extra;
     }
     case OpKind::kFlashAttention:
-      return attention(l.dims, l.flops, Direction::kForward, parameters_.attention.kernel);
     case OpKind::kFlashAttentionBackward:
-      return attention(l.dims, l.flops, Direction::kBackward, parameters_.attention.kernel) +
-             from_picoseconds(launch_ps_ * (kernels - 1));
-    // The memory-efficient kernel is of flash-attention 1's generation.
     case OpKind::kEfficientAttention:
-      return attention(l.dims, l.flops, Direction::kForward, AttentionKernel::kFlash1);
-    case OpKind::kEfficientAttentionBackward:
-      return attention(l.dims, l.flops, Direction::kBackward, AttentionKernel::kFlash1) +
-             from_picoseconds(launch_ps_ * (kernels - 1));
+    case OpKind::kEfficientAttentionBackward: {
+      const Time extra = kernels > 1 ? from_picoseconds(launch_ps_ * (kernels - 1)) : Time(0);
+      return attention(l.dims, l.flops, attention_direction_of(l),
+                       attention_kernel_of(l, parameters_.attention.kernel)) +
+             extra;
+    }
     case OpKind::kObserve:
       return Time(0);
     default:

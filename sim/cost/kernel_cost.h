@@ -8,6 +8,7 @@
 #include "core/units.h"
 #include "hwprofiles/profile.h"
 #include "schedules/schedule.h"
+#include "sim/cost/attention_rates.h"
 #include "sim/cost/parameters.h"
 #include "sim/cost_model.h"
 
@@ -32,8 +33,8 @@ class KernelCostModel {
   Time matmul(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch, DType dtype,
               bool weight_gradient, bool row_scales = false) const;
 
-  enum class Direction : std::uint8_t { kForward, kBackward };
-  /// dims = {batch, heads, queries, keys, head dim, causal}; `flops` with the causal half counted
+  using Direction = AttentionDirection;
+  /// Launch::dims of attention (docs/formats/op_operands.md); `flops` with the causal half counted
   /// once, 0 to derive them from dims (a sliding window has fewer); `kernel` may differ from the
   /// parameters' (other library).
   Time attention(const std::array<std::int64_t, 6>& dims, Flops flops, Direction direction,
@@ -56,9 +57,8 @@ class KernelCostModel {
   double launch_ps_ = 0, matmul_launch_ps_ = 0;
   double training_ = 0, depth_ = 0, exponent_ = 0, weight_gradient_ = 1, fp8_ = 1;
   std::array<double, kDTypeCount> peak_{};  ///< FLOP/s; 0: cannot.
-  /// By kernel (flash 2, flash 3, cuDNN), head size (64, 128), direction.
-  Rate attention_[3][2][2];
-  double flash1_[2] = {1, 1};
+  /// By kernel, head size (64, 128), direction.
+  Rate attention_[kAttentionKernelCount][2][2];
 };
 
 /// E[max of n standard normal numbers].

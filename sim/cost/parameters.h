@@ -18,6 +18,7 @@ namespace foreshard {
 
 /// Which attention kernel runs: worth more than any other fact after the GPU type [T].
 enum class AttentionKernel : std::uint8_t { kFlash2, kFlash1, kFlash3, kCudnn };
+inline constexpr int kAttentionKernelCount = static_cast<int>(AttentionKernel::kCudnn) + 1;
 
 /// Matrix products. The large-shape ceiling, the wave exponent, the depth constant and the launch
 /// time are facts of the GPU ("matmul_*" of its efficiency section).

@@ -44,6 +44,9 @@ def part_of(path):
 def main():
     root = pathlib.Path(sys.argv[1])
     wrong, files = [], 0
+    for folder in sorted(root.iterdir()):
+        if folder.name not in (*ALLOWED, "tests", "bench", "build", "shared") and any(folder.glob("*.cc")):
+            wrong.append(f"{folder.name}/: a folder of code that ALLOWED (tests/cli/layering_test.py) does not name")
     for part in ALLOWED:
         for file in sorted((root / part).rglob("*")):
             if file.suffix not in (".cc", ".h", ".cu", ".cuh"):

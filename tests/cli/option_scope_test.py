@@ -53,6 +53,15 @@ def main():
         code, message = run(*words)
         if code != 2 or words[-2] not in message:
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")
+    # Policies of FSDP1 that do not go by --wrap and --root-split.
+    for policy in ("transformer", "module_class", "always"):
+        for words in (("--wrap", "root"), ("--wrap", "size:1e6"), ("--wrap", "every:2"), ("--root-split", "yes")):
+            code, message = run("--framework", "fsdp1", "--fsdp1-policy", policy, *words)
+            if code != 2 or words[0].strip("-") not in message or "policy" not in message:
+                FAILURES.append(f"{policy} {words}: exit {code}: {message[:300]}")
+        code, message = run("--framework", "fsdp1", "--fsdp1-policy", policy, "--wrap", "blocks", "--root-split", "no")
+        if code != 0:
+            FAILURES.append(f"{policy} with its own wrapping: exit {code}: {message[:300]}")
     # What belongs is taken.
     for words in (("--framework", "ddp", "--ddp-static-graph", "yes"), ("--framework", "zero3", "--zero-sub-group-size", "1e8"),
                   ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer"), ("--framework", "fsdp1", "--autocast", "yes")):

@@ -1,6 +1,7 @@
 // A sharded optimizer trains as one device does with the batch of all ranks; clipping included: the
 // norm is that of torch.nn.utils.clip_grad_norm_ over all gradients, whoever holds them.
 
+#include "core/error.h"
 #include "tests/toy_training.h"
 
 namespace foreshard {

@@ -201,6 +201,18 @@ TEST(Kernels, WhereAndCompare) {
   HostTensor absent({1});
   Call{OpKind::kWhere, {mask, x}, {y}, {-9}}.run();
   EXPECT_EQ(y.values(), (Values{-9, 2, -9, 3}));
+  Call{OpKind::kWhere, {mask}, {y}, {0, -9}}.run();
+  EXPECT_EQ(y.values(), (Values{-9, 0, -9, 0}));
+  Call{OpKind::kWhere, {mask}, {y}, {7}}.run();
+  EXPECT_EQ(y.values(), (Values{7, 7, 7, 7}));
+}
+
+// torch.ones(2, 2, 3).tril()
+TEST(Kernels, LowerTriangle) {
+  HostTensor x({2, 2, 3}, DType::kBool), y({2, 2, 3}, DType::kBool);
+  x.set(Values(12, 1));
+  Call{OpKind::kTril, {x}, {y}, {}}.run();
+  EXPECT_EQ(y.values(), (Values{1, 0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0}));
 }
 
 TEST(Kernels, DropoutKeepsTheExpectedShareAndScales) {

@@ -53,6 +53,21 @@ TEST(OwnProfile, JsonReadsTheSame) {
   EXPECT_EQ(mine.name, "box");
 }
 
+// Both ways to name a kind of network answer with the kinds that there are.
+TEST(OwnProfile, UnknownNetworksAreToldOfAllKinds) {
+  std::string short_name;
+  try {
+    load_hardware("dgx-h100@junk");
+  } catch (const InputError& e) {
+    short_name = e.what();
+  }
+  const std::string file = error_of_profile("base: dgx-h100\nnetwork: {base: junk}\n");
+  for (const char* kind : {"ib", "roce", "roce-staged", "efa", "efa-v1", "tcpx", "slingshot"}) {
+    EXPECT_NE(file.find(kind), std::string::npos) << kind << ": " << file;
+    EXPECT_NE(short_name.find(kind), std::string::npos) << kind << ": " << short_name;
+  }
+}
+
 TEST(OwnProfile, NumbersNeedSourceAndUnit) {
   EXPECT_NE(error_of_profile("base: dgx-h100\ngpu: {power_limit: 600 W}\n").find("no source"),
             std::string::npos);

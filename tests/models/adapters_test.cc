@@ -64,5 +64,17 @@ TEST(Lora, WrongKeysAreReported) {
   }
 }
 
+// replace_with_bnb_linear takes Conv1D as it takes Linear: a block of GPT-2 holds 12 h² weights in
+// four of them (h 768), 12 blocks.
+TEST(Lora, Conv1DIsPackedToo) {
+  const Model model = load_model("gpt2?lora_rank=8&lora_base=4bit");
+  std::int64_t packed = 0;
+  for (const Module& m : model.modules) {
+    EXPECT_NE(m.class_name, "Conv1D") << m.name;
+    if (m.class_name == "Linear4bit") packed += model.at(m.parameters[0].id).shape[0] * 4;
+  }
+  EXPECT_EQ(packed, 12LL * 12 * 768 * 768);
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -227,6 +228,29 @@ TEST(ShardedOptimizer, ScatteredGradientsHaveNoReplicas) {
   ParallelConfig c = config(4, 2);
   c.sharded_optimizer.reduce_scatter = true;
   EXPECT_THROW(planned(c), InputError);
+}
+
+// all_gather_coalesced on 1,024 ranks: one copy for each rank out of the collective (the sizes
+// divide), one for each rank and tensor into the parameters; more than 16 bits count.
+TEST(ShardedOptimizer, CountsEveryCopyOfItsLists) {
+  PlainModelOptions o;
+  o.layers = 8;
+  o.hidden = o.vocabulary = 1024;
+  o.heads = 2;
+  o.ffn = 1024;
+  o.dtype = DType::kBFloat16;
+  ParallelConfig c = config(1024, 1);
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  c.sharded_optimizer.gather_lists = true;
+  PlanOptions options;
+  options.steps = 1;
+  options.executable = false;
+  const Schedule s = plan(plain_llama(o), c, options);
+  constexpr std::uint32_t kParts = 1024 * (8 * 9 + 3);  // 76,800
+  std::uint32_t most = 0;
+  for (const Launch& l : s.programs[0].launches)
+    if (l.op == OpKind::kForeachCopy) most = std::max(most, l.kernels);
+  EXPECT_EQ(most, kParts);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "core/error.h"
 #include "sim/cost/host_cost.h"
@@ -228,6 +230,64 @@ TEST(Hardware, NumbersUsed) {
   EXPECT_FALSE(has(one, "matmul"));
   EXPECT_TRUE(has(numbers_used(one_gather(16, 1000), make_cluster(load_hardware("dgx-h100"), 16)),
                   "network.nic_rate"));
+}
+
+Schedule one_attention(OpKind op, std::int64_t head_size) {
+  Schedule s;
+  s.programs.resize(1);
+  Launch l;
+  l.op = op;
+  l.dtype = DType::kBFloat16;
+  l.dims = {2, 16, 2048, 2048, head_size, 1};
+  l.flops = Flops(1'000'000'000'000);
+  s.programs[0].launches.push_back(l);
+  return s;
+}
+
+// What is said to be used is what is used: doubling a number of the GPU changes the time of an
+// attention kernel if and only if the provenance names it. Every GPU, kernel and head size.
+TEST(Hardware, AttentionRestsOnTheNumbersThatProvenanceNames) {
+  for (const std::string& name : gpu_names()) {
+    const HardwareProfile machine = load_hardware("1x-" + name);
+    for (const AttentionKernel kernel : {AttentionKernel::kFlash2, AttentionKernel::kFlash1,
+                                         AttentionKernel::kFlash3, AttentionKernel::kCudnn}) {
+      CostParameters p;
+      p.attention.kernel = kernel;
+      for (const OpKind op :
+           {OpKind::kFlashAttention, OpKind::kFlashAttentionBackward, OpKind::kEfficientAttention,
+            OpKind::kEfficientAttentionBackward}) {
+        for (const std::int64_t head : {32, 64, 96, 128, 256}) {
+          const Schedule s = one_attention(op, head);
+          std::set<std::string> named;
+          for (const UsedNumber& n : numbers_used(s, make_cluster(machine, 1), p))
+            named.insert(n.quantity);
+          const Launch& launch = s.programs[0].launches[0];
+          const Time before = KernelCostModel(machine.gpu, p).time(launch);
+          for (const auto& [key, fact] : machine.gpu.efficiency) {
+            if (!key.starts_with("attention_")) continue;
+            GpuProfile other = machine.gpu;
+            other.efficiency[key].value *= 2;
+            EXPECT_EQ(KernelCostModel(other, p).time(launch) != before,
+                      named.contains("gpu.efficiency." + key))
+                << name << " " << name_of(op) << " " << head << " " << key;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A run on 12 GPUs of two machines measured a slow network: its collectives take long, as on 16.
+TEST(Hardware, MeasuredBandwidthCountsOnAPartlyUsedMachine) {
+  for (const int gpus : {12, 16}) {
+    const Cluster cluster = make_cluster(load_hardware("dgx-h100"), gpus);
+    const Schedule s = one_gather(gpus, 256'000'000);
+    const Time modelled = simulate(s, cluster).step_time;
+    CostParameters parameters;
+    parameters.links.measured.all_gather = 1e9;  // Far below any network of the catalogue.
+    EXPECT_GT(to_seconds(simulate(s, cluster, {}, parameters).step_time), 5 * to_seconds(modelled))
+        << gpus;
+  }
 }
 
 // HSDP's two kinds of groups on two nodes: the all-reduce of one rank on each node has its own NIC

@@ -48,6 +48,17 @@ TEST(Size, BisectionFindsTheFewestNodesThatMeetTheDeadline) {
   }
 }
 
+// The order in which micro-batches are given means nothing: the largest first does not fit.
+TEST(Size, TriesSmallMicroBatchesWhereALargeOneDoesNotFit) {
+  SizeQuestion q = question();
+  q.gpus = {8};
+  q.job.config.sequence = 1024;
+  q.micro_batches = {1024, 1};
+  const SizeResult r = size(q);
+  EXPECT_TRUE(r.rows[0].fits);
+  EXPECT_EQ(r.rows[0].micro_batch, 1);
+}
+
 // Accumulation to a global batch: a long step is put together from short ones; the whole of it,
 // simulated, takes as long.
 TEST(Size, LongStepsTakeWhatTheirSimulationTakes) {

@@ -71,6 +71,19 @@ Rule rule_from_wrap(const Model& model, const WrapPolicy& wrap) {
   return rule;
 }
 
+/// Policies that go by classes take the blocks' or listed ones; "always" takes every module. What
+/// else is asked of ParallelConfig::wrap would be asked in vain.
+void require_wrap_of(Policy policy, const WrapPolicy& wrap) {
+  const bool by_class = policy == Policy::kModuleClass || policy == Policy::kTransformer;
+  if (wrap.kind == WrapPolicy::Kind::kBlocks || (!by_class && policy != Policy::kAlways)) return;
+  if (by_class && wrap.kind == WrapPolicy::Kind::kModules) return;
+  throw InputError(Issue{"", "wrap",
+                         by_class ? "FSDP1's class policies wrap classes of modules"
+                                  : "FSDP1's policy \"always\" wraps every module",
+                         by_class ? "blocks, modules:CLASS,...; other forms: --fsdp1-policy lambda"
+                                  : "blocks; other forms: --fsdp1-policy lambda"});
+}
+
 /// Classes that ParallelConfig::wrap names: those of the blocks and of what libraries wrap beside
 /// them (_no_split_modules), or listed ones.
 Names classes_from_wrap(const Model& model, const WrapPolicy& wrap) {
@@ -140,6 +153,7 @@ Ignored find_ignored(const Model& model, const Fsdp1Options& options) {
 Rule rule_of(const Model& model, const ParallelConfig& config) {
   const Fsdp1Options& o = config.fsdp1;
   if (o.policy == Policy::kFromWrap) return rule_from_wrap(model, config.wrap);
+  require_wrap_of(o.policy, config.wrap);
   Rule rule;
   rule.policy = o.policy;
   rule.kind = kind_of(o.policy);

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/integers.h"
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_time.h"
@@ -21,7 +22,7 @@ namespace {
 /// tight loop, as measured for the optimizer's calls in real models.
 constexpr double kViewUs = 1.2 * 0.83, kCatUs = 1.2 * 1.9, kCopyUs = 1.2 * 1.75;
 /// Tensors that one kernel of torch.cat takes.
-constexpr double kMostCatInputs = 128;
+constexpr std::int64_t kMostCatInputs = 128;
 
 class ShardedOptimizer final : public Framework {
  public:
@@ -408,7 +409,8 @@ void ShardedOptimizer::send_parameters(Host& host) {
 /// out, and each part of each tensor is copied back. Flat tensors of different sizes are broadcast
 /// one by one, without that buffer.
 void ShardedOptimizer::gather_through_lists(Host& host) {
-  const auto tensors = static_cast<double>(parameters_.size()), ranks = static_cast<double>(shard_);
+  const auto tensors = static_cast<std::int64_t>(parameters_.size());
+  const auto ranks = static_cast<double>(shard_);
   TensorList own, whole = parameters_;
   std::int64_t numel = 0, part_numel = 0;
   for (const SymTensor& p : parameters_) {
@@ -417,26 +419,26 @@ void ShardedOptimizer::gather_through_lists(Host& host) {
     part_numel += own.back()->numel;
   }
   const DType dtype = parameters_[0]->dtype;
-  const auto copies = [&](const TensorList& from, const TensorList& to, double kernels) {
+  const auto copies = [&](const TensorList& from, const TensorList& to, std::int64_t kernels) {
     LaunchRequest q;
     q.op = OpKind::kForeachCopy;
     q.inputs = from;
     q.outputs = to;
-    q.kernels = static_cast<std::uint16_t>(std::min(kernels, 65535.0));
+    q.kernels = kernels;
     host.launch(q);
   };
-  spend_host(host, ranks * (tensors * kViewUs + kCatUs), "lists for each rank");
+  spend_host(host, ranks * (static_cast<double>(tensors) * kViewUs + kCatUs), "lists for each rank");
   const TensorList mine{host.empty({part_numel}, dtype, BufferCategory::kBucket)};
   copies(own, mine, 1);
   const TensorList lists{host.empty({numel}, dtype, BufferCategory::kBucket)};
-  copies(whole, lists, ranks * std::ceil(tensors / kMostCatInputs));
+  copies(whole, lists, shard_ * ceil_div(tensors, kMostCatInputs));
   if (std::all_of(whole.begin(), whole.end(), [&](const SymTensor& p) { return divides(p); })) {
     const TensorList gathered{host.empty({numel}, dtype, BufferCategory::kBucket)};
     host.wait_stream(stream_, host.stream());
     collective(host, CollectiveKind::kAllGather, shard_group_, mine[0], gathered[0]);
     host.wait_stream(host.stream(), stream_);
     spend_host(host, ranks * kCopyUs, "lists from the collective");
-    copies(gathered, lists, ranks);
+    copies(gathered, lists, shard_);
   } else {
     host.wait_stream(stream_, host.stream());
     std::int64_t start = 0;
@@ -450,8 +452,8 @@ void ShardedOptimizer::gather_through_lists(Host& host) {
     }
     host.wait_stream(host.stream(), stream_);
   }
-  spend_host(host, ranks * tensors * (kViewUs + kCopyUs), "parts from the lists");
-  copies(lists, whole, ranks * tensors);
+  spend_host(host, ranks * static_cast<double>(tensors) * (kViewUs + kCopyUs), "parts from the lists");
+  copies(lists, whole, shard_ * tensors);
 }
 
 void ShardedOptimizer::zero_gradients(Host& host) {

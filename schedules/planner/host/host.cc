@@ -28,6 +28,14 @@ void require_countable(const ParallelConfig& c, const Launch& l) {
                          "a shorter sequence or a smaller --micro-batch"});
 }
 
+/// A launch without its dims would cost nothing, one with too many kernels too little.
+void require_complete(const LaunchRequest& r) {
+  if (r.kernels < 0 || r.kernels > kMostKernels)
+    throw InternalError(fmt::format("a {} of {} kernels", name_of(r.op), r.kernels));
+  if (has_dims(r.op) && r.flops < 0 && r.dims == std::array<std::int64_t, 6>{})
+    throw InternalError(fmt::format("a {} without LaunchRequest::dims", name_of(r.op)));
+}
+
 }  // namespace
 
 HostImpl::HostImpl(Host& h) : host(h) {
@@ -376,13 +384,14 @@ void Host::launch(const LaunchRequest& r) {
   l.op = r.op;
   l.stream = on_cpu ? cpu_stream() : stream_;
   l.phase = phase_;
-  l.kernels = r.kernels;
+  require_complete(r);
+  l.kernels = static_cast<std::uint32_t>(r.kernels);
   l.scope = scope_;
   l.dims = r.dims;
   l.inputs =
-      static_cast<std::uint16_t>(operand_count(r.inputs, r.input_lists) + r.input_views.size());
+      static_cast<std::uint32_t>(operand_count(r.inputs, r.input_lists) + r.input_views.size());
   l.outputs =
-      static_cast<std::uint16_t>(operand_count(r.outputs, r.output_lists) + r.output_views.size());
+      static_cast<std::uint32_t>(operand_count(r.outputs, r.output_lists) + r.output_views.size());
   if (r.dtype_given) {
     l.dtype = r.dtype;
   } else if (first_output != nullptr && *first_output) {

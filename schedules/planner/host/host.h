@@ -65,8 +65,9 @@ struct LaunchRequest {
   /// Further operands behind all of these.
   std::span<const LaunchView> input_views, output_views;
   std::span<const double> attributes;
+  /// InternalError if a kind that has dims (docs/formats/op_operands.md) comes without them.
   std::array<std::int64_t, 6> dims{};
-  std::uint16_t kernels = 1;
+  std::int64_t kernels = 1;  ///< InternalError beyond kMostKernels.
   /// Compute dtype; by default that of the first output.
   DType dtype = DType::kFloat32;
   bool dtype_given = false;

@@ -8,6 +8,7 @@
 #include "core/integers.h"
 #include "models/ops/op_flops.h"
 #include "schedules/planner/host/host_refusal.h"
+#include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/scratch.h"
 #include "schedules/planner/recipes/special.h"
@@ -306,16 +307,7 @@ SymTensor additive_mask(Host& h, const SymTensor& mask, const SymTensor& q) {
         aligned == keys ? mask : slice(h, pad_end(h, mask, -1, aligned - keys), -1, 0, keys);
     return m->requires_grad ? expand(h, m, {q->shape[0], q->shape[1], -1, -1}) : m;
   }
-  SymTensor added;
-  {
-    // torch.where(mask, 0, -inf): both scalars become tensors on the device first.
-    SymTensor zero = empty_result(h, Shape(), q->dtype),
-              lowest = empty_result(h, Shape(), q->dtype);
-    added = empty_result(h, mask->shape, q->dtype);
-    h.launch(OpKind::kWhere, {mask}, {added}, {-1e30});
-    lowest.reset();
-    zero.reset();
-  }
+  SymTensor added = additive(h, mask, q->dtype, WhereScalars::kAllocated);
   if (aligned == keys) return added;
   Shape padded = mask->shape;
   padded[-1] = aligned;

@@ -75,6 +75,15 @@ SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b) {
   return matmul(h, a16, b16);
 }
 
+SymTensor autocast_low(Host& h, const SymTensor& x) {
+  return h.impl().autocast ? cached_cast(h, x) : x;
+}
+
+DType autocast_sum_dtype(Host& h, DType own) {
+  const bool sixteen = own == DType::kBFloat16 || own == DType::kFloat16;
+  return h.impl().autocast && sixteen ? DType::kFloat32 : own;
+}
+
 SymTensor autocast_float(Host& h, const SymTensor& x) {
   return x && h.impl().autocast && x->dtype != DType::kFloat32 ? cast(h, x, DType::kFloat32) : x;
 }

@@ -50,9 +50,11 @@ void conv2d_backward(BackwardContext& ctx) {
   if (gb) ctx.set(2, std::move(gb));
 }
 
-SymTensor conv2d(Host& h, const Statement& s, const SymTensor& x) {
-  const SymTensor& w = h.parameter(s.parameters[0]);
-  const SymTensor bias = s.parameters.size() > 1 ? h.parameter(s.parameters[1]) : SymTensor();
+SymTensor conv2d(Host& h, const Statement& s, const SymTensor& input) {
+  const SymTensor bias =
+      autocast_low(h, s.parameters.size() > 1 ? h.parameter(s.parameters[1]) : SymTensor());
+  const SymTensor w = autocast_low(h, h.parameter(s.parameters[0]));
+  const SymTensor x = autocast_low(h, input);
   const std::int64_t stride = s.ints.empty() ? 1 : s.ints[0],
                      padding = s.ints.size() > 1 ? s.ints[1] : 0;
   Record r(h, conv2d_backward, {&x, &w, &bias});
@@ -87,8 +89,9 @@ void depthwise_backward(BackwardContext& ctx) {
   if (gw) ctx.set(1, std::move(gw));
 }
 
-SymTensor depthwise(Host& h, const Statement& s, const SymTensor& x) {
-  const SymTensor& w = h.parameter(s.parameters[0]);
+SymTensor depthwise(Host& h, const Statement& s, const SymTensor& input) {
+  const SymTensor w = autocast_low(h, h.parameter(s.parameters[0]));
+  const SymTensor x = autocast_low(h, input);
   const std::int64_t padding = s.ints[0];
   Record r(h, depthwise_backward, {&x, &w});
   if (r) {

@@ -406,7 +406,7 @@ SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
     else if (keep)
       s.dim[s.rank++] = 1;
   }
-  SymTensor y = empty_result(h, s, x->dtype);
+  SymTensor y = empty_result(h, s, autocast_sum_dtype(h, x->dtype));
   h.launch(OpKind::kSum, {x}, {y}, {static_cast<double>(dim)});
   r.attach(y);
   return y;
@@ -433,8 +433,10 @@ void vector_norm_backward(BackwardContext& ctx) {
 }
 
 void cumsum_backward(BackwardContext& ctx) {
-  SymTensor y = empty_result(ctx.host, ctx.grad()->shape, ctx.grad()->dtype);
-  ctx.host.launch(OpKind::kCumsum, {ctx.grad()}, {y}, {static_cast<double>(ctx.node.ints[0]), 1.0});
+  // grad.to(self.scalar_type()) first.
+  const SymTensor grad = cast(ctx.host, ctx.grad(), static_cast<DType>(ctx.node.ints[1]));
+  SymTensor y = empty_result(ctx.host, grad->shape, grad->dtype);
+  ctx.host.launch(OpKind::kCumsum, {grad}, {y}, {static_cast<double>(ctx.node.ints[0]), 1.0});
   ctx.set(0, std::move(y));
 }
 
@@ -448,7 +450,7 @@ SymTensor vector_norm(Host& h, const SymTensor& x, double p) {
   }
   Shape s = x->shape;
   s[-1] = 1;
-  SymTensor y = empty_result(h, s, x->dtype);
+  SymTensor y = empty_result(h, s, autocast_sum_dtype(h, x->dtype));
   h.launch(OpKind::kNorm, {x}, {y}, {p});
   r.attach(y);
   if (r) r.save_output(y);
@@ -457,9 +459,18 @@ SymTensor vector_norm(Host& h, const SymTensor& x, double p) {
 
 SymTensor cumsum(Host& h, const SymTensor& x, int dim) {
   Record r(h, cumsum_backward, {&x});
-  if (r) r->ints[0] = dim;
-  SymTensor y = empty_result(h, x->shape, x->dtype);
-  h.launch(OpKind::kCumsum, {x}, {y}, {static_cast<double>(dim)});
+  if (r) {
+    r->ints[0] = dim;
+    r->ints[1] = static_cast<std::int64_t>(x->dtype);
+  }
+  const DType dtype = autocast_sum_dtype(h, x->dtype);
+  SymTensor y = empty_result(h, x->shape, dtype);
+  SymTensor from = x;
+  if (dtype != x->dtype) {  // self.to(result.scalar_type()) inside the function.
+    from = empty_result(h, x->shape, dtype);
+    h.launch(OpKind::kCopy, {x}, {from});
+  }
+  h.launch(OpKind::kCumsum, {from}, {y}, {static_cast<double>(dim)});
   r.attach(y);
   return y;
 }

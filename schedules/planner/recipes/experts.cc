@@ -77,7 +77,7 @@ void launch_grouped(Host& h, const SymTensor& a, const SymTensor& w, const SymTe
   } else {
     h.read_back(counts);
     if (!h.impl().idle_experts) blas_workspace(h, false);  // The next product's lies in its place.
-    q.kernels = static_cast<std::uint16_t>(counts->numel);
+    q.kernels = counts->numel;
   }
   const std::array<SymTensor, 3> operands{a, w, counts};
   q.op = OpKind::kGroupedMatmul;

@@ -62,7 +62,8 @@ SymTensor scaled_product(Host& h, const SymTensor& a, const SymTensor& b, std::i
   const std::array<SymTensor, 2> in{a, b};
   q.inputs = in;
   q.outputs = {&c, 1};
-  q.dims = {m, n, k, 1, weight_gradient ? 1 : 0, rowwise(h.config().float8) ? 1 : 0};
+  q.dims = {m, n, k, 1, weight_gradient ? kWeightGradientProduct : 0,
+            rowwise(h.config().float8) ? kRowScales : 0};
   q.dtype = a->dtype;
   q.dtype_given = true;
   h.launch(q);
@@ -94,7 +95,7 @@ SymTensor weight_gradient(Host& h, Float8Kind kind, const SymTensor& g, const Sy
   q.op = OpKind::kMatmul;
   q.inputs = in;
   q.outputs = {&gw, 1};
-  q.dims = {n, k, m, 1, 1, 0};
+  q.dims = {n, k, m, 1, kWeightGradientProduct, 0};
   h.launch(q);
   return gw;
 }

@@ -97,7 +97,7 @@ SymTensor scaled_mm(Host& h, const SymTensor& a, const SymTensor& b, DType resul
   q.op = OpKind::kMatmul;
   q.inputs = in;
   q.outputs = {&c, 1};
-  q.dims = {m, n, k, 1, weight_gradient ? 1 : 0, by_row ? 1 : 0};
+  q.dims = {m, n, k, 1, weight_gradient ? kWeightGradientProduct : 0, by_row ? kRowScales : 0};
   q.dtype = a->dtype;
   q.dtype_given = true;
   h.launch(q);
@@ -151,7 +151,7 @@ SymTensor high_precision_product(Host& h, const SymTensor& a, const SymTensor& b
   q.op = OpKind::kMatmul;
   q.inputs = in;
   q.outputs = {&c, 1};
-  q.dims = {a->shape[0], b->shape[1], a->shape[1], 1, 1, 0};
+  q.dims = {a->shape[0], b->shape[1], a->shape[1], 1, kWeightGradientProduct, 0};
   h.launch(q);
   return c;
 }

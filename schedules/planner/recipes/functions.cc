@@ -187,7 +187,7 @@ SymTensor single(const Call& c) {
     case Function::kSumDim:
       return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
     case Function::kSoftmax:
-      return softmax(h, in[0], c.i(0) != 0 ? in[0]->dtype : c.s.dtype);
+      return softmax(h, in[0], c.i(0) != 0 ? autocast_sum_dtype(h, in[0]->dtype) : c.s.dtype);
     case Function::kDropout:
       return dropout(h, in[0], c.f(0));
     case Function::kMatmul:

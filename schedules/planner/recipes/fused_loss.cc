@@ -39,8 +39,8 @@ void product_into(Host& h, const SymTensor& a, const SymTensor& b, const SymTens
   q.op = adds ? OpKind::kMatmulBias : OpKind::kMatmul;
   q.inputs = std::span<const SymTensor>(in).subspan(adds ? 0 : 1);
   q.outputs = {&c, 1};
-  q.dims = {c->shape[0], c->shape[1],  a->shape[1],
-            1,           adds ? 1 : 0, 0};  // Adding: a weight gradient.
+  // Adding: a weight gradient.
+  q.dims = {c->shape[0], c->shape[1], a->shape[1], 1, adds ? kWeightGradientProduct : 0, 0};
   h.launch(q);
 }
 

@@ -3,12 +3,11 @@
 
 #include <array>
 
+#include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
-
-constexpr double kLowest = -3.0e38;
 
 /// Saved: mask. The gradient is zero where the mask is true.
 void masked_fill_backward(BackwardContext& ctx) {
@@ -127,7 +126,7 @@ SymTensor position_mask(Host& h, const Statement& s, const SymTensor& bias) {
     if (r) r.save(seen);
     hidden = empty_result(h, bias->shape, bias->dtype);
     hidden->stride = bias->stride;  // Dense in the order of the bias.
-    h.launch(OpKind::kWhere, {seen, bias}, {hidden}, {kLowest});
+    h.launch(OpKind::kWhere, {seen, bias}, {hidden}, {lowest_of(bias->dtype)});
     r.attach(hidden);
   }
   return contiguous(h, hidden);
@@ -159,7 +158,7 @@ SymTensor tile_mask(Host& h, const Statement& s, const SymTensor& tiles, const S
   h.launch(OpKind::kCompare, {raw_view(h, mask, {b, t * length, 1})}, {away},
            {4.0, 0.0});  // 1 - mask
   SymTensor both = matmul(h, away, transpose(h, away, 1, 2));
-  SymTensor result = unary(h, Function::kMulScalar, both, kLowest);
+  SymTensor result = unary(h, Function::kMulScalar, both, lowest_of(x->dtype));
   return raw_view(h, result, {b, 1, t * length, t * length});
 }
 
@@ -173,6 +172,7 @@ void cross_mask(Host& h, const Statement& s, std::span<SymTensor> in, std::span<
   h.launch(OpKind::kCopy, {raw_view(h, tiles, {b, n, t, patches}, {n * t, t, 1, 0}, tiles->offset)},
            {wide});
   const Shape shape{b, 1, n, t * patches};
+  const double lowest = lowest_of(x->dtype);
   SymTensor away = empty_result(h, shape, DType::kFloat32);
   h.launch(OpKind::kCompare, {raw_view(h, wide, shape)}, {away}, {4.0, 0.0});  // 1.0 - mask
   wide.reset();
@@ -180,12 +180,12 @@ void cross_mask(Host& h, const Statement& s, std::span<SymTensor> in, std::span<
   away.reset();
   SymTensor hidden = cast(h, narrow, DType::kBool);
   out[0] = empty_result(h, shape, x->dtype);
-  h.launch(OpKind::kWhere, {hidden, SymTensor(), narrow}, {out[0]}, {kLowest});
+  h.launch(OpKind::kWhere, {hidden, SymTensor(), narrow}, {out[0]}, {lowest});
   hidden.reset();
   narrow.reset();
   SymTensor seen = empty_result(h, shape, DType::kBool),
             any = empty_result(h, {b, 1, n}, DType::kBool);
-  h.launch(OpKind::kCompare, {out[0]}, {seen}, {5.0, kLowest});
+  h.launch(OpKind::kCompare, {out[0]}, {seen}, {5.0, lowest});
   h.launch(OpKind::kSum, {seen}, {any}, {-1.0});
   seen.reset();
   out[1] = raw_view(h, cast(h, any, x->dtype), {b, 1, n, 1});

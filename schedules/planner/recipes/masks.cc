@@ -4,6 +4,8 @@
 
 #include "schedules/planner/recipes/masks.h"
 
+#include <limits>
+
 #include "schedules/planner/recipes/scratch.h"
 
 namespace foreshard {
@@ -190,19 +192,6 @@ SymTensor boolean_mask(Host& h, const MaskRequest& request, std::int64_t b, std:
   return mask;
 }
 
-/// torch.where(mask, 0, lowest number): both scalars become tensors first.
-SymTensor additive(Host& h, const SymTensor& mask, DType dtype) {
-  SymTensor zero = empty_result(h, Shape(), dtype);
-  h.launch(OpKind::kFill, {}, {zero}, {0.0});
-  SymTensor lowest = empty_result(h, Shape(), dtype);
-  h.launch(OpKind::kFill, {}, {lowest}, {-3.0e38});
-  SymTensor y = empty_result(h, mask->shape, dtype);
-  h.launch(OpKind::kWhere, {mask, zero, lowest}, {y});
-  lowest.reset();
-  zero.reset();
-  return y;
-}
-
 SymTensor over_batch(Host& h, const SymTensor& mask, std::int64_t b) {
   if (mask->shape[0] == b) return mask;
   Shape s = mask->shape;
@@ -213,6 +202,34 @@ SymTensor over_batch(Host& h, const SymTensor& mask, std::int64_t b) {
 }
 
 }  // namespace
+
+double lowest_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return -65504;
+    case DType::kBFloat16:
+      return -0x1.fep127;
+    default:
+      return static_cast<double>(std::numeric_limits<float>::lowest());
+  }
+}
+
+SymTensor additive(Host& h, const SymTensor& mask, DType dtype, WhereScalars scalars) {
+  const bool filled = scalars == WhereScalars::kFilled;
+  SymTensor zero = empty_result(h, Shape(), dtype);
+  if (filled) h.launch(OpKind::kFill, {}, {zero}, {0.0});
+  SymTensor lowest = empty_result(h, Shape(), dtype);
+  if (filled) h.launch(OpKind::kFill, {}, {lowest}, {lowest_of(dtype)});
+  SymTensor y = empty_result(h, mask->shape, dtype);
+  if (filled) {
+    h.launch(OpKind::kWhere, {mask, zero, lowest}, {y});
+  } else {
+    h.launch(OpKind::kWhere, {mask}, {y}, {0.0, lowest_of(dtype)});
+  }
+  lowest.reset();
+  zero.reset();
+  return y;
+}
 
 SymTensor position_ids(Host& h, std::int64_t n) {
   SymTensor plain = arange(h, n);
@@ -238,7 +255,7 @@ SymTensor decoder_mask(Host& h, const MaskRequest& request, const SymTensor& x,
   if (skipped) return {};
   SymTensor mask = over_batch(h, boolean_mask(h, request, b, n, rows, sequence), b);
   sequence.reset();
-  return request.additive ? additive(h, mask, x->dtype) : mask;
+  return request.additive ? additive(h, mask, x->dtype, WhereScalars::kFilled) : mask;
 }
 
 namespace {

@@ -22,6 +22,17 @@ struct MaskRequest {
 SymTensor decoder_mask(Host& h, const MaskRequest& request, const SymTensor& x,
                        const SymTensor& positions);
 
+/// torch.finfo(dtype).min: what a score that is not seen gets. A number of `dtype` itself, so that
+/// comparing with it works in 16 bits, too.
+double lowest_of(DType dtype);
+
+/// How torch.where gets its two scalars on the device: memory alone (SDPA's own masks; the values
+/// travel with the kernel), or a fill each (a tensor that Python makes).
+enum class WhereScalars : std::uint8_t { kAllocated, kFilled };
+/// torch.where(mask, 0, lowest): a boolean mask (true = seen) as finite numbers of `dtype` that are
+/// added to scores. The only way from one to the other.
+SymTensor additive(Host& h, const SymTensor& mask, DType dtype, WhereScalars scalars);
+
 /// cos and sin of the rotary embedding in x's dtype, [1, s, width]; `positions` [1, s].
 void rotary_table(Host& h, const SymTensor& inverse_frequencies, std::int64_t width,
                   const SymTensor& x, const SymTensor& positions, std::span<SymTensor> out);

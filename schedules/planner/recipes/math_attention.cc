@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
@@ -17,21 +18,16 @@ SymTensor repeat_interleave(Host& h, const SymTensor& t, std::int64_t times) {
   return reshape(h, wide, {n[0], n[1] * times, n[2], n[3]});
 }
 
-/// ones.tril(), then 0 where true and -inf elsewhere.
+/// ones.tril(), made additive.
 SymTensor causal_bias(Host& h, std::int64_t queries, std::int64_t keys, DType dtype) {
   SymTensor allowed;
   {
     SymTensor ones = empty_result(h, {queries, keys}, DType::kBool);
     h.launch(OpKind::kFill, {}, {ones}, {1.0});
     allowed = empty_result(h, {queries, keys}, DType::kBool);
-    h.launch(OpKind::kCompare, {ones, ones}, {allowed}, {0.0});
+    h.launch(OpKind::kTril, {ones}, {allowed});
   }
-  SymTensor zero = empty_result(h, Shape(), dtype), lowest = empty_result(h, Shape(), dtype);
-  SymTensor bias = empty_result(h, {queries, keys}, dtype);
-  h.launch(OpKind::kWhere, {allowed}, {bias}, {-1e30});
-  lowest.reset();
-  zero.reset();
-  return bias;
+  return additive(h, allowed, dtype, WhereScalars::kAllocated);
 }
 
 /// Softmax of the last dimension; rows that are -inf throughout become 0.

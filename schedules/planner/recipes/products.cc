@@ -1,6 +1,6 @@
 // Matrix products: linear layers and batched products.
 
-#include "models/ops/op_flops.h"
+#include "core/op_kind.h"
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
 
@@ -20,7 +20,7 @@ SymTensor fold(Host& h, const SymTensor& x) {
 /// Of a causal attention half of each product lies behind the mask.
 enum class ProductOf : std::uint8_t {
   kActivations,
-  kWeightGradient,
+  kWeightGradient = kWeightGradientProduct,
   kCausalAttention = kCausalProduct
 };
 

@@ -16,6 +16,12 @@ SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, co
                              std::int64_t window);
 SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor autocast_float(Host& h, const SymTensor& x);
+/// An argument of a function that runs in the low dtype, such as a convolution. Arguments are cast
+/// from right to left.
+SymTensor autocast_low(Host& h, const SymTensor& x);
+/// softmax, sum, cumsum and norm are asked for fp32 results (fp32_set_opt_dtype,
+/// fp32_append_dtype): dtype of the result for an input of dtype `own`.
+DType autocast_sum_dtype(Host& h, DType own);
 SymTensor autocast_conv1d(Host& h, const SymTensor& x, const SymTensor& weight,
                           const SymTensor& bias);
 SymTensor autocast_layer_norm(Host& h, const SymTensor& x, const SymTensor& weight,
