@@ -199,13 +199,18 @@ void read_mesh(Arguments& a, Job& job) {
              "their product must be --gpus");
 }
 
-/// A kernel that was asked for and that the GPU does not have; the default is remarked on in the
-/// answer.
-void check_attention_kernel(Arguments& a, const Job& job) {
-  if (!takes_flash(job.config.attention)) return;
-  const std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
-  if (!lacks.empty() && a.has("attention-kernel"))
-    a.report("attention-kernel", lacks, "--attention sdpa: the kernel that PyTorch takes there");
+/// A kernel that the GPU does not have: refused where it was asked for, else SDPA takes another.
+void settle_attention(Arguments& a, Job& job) {
+  const std::string lacks = lacks_attention(job);
+  if (lacks.empty()) return;
+  const bool library = job.config.attention == AttentionKind::kFlashLibrary;
+  if (library || a.has("attention-kernel")) {
+    a.report(library ? "attention" : "attention-kernel", lacks,
+             "--attention sdpa: the kernel that PyTorch takes there");
+    return;
+  }
+  a.note("--attention sdpa is taken: " + lacks);
+  job.config.attention = AttentionKind::kSdpa;
 }
 
 /// Defaults that do not work with this model give way to the nearest that do; the user is told.
@@ -264,6 +269,19 @@ void check_root_split_of_policy(Arguments& a, const ParallelConfig& c) {
            "--fsdp1-policy lambda");
 }
 
+/// AdamW of PyTorch 2.15 raises where a gradient's dtype is not its parameter's, fused, foreach and
+/// one by one; SGD takes it.
+void check_gradient_dtype(Arguments& a, const ParallelConfig& c) {
+  const bool adamw = c.optimizer != OptimizerKind::kSgd && c.optimizer != OptimizerKind::kNone;
+  if (c.framework != FrameworkKind::kFsdp1 || !c.fsdp1.keep_low_precision_grads || !adamw ||
+      c.precision.param.value_or(c.model_dtype) == c.model_dtype)
+    return;
+  a.report("fsdp1-keep-low-precision-grads",
+           fmt::format("AdamW does not take {} gradients of {} parameters",
+                       short_dtype(*c.precision.param), short_dtype(c.model_dtype)),
+           fmt::format("--optimizer sgd, or --model-dtype {}", short_dtype(*c.precision.param)));
+}
+
 Job read_job(Arguments& a, const JobNeeds& needs) {
   Job job;
   ParallelConfig& c = job.config;
@@ -289,6 +307,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_framework_options(a, c);
   check_root_split_of_policy(a, c);
+  check_gradient_dtype(a, c);
   using Hardware = JobNeeds::Hardware;
   if (needs.hardware == Hardware::kRequired && !a.has("on"))
     a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
@@ -299,7 +318,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
         c.zero.gpus_per_node = static_cast<std::int64_t>(job.hardware.node.gpus.value);
       if (const std::string taken = size_taken(a.text("on")); !taken.empty())
         a.note("--on " + taken);
-      check_attention_kernel(a, job);
+      settle_attention(a, job);
     });
   if (a.positional(0).empty()) {
     if (a.positionals().empty()) return job;  // said already

@@ -202,6 +202,12 @@ void replace_network(Catalogue& catalogue, const std::string& typed, const Short
   };
   machine.network.nics = fact(name.nics > 0 ? name.nics : nics, Dimension::kCount);
   machine.network.nic_rate = fact(*name.rate * 1e9 / 8, Dimension::kBytesPerSecond);
+  if (const Fact& slot = machine.gpu.pcie_bandwidth;
+      slot.known() && machine.network.nic_rate.value > slot.value)
+    bad_name(typed,
+             fmt::format("a NIC of {:.0f} Gb/s gets no more than {:.0f} Gb/s through its PCIe slot",
+                         *name.rate, slot.value * 8 / 1e9),
+             "a lower rate; several NICs (@2x200g); a profile file for a card in two slots");
 }
 
 /// GPUs that servers hold; more of a type are several of its usual boxes.

@@ -123,6 +123,33 @@ void check_counts(const HardwareProfile& machine, IssueList& issues) {
   }
 }
 
+/// Numbers that contradict each other, or that no machine can have.
+void check_rates(const HardwareProfile& machine, IssueList& issues) {
+  const GpuProfile& gpu = machine.gpu;
+  const double planned = gpu.nvlink_planning.value_or(0) * gpu.nvlink_links.value_or(0);
+  if (gpu.nvlink_bandwidth.known() && planned > gpu.nvlink_bandwidth.value * (1 + 1e-9))
+    issues.add("gpu.nvlink_bandwidth",
+               fmt::format("{:.4g} GB/s is less than {} links at nvlink_planning {:.4g} GB/s",
+                           gpu.nvlink_bandwidth.value * 1e-9, gpu.nvlink_links.count(),
+                           gpu.nvlink_planning.value * 1e-9),
+               "state nvlink_planning (what NCCL plans with for one link), too");
+  const Fact& rate = machine.network.nic_rate;
+  if (rate.known() && gpu.pcie_bandwidth.known() && rate.value > gpu.pcie_bandwidth.value)
+    issues.add("network.nic_rate",
+               fmt::format("{:.4g} GB/s is more than the PCIe slot gives ({:.4g} GB/s)",
+                           rate.value * 1e-9, gpu.pcie_bandwidth.value * 1e-9),
+               "two NICs of half the rate for a card in two slots");
+  for (const char* key : {"matmul_best", "matmul_training", "memory_bound"}) {
+    const Fact* share = gpu.find_efficiency(key);
+    if (share != nullptr && !(share->value > 0 && share->value <= 1))
+      issues.add(std::string("gpu.efficiency.") + key,
+                 fmt::format("found {:.4g}", share->value), "above 0, at most 1");
+  }
+  for (const auto& [key, scale] : machine.collectives)
+    if (!(scale.value > 0))
+      issues.add("collectives." + key, fmt::format("found {:.4g}", scale.value), "above 0");
+}
+
 void check_fabric(const HardwareProfile& machine, IssueList& issues) {
   const auto& node = machine.node;
   const bool needs_links = node.fabric != FabricKind::kPcie;
@@ -230,6 +257,7 @@ void check_machine(const HardwareProfile& machine, IssueList& issues) {
     check_fields(network_fields(), machine.network, "network", issues);
   }
   check_counts(machine, issues);
+  check_rates(machine, issues);
   if (issues.empty()) check_fabric(machine, issues);
 }
 

@@ -89,6 +89,12 @@ DType compute_dtype(const ParallelConfig& c) {
 
 DType reduction_dtype(const ParallelConfig& c) { return row_of(c.framework).reduction_dtype(c); }
 
+std::string lacks_attention(const Job& job) {
+  return takes_flash(job.config.attention)
+             ? lacks_attention_kernel(job.attention_kernel, job.hardware.gpu)
+             : "";
+}
+
 std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu) {
   const GpuGeneration g = gpu.generation;
   const bool amd = g == GpuGeneration::kCdna;

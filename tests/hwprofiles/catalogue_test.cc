@@ -54,9 +54,9 @@ TEST(Catalogue, DgxH100CarriesTheDataSheet) {
   EXPECT_EQ(machine.network.kind, NetworkKind::kInfiniBand);
   EXPECT_DOUBLE_EQ(machine.network.nic_rate.value, 50e9);
   EXPECT_EQ(machine.network.nics.count(), 8);
-  // 81559 MiB as nvidia-smi prints less 0.55 GiB of context
+  // 79.18 GiB as PyTorch prints of an H100 80 GB, less 0.55 GiB of context.
   EXPECT_NEAR(static_cast<double>(machine.gpu.allocatable_memory().value),
-              (81559.0 - 0.55 * 1024) * 1048576, 1.0);
+              (81079.0 - 0.55 * 1024) * 1048576, 1.0);
 }
 
 TEST(Catalogue, NamesThatUsersTypeMeanWhatTheySay) {

@@ -117,6 +117,20 @@ TEST(OwnProfile, ContradictionsAreErrors) {
       std::string::npos);
 }
 
+// Numbers of one's own that the rest of the profile does not bear: 45 GB/s of NVLink where NCCL
+// would plan with 18 links of 20.6, a NIC faster than its PCIe slot, shares that are none.
+TEST(OwnProfile, RatesThatNoMachineHasAreErrors) {
+  const std::string head = "base: dgx-h100\nkind_of_numbers: measured\nsource: mine\n";
+  for (const auto& [text, place] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"gpu: {nvlink_bandwidth: 45 GB/s}\n", "gpu.nvlink_bandwidth"},
+           {"network: {nic_rate: 800 Gb/s}\n", "network.nic_rate"},
+           {"gpu: {efficiency: {matmul_training: 1.7}}\n", "gpu.efficiency.matmul_training"},
+           {"gpu: {efficiency: {memory_bound: 0.0}}\n", "gpu.efficiency.memory_bound"},
+           {"collectives: {network_rate_scale: 0}\n", "collectives.network_rate_scale"}}) {
+    EXPECT_NE(error_of_profile(head + text).find(place), std::string::npos) << error_of_profile(head + text);
+  }
+}
+
 TEST(OwnProfile, DamagedTextIsRefused) {
   EXPECT_NE(error_of_profile("{\"base\": \"dgx-h1", "b.json"), "no error");
   EXPECT_NE(error_of_profile("[1, 2", "b.yaml"), "no error");
