@@ -131,6 +131,30 @@ class ProgramChecker {
     if (!check_index("collectives", i, "group", c.group.value, schedule_.groups.size())) return;
     if (c.root < 0 || c.root >= schedule_.groups[c.group.value].size)
       report("collectives", i, "root outside the group");
+    if (c.input.value < p_.tensors.size() && c.output.value < p_.tensors.size()) check_moved(i);
+  }
+
+  /// Its tensors say what it moves.
+  void check_moved(std::size_t i) {
+    const Collective& c = p_.collectives[i];
+    const Tensor &in = p_.tensors[c.input.value], &out = p_.tensors[c.output.value];
+    const auto bytes = [](const Tensor& t) { return t.numel() * size_of(t.dtype); };
+    const std::int64_t ranks = schedule_.groups[c.group.value].size;
+    const bool gathers = c.kind == CollectiveKind::kAllGather,
+               scatters = c.kind == CollectiveKind::kReduceScatter;
+    if (in.dtype != out.dtype || size_of(c.dtype) != size_of(in.dtype) ||
+        (c.op != ReduceOp::kNone && c.dtype != in.dtype))
+      return report("collectives", i,
+                    fmt::format("is of {}, its tensors are {} and {}", name_of(c.dtype),
+                                name_of(in.dtype), name_of(out.dtype)));
+    if (bytes(out) * (scatters ? ranks : 1) != bytes(in) * (gathers ? ranks : 1))
+      return report("collectives", i,
+                    fmt::format("{} of {} ranks from {} to {} bytes", name_of(c.kind), ranks,
+                                bytes(in), bytes(out)));
+    if (c.bytes.value != std::max(bytes(in), bytes(out)))
+      report("collectives", i,
+             fmt::format("says {} bytes, its tensors have {}", c.bytes.value,
+                         std::max(bytes(in), bytes(out))));
   }
 
   void check_copy(std::size_t i) {
