@@ -10,16 +10,21 @@ SymTensor like(Host& h, const SymTensor& x, DType dtype, const Float8Owner& owne
   return y;
 }
 
-/// abs(), then max() of what it left in `magnitudes`.
-void launch_amax(Host& h, const SymTensor& x, const SymTensor& magnitudes,
-                 const SymTensor& magnitude, const SymTensor& largest) {
+void launch_amax(Host& h, std::span<const SymTensor> in, std::span<const SymTensor> out,
+                 std::int64_t kernels) {
   LaunchRequest q;
-  const std::array<SymTensor, 2> in{x, magnitudes}, out{magnitude, largest};
   q.op = OpKind::kAmax;
   q.inputs = in;
   q.outputs = out;
-  q.kernels = 2;
+  q.kernels = kernels;
   h.launch(q);
+}
+
+/// abs() into `magnitude`, then max() of that in so many kernels.
+void launch_abs_and_max(Host& h, const SymTensor& x, const SymTensor& magnitude,
+                        const SymTensor& largest, std::int64_t reduction_kernels) {
+  const std::array<SymTensor, 2> out{magnitude, largest};
+  launch_amax(h, {&x, 1}, out, 1 + reduction_kernels);
 }
 
 }  // namespace
@@ -29,15 +34,21 @@ SymTensor float8_amax(Host& h, const SymTensor& x, const Float8Owner& owner) {
   const SymTensor largest = h.empty(Shape(), x->dtype, owner.category, owner.unit);
   SymTensor dense = magnitude;  // max() takes contiguous data.
   if (!is_contiguous(*magnitude)) {
+    launch_amax(h, {&x, 1}, {&magnitude, 1}, 1);
     dense = h.empty(x->shape, x->dtype, owner.category, owner.unit);
     h.launch(OpKind::kCopy, {magnitude}, {dense});
   }
   SymTensor partial, semaphores;  // In this order they are dropped last first.
+  std::int64_t kernels = 1;
   if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel); blocks > 1) {
     partial = h.empty({blocks}, x->dtype, owner.category, owner.unit);
     semaphores = h.empty({1}, DType::kInt32, owner.category, owner.unit);
+    ++kernels;
   }
-  launch_amax(h, x, dense, magnitude, largest);
+  if (dense == magnitude)
+    launch_abs_and_max(h, x, magnitude, largest, kernels);
+  else
+    launch_amax(h, {&dense, 1}, {&largest, 1}, kernels);
   return largest;
 }
 
@@ -47,15 +58,17 @@ SymTensor float8_amax_along(Host& h, const SymTensor& x, int dim, const Float8Ow
   shape[dim] = 1;
   const SymTensor largest = h.empty(shape, x->dtype, owner.category, owner.unit);
   SymTensor buffer, semaphores;  // In this order they are dropped last first.
+  std::int64_t kernels = 1;
   if (const std::int64_t rows = x->shape[dim];
       magnitude->stride[static_cast<std::size_t>(dim < 0 ? dim + x->shape.rank : dim)] != 1) {
     const ReductionScratch s = scratch_of_row_reduction(rows, x->numel / rows, size_of(x->dtype));
     if (s.buffer > 0) {
       buffer = empty_temporary(h, s.buffer);
       semaphores = empty_temporary(h, s.semaphores);
+      kernels = s.kernels();
     }
   }
-  launch_amax(h, x, magnitude, magnitude, largest);
+  launch_abs_and_max(h, x, magnitude, largest, kernels);
   return largest;
 }
 
