@@ -26,10 +26,10 @@ LastStep walk(const RankProgram& p) {
   std::vector<std::uint8_t> returned(buffers);
   for (std::uint32_t i = step.begin; i < step.end; ++i) {
     const Instruction& in = p.instructions[i];
-    if (in.kind == InstructionKind::kAlloc) {
-      first = std::min(first, in.id);
-    } else if (in.kind == InstructionKind::kFree) {
+    if (in.kind == InstructionKind::kFree) {
       returned[in.id] = 1;
+    } else if (in.kind == InstructionKind::kAlloc && first == buffers) {
+      first = in.id;
     }
   }
   for (std::uint32_t b = 0; b < first; ++b)

@@ -59,10 +59,7 @@ RankProgram run_steps(const Model& model, const ParallelConfig& config, const Ho
   TrainingRun run(model, config, host);
   run.host().impl().idle_experts = options.idle_experts;
   run.initialize();
-  for (std::int64_t s = 0; s < options.steps; ++s) {
-    run.step();
-    if (s == 0) run.host().program().reserve_steps(static_cast<std::size_t>(options.steps - 1));
-  }
+  for (std::int64_t s = 0; s < options.steps; ++s) run.step();
   if (const auto& templates = run.host().impl().block_templates) templates->finish();
   groups = run.host().groups();
   return run.take();

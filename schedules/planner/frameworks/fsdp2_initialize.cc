@@ -42,6 +42,7 @@ void Fsdp2::make_units() {
       unit.name += "#" + std::to_string(it - siblings.begin());
     }
     for (const ModuleId m : group->modules) unit.modules.push_back(model.at(m).name);
+    unit.parameters.reserve(group->parameters.size());
     for (const ShardedParameter& p : group->parameters) {
       unit.parameters.push_back(p.name);
       unit.numel += Elements(p.numel());

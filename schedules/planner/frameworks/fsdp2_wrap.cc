@@ -237,7 +237,10 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
                        : &meshes_.whole();
       auto it = std::find_if(by_mesh.begin(), by_mesh.end(),
                              [&](const auto& entry) { return entry.first == mesh; });
-      if (it == by_mesh.end()) it = by_mesh.insert(by_mesh.end(), {mesh, {}});
+      if (it == by_mesh.end()) {
+        it = by_mesh.insert(by_mesh.end(), {mesh, {}});
+        it->second.reserve(managed.size());
+      }
       it->second.emplace_back(m, p);
     }
   }
@@ -331,8 +334,9 @@ void Wrapping::find_places(ParamGroup& group,
       p.name = full_name(model_, module, *local);
     }
     named[i] = 1;
-    if (owner_of(module, *local) == nullptr)
-      owners_[module.value].emplace_back(*local, Owner{&group, i});
+    if (owner_of(module, *local) != nullptr) continue;
+    owners_[module.value].reserve(model_.at(module).parameters.size());
+    owners_[module.value].emplace_back(*local, Owner{&group, i});
   }
   for (const ShardedParameter& p : group.parameters) index_in_group_[p.id.value] = kElsewhere;
 }

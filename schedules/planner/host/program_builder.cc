@@ -27,18 +27,6 @@ std::uint32_t ProgramBuilder::intern(std::string_view text) {
   return index;
 }
 
-void ProgramBuilder::reserve_steps(std::size_t steps) {
-  const auto reserve = [&](auto& table) { table.reserve(table.size() * (steps + 1)); };
-  reserve(program_.instructions);
-  reserve(program_.buffers);
-  reserve(program_.tensors);
-  reserve(program_.launches);
-  reserve(program_.operands);
-  reserve(program_.collectives);
-  reserve(program_.copies);
-  reserve(program_.host_work);
-}
-
 ScopeId ProgramBuilder::add_scope(std::string name) {
   program_.scopes.push_back(std::move(name));
   return ScopeId(static_cast<std::uint32_t>(program_.scopes.size() - 1));

@@ -35,8 +35,6 @@ class ProgramBuilder {
     last_literal_ = text;
     return last_name_;
   }
-  /// Makes room for `steps` further steps like those written.
-  void reserve_steps(std::size_t steps);
   ScopeId add_scope(std::string name);
 
   BufferId alloc(const Buffer& buffer);
