@@ -78,6 +78,8 @@ std::string precision_of(const Job& job, const char* policy) {
   std::vector<std::string> given;
   if (p.param) given.push_back("param_dtype=" + torch_dtype(*p.param));
   if (p.reduce) given.push_back("reduce_dtype=" + torch_dtype(*p.reduce));
+  if (job.config.framework == FrameworkKind::kFsdp1 && job.config.fsdp1.keep_low_precision_grads)
+    given.push_back("keep_low_precision_grads=True");
   return fmt::format("{}({})", policy, fmt::join(given, ", "));
 }
 
@@ -97,7 +99,8 @@ std::string reshard_text(const Reshard& r) {
 
 /// What the prediction takes for granted and these calls do not set.
 std::string assumptions(const Job& job) {
-  return fmt::format("  # predicted with: {}\n", describe_precision(job.config));
+  return fmt::format("  # predicted with: {} · {} · {}\n", describe_precision(job.config),
+                     describe_batch(job), describe_training(job));
 }
 
 /// The first module of each unit in forward order, as Python writes the list.
@@ -232,19 +235,39 @@ std::string fsdp1_switches(const Fsdp1Options& o) {
   if (o.backward_prefetch == Prefetch::kPost)
     out += ", backward_prefetch=BackwardPrefetch.BACKWARD_POST";
   if (o.backward_prefetch == Prefetch::kNone) out += ", backward_prefetch=None";
+  if (!o.ignored_modules.empty()) {
+    std::vector<std::string> paths;
+    for (const std::string& m : o.ignored_modules) paths.push_back(path_of(m));
+    out += fmt::format(", ignored_modules=[{}]", fmt::join(paths, ", "));
+  }
+  return out;
+}
+
+/// Every line two columns to the left: the pieces above are written as they stand in a function.
+std::string dedented(const std::string& code) {
+  std::string out;
+  for (std::size_t at = 0; at < code.size();) {
+    const std::size_t end = std::min(code.find('\n', at), code.size() - 1) + 1;
+    const std::size_t from = code.compare(at, 2, "  ") == 0 ? at + 2 : at;
+    out += code.substr(from, end - from);
+    at = end;
+  }
   return out;
 }
 
 std::string fsdp1_code(const Job& job) {
   const ParallelConfig& c = job.config;
   const bool offload = c.offload == OffloadKind::kParameters;
+  const bool prefetches =
+      c.fsdp1.backward_prefetch == Fsdp1Options::BackwardPrefetch::kPost;  // Named below.
   std::string out = fmt::format(
       "  import functools, torch\n"
-      "  from torch.distributed.fsdp import BackwardPrefetch, {}FullyShardedDataParallel as FSDP, "
-      "MixedPrecision, ShardingStrategy\n"
+      "  from torch.distributed.fsdp import {}FullyShardedDataParallel as FSDP, MixedPrecision, "
+      "ShardingStrategy\n"
       "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
       "  units = {}\n",
-      offload ? "CPUOffload, " : "", unit_set(job));
+      std::string(prefetches ? "BackwardPrefetch, " : "") + (offload ? "CPUOffload, " : ""),
+      unit_set(job));
   std::string mesh;
   if (c.replicate > 1) {
     mesh = ", device_mesh=mesh";
@@ -267,9 +290,9 @@ std::string fsdp1_code(const Job& job) {
 std::string torch_code(const Job& job) {
   switch (row_of(job.config.framework).units) {
     case UnitForm::kModuleGroup:
-      return fsdp2_code(job);
+      return dedented(fsdp2_code(job));
     case UnitForm::kModule:
-      return fsdp1_code(job);
+      return dedented(fsdp1_code(job));
     case UnitForm::kNone:
       break;
   }

@@ -294,27 +294,32 @@ def test_calls_for_pytorch(folder):
         code = run("tune", model, *job, "--export", "torch").stdout
         check("fully_shard(model, " in code and "FSDP(" not in code, f"FSDP2: {code}")
         check(blocks in code or "blocks" not in code, f"{model}: its blocks are {blocks}: {code}")
-        compile("if True:\n" + code, "exported", "exec")
+        compile(code, "exported", "exec")
         code = run("tune", model, *job, "--framework", "fsdp1", "--export", "torch").stdout
         check("FSDP(model, " in code and "fully_shard(" not in code, f"FSDP1: {code}")
-        compile("if True:\n" + code, "exported", "exec")
+        compile(code, "exported", "exec")
     code = run("tune", "gpt2", *job, "--prefetch-forward", "2", "--prefetch-backward", "1", "--wrap", "blocks", "--checkpoint", "full",
                "--export", "torch").stdout
-    compile("if True:\n" + code, "exported", "exec")
+    compile(code, "exported", "exec")
     for text in ("units[i + 1:i + 3]", "set_modules_to_backward_prefetch(units[i + 1:i + 2])", "units = [", "*model.transformer.h",
                  "full checkpointing"):
         check(text in code, f"{text}: {code}")
     code = run("tune", "gpt2", *job, "--framework", "fsdp1", "--fsdp1-forward-prefetch", "yes", "--fsdp1-limit-all-gathers", "no",
                "--fsdp1-backward-prefetch", "backward_post", "--export", "torch").stdout
-    compile("if True:\n" + code, "exported", "exec")
+    compile(code, "exported", "exec")
     for text in ("forward_prefetch=True", "limit_all_gathers=False", "BackwardPrefetch.BACKWARD_POST"):
+        check(text in code, f"{text}: {code}")
+    code = run("tune", "gpt2", *job, "--framework", "fsdp1", "--fsdp1-ignored-modules", "transformer.h.0.mlp", "--fsdp1-keep-low-precision-grads",
+               "yes", "--optimizer", "sgd", "--accumulate", "2", "--export", "torch").stdout
+    compile(code, "exported", "exec")
+    for text in ("ignored_modules=[model.transformer.h[0].mlp]", "keep_low_precision_grads=True", "SGD", "2 micro-batches"):
         check(text in code, f"{text}: {code}")
     for given, wanted in ((["--root-split", "no"], "--root-split no"), (["--wrap", "every:4"], "--wrap every:4"), (["--reshard", "true"], "--reshard true"),
                           (["--wrap", "root"], "--wrap root")):
         choices = json.loads(run("tune", "gpt2", *job, *given, "--json").stdout)["choices"]
         check(choices and all(wanted in c["options"] for c in choices), f"{given} is kept: {[c['options'] for c in choices]}")
     code = run("tune", "gpt2", *job, "--all-groupings", "--export", "torch").stdout
-    compile("if True:\n" + code, "exported", "exec")
+    compile(code, "exported", "exec")
     check(code.count("transformer.h") >= 1 and "fully_shard(model, " in code, f"groupings: {code}")
     for framework in ("ddp", "zero1", "zero2", "zero3", "sharded-optimizer"):
         done = run("tune", "gpt2", *job, "--framework", framework, "--export", "torch", code=2)
