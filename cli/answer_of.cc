@@ -94,6 +94,22 @@ bool is_kernel(const std::string& resource) {
   return false;
 }
 
+/// "8.04 B parameters", and where some are frozen: ", 13.6 M trained, 7.50 B in 4 bits".
+std::string size_text(const Model& model) {
+  double trained = 0, packed = 0;
+  bool frozen = false;
+  for (const ParameterDef& p : model.parameters) {
+    const double n = static_cast<double>(p.numel()) * static_cast<double>(p.packs);
+    (p.trainable ? trained : packed) += p.trainable || p.packs > 1 ? n : 0;
+    frozen = frozen || !p.trainable;
+  }
+  std::string out =
+      format_count(static_cast<double>(model.parameter_count().value)) + " parameters";
+  if (frozen) out += fmt::format(", {} trained", format_count(trained));
+  if (packed > 0) out += fmt::format(", {} in 4 bits", format_count(packed));
+  return out;
+}
+
 }  // namespace
 
 StepAnswer answer_of(const Job& job, const Prediction& prediction,
@@ -102,8 +118,7 @@ StepAnswer answer_of(const Job& job, const Prediction& prediction,
   const SimulationResult& r = e.result;
   StepAnswer a;
   a.model = job.model->name;
-  a.model_size =
-      format_count(static_cast<double>(job.model->parameter_count().value)) + " parameters";
+  a.model_size = size_text(*job.model);
   a.framework = framework_text(job, e.schedule);
   a.machines = describe_machines(job.hardware, job.gpus);
   a.precision = describe_precision(job.config);

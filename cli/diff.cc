@@ -99,20 +99,22 @@ Side read_side(const std::string& text, const Arguments& common) {
   return read_job_side(text, form, common);
 }
 
-/// Equal titles are told apart by the options that differ: the first side names them, the second
-/// has only the values if there is one option.
+/// Jobs are told apart by the options that differ: the first side names them, the second has only
+/// the values if one option is all there is.
 void tell_apart(Side& a, Side& b) {
-  if (a.plan.title != b.plan.title || a.framework.empty() || b.framework.empty()) return;
+  if (a.framework.empty() || b.framework.empty()) return;
+  const bool one_framework = a.framework == b.framework;
   std::vector<std::string> differing;
   for (const OptionGroup& g : job_options())
     for (const OptionSpec& o : g.options)
-      if (o.name != "config" && a.given.text(o.name, "default") != b.given.text(o.name, "default"))
+      if (o.name != "config" && o.name != "framework" &&
+          a.given.text(o.name, "default") != b.given.text(o.name, "default"))
         differing.push_back(o.name);
   for (const std::string& o : differing) {
     a.plan.title += fmt::format(", {} {}", o, a.given.text(o, "default"));
     b.plan.title += fmt::format(", {} {}", o, b.given.text(o, "default"));
   }
-  if (differing.size() == 1) b.plan.title = b.given.text(differing[0], "default");
+  if (one_framework && differing.size() == 1) b.plan.title = b.given.text(differing[0], "default");
 }
 
 int run_diff(Arguments& a) {

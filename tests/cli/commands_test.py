@@ -312,7 +312,7 @@ def test_calls_for_pytorch(folder):
     code = run("tune", "gpt2", *job, "--framework", "fsdp1", "--fsdp1-ignored-modules", "transformer.h.0.mlp", "--fsdp1-keep-low-precision-grads",
                "yes", "--optimizer", "sgd", "--accumulate", "2", "--export", "torch").stdout
     compile(code, "exported", "exec")
-    for text in ("ignored_modules=[model.transformer.h[0].mlp]", "keep_low_precision_grads=True", "SGD", "2 micro-batches"):
+    for text in ("ignored_modules=[model.transformer.h[0].mlp]", "keep_low_precision_grads=True", "SGD", "accumulate 2"):
         check(text in code, f"{text}: {code}")
     for given, wanted in ((["--root-split", "no"], "--root-split no"), (["--wrap", "every:4"], "--wrap every:4"), (["--reshard", "true"], "--reshard true"),
                           (["--wrap", "root"], "--wrap root")):
