@@ -43,12 +43,12 @@ std::vector<double> learnt(const Model& model, const ParallelConfig& config) {
 constexpr AttentionKind kKinds[] = {AttentionKind::kFlash, AttentionKind::kSdpa,
                                     AttentionKind::kMath, AttentionKind::kEager};
 /// Sums in another order, in fp32.
-constexpr double kRounding = 2e-5;
+constexpr double kOfAttention = 2e-5;
 
 void expect_one_function(const Model& model, const std::vector<double>& expected, bool packed) {
   for (const AttentionKind kind : kKinds) {
     SCOPED_TRACE(static_cast<int>(kind));
-    expect_near(learnt(model, one_rank(kind, packed)), expected, kRounding);
+    expect_near(learnt(model, one_rank(kind, packed)), expected, kOfAttention);
   }
 }
 
@@ -74,7 +74,7 @@ TEST(AttentionKinds, AreOneFunctionUnderAShortWindow) {
   const Model near = decoder(4);
   const auto expected = learnt(near, one_rank(AttentionKind::kFlash)),
              causal = learnt(decoder(0), one_rank(AttentionKind::kFlash));
-  EXPECT_GT(std::abs(expected[0] - causal[0]), 10 * kRounding * causal[0]);
+  EXPECT_GT(std::abs(expected[0] - causal[0]), 10 * kOfAttention * causal[0]);
   expect_one_function(near, expected, false);
   expect_one_function(near, expected, true);
 }
