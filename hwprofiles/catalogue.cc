@@ -95,10 +95,10 @@ class Catalogue final : public BaseFinder {
   int depth_ = 0;
 };
 
-/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue
-/// name.
 constexpr double kFastestNetwork = 100'000;  ///< Gb/s of one NIC that a name may ask for.
 
+/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue
+/// name.
 struct ShortName {
   int multiplier = 0;          ///< "2x-"
   std::string base;            ///< catalogue name of a GPU or a machine
@@ -127,7 +127,6 @@ std::optional<int> parse_count(std::string_view text) {
   throw InputError({"--on " + typed, "", std::move(message), std::move(hint)});
 }
 
-/// "400g", "4x100g", "400g-roce" into `name`.
 void require_possible_rate(const std::string& typed, std::optional<double> rate,
                            std::string_view text, const std::string& hint) {
   if (rate && *rate > 0 && *rate <= kFastestNetwork) return;
@@ -135,6 +134,7 @@ void require_possible_rate(const std::string& typed, std::optional<double> rate,
            fmt::format("above 0, at most {:.0f}; {}", kFastestNetwork, hint));
 }
 
+/// "400g", "4x100g", "400g-roce" into `name`.
 void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
   const std::string hint =
       fmt::format("such as @400g, @4x100g, @400g-roce (kinds: {})",
