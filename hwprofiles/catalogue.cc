@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/json.h"
+#include "core/text.h"
 #include "hwprofiles/calibration.h"
 #include "hwprofiles/embedded_catalogue.h"
 #include "hwprofiles/keep_gpus.h"
@@ -307,12 +308,6 @@ std::string smaller_sizes(std::string_view folder, const std::string& base,
 bool looks_like_file(const std::string& text) {
   return text.ends_with(".json") || text.ends_with(".yaml") || text.ends_with(".yml") ||
          text.find('/') != std::string::npos;
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 }  // namespace
