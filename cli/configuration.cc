@@ -6,6 +6,7 @@
 #include <map>
 
 #include "cli/option_scope.h"
+#include "core/text.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
 
@@ -13,8 +14,6 @@ namespace foreshard::cli {
 namespace {
 
 using Values = std::map<std::string, std::string>;
-
-const char* yes_no(bool on) { return on ? "yes" : "no"; }
 
 std::string checkpoint_text(const ParallelConfig& c) {
   switch (c.checkpoint) {

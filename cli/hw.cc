@@ -6,19 +6,15 @@
 #include "cli/output.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "core/text.h"
 #include "hwprofiles/profile.h"
 #include "hwprofiles/topology.h"
+#include "study/job.h"
 
 namespace foreshard::cli {
 namespace {
 
-std::string network_text(const HardwareProfile& h) {
-  if (h.network.kind == NetworkKind::kNone || !h.network.nics.known() ||
-      !h.network.nic_rate.known())
-    return "-";
-  return fmt::format("{} x {:.0f} Gb/s {}", h.network.nics.count(),
-                     h.network.nic_rate.value * 8 / 1e9, name_of(h.network.kind));
-}
+std::string text_or_dash(std::string text) { return text.empty() ? "-" : text; }
 
 int list_hardware(Arguments& a) {
   a.check();
@@ -34,7 +30,7 @@ int list_hardware(Arguments& a) {
                     {"gpu", h.gpu.name},
                     {"gpus", h.gpus_per_node()}});
     text += fmt::format("  {:<24} {:>4}  {:<30} {:>8.1f}  {:<22} {}\n", h.name, h.gpus_per_node(),
-                        h.gpu.title, gib, network_text(h), h.title);
+                        h.gpu.title, gib, text_or_dash(network_text(h)), h.title);
   }
   text += fmt::format("\nGPUs: {}\n", fmt::join(gpu_names(), ", "));
   text +=

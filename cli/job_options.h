@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "core/enum_names.h"
+#include "schedules/structure.h"
 #include "study/job.h"
 
 namespace foreshard::cli {
@@ -19,7 +20,7 @@ std::vector<OptionSpec> wrap_options();
 /// The positional argument MODEL.
 PositionalSpec model_argument();
 
-inline constexpr std::int64_t kMostGpus = 1 << 20;
+inline constexpr std::int64_t kMostGpus = kLargestWorld;
 inline constexpr double kThousandTokens = 1024;  ///< The k of "--seq 8k".
 /// A floating-point dtype; nullopt if the option is absent or (reported) none.
 std::optional<DType> read_dtype(Arguments& arguments, const std::string& option);

@@ -7,18 +7,13 @@
 #include <iterator>
 #include <utility>
 
+#include "core/text.h"
+
 namespace foreshard::cli {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_separator(char c) { return c == ',' || c == '_'; }
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
 
 /// A number and what follows it; nothing if it does not begin with one, or is not finite.
 std::optional<std::pair<double, std::string>> number_and_rest(std::string_view text) {
@@ -83,7 +78,7 @@ std::optional<double> parse_count(std::string_view text, double thousand) {
   if (!parts) return std::nullopt;
   const auto& [x, rest] = *parts;
   if (rest.empty()) return x;
-  const std::size_t power = std::string_view("kmbt").find(lower(rest));
+  const std::size_t power = std::string_view("kmbt").find(lower_case(rest));
   if (rest.size() != 1 || power == std::string_view::npos) return std::nullopt;
   return x * std::pow(thousand, static_cast<double>(power + 1));
 }
@@ -91,7 +86,7 @@ std::optional<double> parse_count(std::string_view text, double thousand) {
 std::optional<double> parse_bytes(std::string_view text, double unit) {
   const auto parts = number_and_rest(text);
   if (!parts) return std::nullopt;
-  std::string rest = lower(parts->second);
+  std::string rest = lower_case(parts->second);
   if (!rest.empty() && rest[0] == ' ') rest.erase(0, 1);
   if (rest.empty())
     return parts->second.empty() ? std::optional(parts->first * unit) : std::nullopt;
@@ -112,7 +107,7 @@ std::string nearest_bytes(std::string_view text) {
   const std::string number = s.substr(0, letter);
   if (!parse_bytes(number, 1)) return "";
   const std::size_t scale =
-      letter < s.size() ? std::string_view("kmgt").find(lower(s)[letter]) : std::string_view::npos;
+      letter < s.size() ? std::string_view("kmgt").find(lower_case(s)[letter]) : std::string_view::npos;
   if (scale == std::string_view::npos) return number;
   const char capital = "KMGT"[scale];
   return number + (capital == 'K' ? 'k' : capital) + "B or " + number + capital + "iB";

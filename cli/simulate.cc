@@ -22,12 +22,11 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-/// Keeps the last step of one rank of each program: what people look at.
-Trace last_step(const Schedule& schedule, const Trace& trace) {
+/// Keeps the last step of each rank: what people look at.
+Trace last_step(const Trace& trace) {
   Trace out = trace;
   std::int32_t step = 0;
   for (const StepTime& t : trace.step_times) step = std::max(step, t.step);
-  (void)schedule;
   std::erase_if(out.spans, [step](const Span& s) { return s.step != step; });
   std::erase_if(out.memory, [step](const MemorySample& m) { return m.step != step; });
   return out;
@@ -37,7 +36,7 @@ void write_html(const Job& job, const Evaluation& e, const StepAnswer& answer,
                 const std::string& path) {
   HtmlReport report;
   report.answer = answer;
-  const Trace trace = last_step(e.schedule, *e.result.trace);
+  const Trace trace = last_step(*e.result.trace);
   std::int32_t step = 0;
   for (const StepTime& t : trace.step_times) step = std::max(step, t.step);
   report.memory =

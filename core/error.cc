@@ -1,7 +1,6 @@
 #include "core/error.h"
 
-#include <algorithm>
-#include <numeric>
+#include "core/text.h"
 
 namespace foreshard {
 namespace {
@@ -13,21 +12,6 @@ std::string join_lines(const std::vector<Issue>& issues) {
     out += issue.text();
   }
   return out;
-}
-
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t up = row[j];
-      row[j] = std::min({row[j - 1] + 1, up + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = up;
-    }
-  }
-  return row.back();
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace foreshard {
@@ -8,5 +10,14 @@ namespace foreshard {
 inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
+
+/// ASCII letters in lower case.
+std::string lower_case(std::string_view text);
+
+/// Insertions, deletions and replacements that make one text of the other (Levenshtein).
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+/// As options take it.
+constexpr const char* yes_no(bool on) { return on ? "yes" : "no"; }
 
 }  // namespace foreshard

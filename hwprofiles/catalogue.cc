@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/json.h"
+#include "core/text.h"
 #include "hwprofiles/calibration.h"
 #include "hwprofiles/embedded_catalogue.h"
 #include "hwprofiles/keep_gpus.h"
@@ -95,10 +96,10 @@ class Catalogue final : public BaseFinder {
   int depth_ = 0;
 };
 
-/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue
-/// name.
 constexpr double kFastestNetwork = 100'000;  ///< Gb/s of one NIC that a name may ask for.
 
+/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue
+/// name.
 struct ShortName {
   int multiplier = 0;          ///< "2x-"
   std::string base;            ///< catalogue name of a GPU or a machine
@@ -127,7 +128,6 @@ std::optional<int> parse_count(std::string_view text) {
   throw InputError({"--on " + typed, "", std::move(message), std::move(hint)});
 }
 
-/// "400g", "4x100g", "400g-roce" into `name`.
 void require_possible_rate(const std::string& typed, std::optional<double> rate,
                            std::string_view text, const std::string& hint) {
   if (rate && *rate > 0 && *rate <= kFastestNetwork) return;
@@ -135,6 +135,7 @@ void require_possible_rate(const std::string& typed, std::optional<double> rate,
            fmt::format("above 0, at most {:.0f}; {}", kFastestNetwork, hint));
 }
 
+/// "400g", "4x100g", "400g-roce" into `name`.
 void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
   const std::string hint =
       fmt::format("such as @400g, @4x100g, @400g-roce (kinds: {})",
@@ -313,12 +314,6 @@ std::string smaller_sizes(std::string_view folder, const std::string& base,
 bool looks_like_file(const std::string& text) {
   return text.ends_with(".json") || text.ends_with(".yaml") || text.ends_with(".yml") ||
          text.find('/') != std::string::npos;
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "core/json.h"
 #include "report/trace_document.h"
 #include "schedules/names.h"
+#include "schedules/structure.h"
 
 namespace foreshard {
 namespace {
@@ -48,7 +49,7 @@ class TraceReader {
     t.source = r.string("source", "");
     t.model = r.string("model", "");
     t.description = r.string("description", "");
-    t.world = r.required_integer("world", 1, 1 << 20);
+    t.world = r.required_integer("world", 1, kLargestWorld);
     t.overruns = r.integer("overruns", 0, 0, INT64_MAX);
     t.timing_valid = r.boolean("timing_valid", true);
     origin_ = Time(r.integer("origin_ps", 0, INT64_MIN / 2, 0));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "schedules/structure.h"
 
 namespace foreshard::sim {
 namespace {
@@ -23,8 +24,6 @@ class Numbering {
   std::map<Signature, std::uint32_t> map_;
 };
 
-constexpr std::int64_t kMostRanks = 1 << 20;
-
 class LayoutBuilder {
  public:
   LayoutBuilder(const Schedule& schedule, const CostModel& cost, const SimulationOptions& options)
@@ -42,9 +41,9 @@ class LayoutBuilder {
   void check() const {
     IssueList issues("schedule");
     const auto world = schedule_.world;
-    if (world < 1 || world > kMostRanks) {
+    if (world < 1 || world > kLargestWorld) {
       issues.add("world", "has " + std::to_string(world) + " ranks",
-                 "1 to " + std::to_string(kMostRanks));
+                 "1 to " + std::to_string(kLargestWorld));
       issues.throw_if_any();
     }
     const std::size_t map = schedule_.program_of_rank.size();

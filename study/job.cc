@@ -53,14 +53,6 @@ std::string attention_text(const Job& job) {
                      name_in(kAttentionKernelNames, job.attention_kernel));
 }
 
-std::string network_text(const HardwareProfile& h) {
-  if (h.network.kind == NetworkKind::kNone || !h.network.nics.known() ||
-      !h.network.nic_rate.known())
-    return "";
-  return fmt::format(", {} x {:.0f} Gb/s {}", h.network.nics.count(),
-                     h.network.nic_rate.value * 8 / 1e9, name_of(h.network.kind));
-}
-
 }  // namespace
 
 CostParameters Job::cost_parameters() const {
@@ -171,11 +163,20 @@ std::string describe_wrapping(const ParallelConfig& c) {
   return out;
 }
 
+std::string network_text(const HardwareProfile& h) {
+  if (h.network.kind == NetworkKind::kNone || !h.network.nics.known() ||
+      !h.network.nic_rate.known())
+    return "";
+  return fmt::format("{} x {:.0f} Gb/s {}", h.network.nics.count(),
+                     h.network.nic_rate.value * 8 / 1e9, name_of(h.network.kind));
+}
+
 std::string describe_machines(const HardwareProfile& h, std::int64_t gpus) {
   const std::int64_t per_node = std::max<std::int64_t>(1, h.gpus_per_node());
   const std::int64_t nodes = ceil_div(gpus, per_node);
-  return fmt::format("{} x {} ({} node{}{})", gpus, h.gpu.title, nodes, nodes == 1 ? "" : "s",
-                     nodes == 1 ? "" : network_text(h));
+  const std::string network = nodes == 1 ? "" : network_text(h);
+  return fmt::format("{} x {} ({} node{}{}{})", gpus, h.gpu.title, nodes, nodes == 1 ? "" : "s",
+                     network.empty() ? "" : ", ", network);
 }
 
 }  // namespace foreshard

@@ -62,6 +62,8 @@ std::string describe_training(const Job& job);
 /// Wrapping and resharding in a few words: "every 2 blocks, kept gathered"; empty for a framework
 /// that forms no units.
 std::string describe_wrapping(const ParallelConfig& config);
+/// NICs of a node, such as "8 x 400 Gb/s ib"; "" where there are none.
+std::string network_text(const HardwareProfile& hardware);
 /// "8 x H100 80 GB (1 node)".
 std::string describe_machines(const HardwareProfile& hardware, std::int64_t gpus);
 

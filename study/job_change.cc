@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/text.h"
 #include "models/adapters.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
@@ -16,8 +17,6 @@ template <typename Apply>
 JobChange to_config(std::string options, Apply apply) {
   return {std::move(options), [apply](Job& job) { apply(job.config); }};
 }
-
-const char* yes_no(bool on) { return on ? "yes" : "no"; }
 
 Strategy strategy(bool copies, bool reshards) {
   if (copies) return reshards ? Strategy::kHybrid : Strategy::kHybridZero2;

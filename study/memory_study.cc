@@ -70,8 +70,7 @@ class ChangeList {
 
   bool keeps_gathered() const {
     if (framework_.reshard == ReshardChoice::kStrategy)
-      return c_.fsdp1.strategy == Fsdp1Options::Strategy::kShardGradOp ||
-             c_.fsdp1.strategy == Fsdp1Options::Strategy::kHybridZero2;
+      return foreshard::keeps_gathered(c_.fsdp1.strategy);
     return c_.reshard.kind == Reshard::Kind::kNo || c_.reshard.kind == Reshard::Kind::kGroup;
   }
 

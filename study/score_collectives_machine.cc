@@ -15,12 +15,6 @@
 namespace foreshard {
 namespace {
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 struct Naming {
   const char* word;
   const char* hardware;
@@ -86,7 +80,7 @@ constexpr Naming kGpus[] = {{"gb300", "gb300"},
 
 /// The catalogue's GPU, and a doubt where the text names several.
 std::string gpu_of(const CollectiveTable& table, std::vector<std::string>& doubts) {
-  const auto text = lower(table.gpu);
+  const auto text = lower_case(table.gpu);
   if (contains(text, " or ")) doubts.push_back("the GPU is given as \"" + table.gpu + "\"");
   const Naming* best = nullptr;
   std::size_t place = std::string::npos;
@@ -105,7 +99,7 @@ std::string gpu_of(const CollectiveTable& table, std::vector<std::string>& doubt
 
 /// "@4x100g-efa" from "4x 100 Gb/s EFA per node"; "" if the text names no rate.
 std::string network_suffix(const CollectiveTable& table) {
-  const auto text = lower(table.network.substr(0, 200));  // std::regex recurses with the length
+  const auto text = lower_case(table.network.substr(0, 200));  // std::regex recurses with the length
   std::smatch found;
   static const std::regex pattern(R"((?:(\d+) ?x ?)?(\d+) ?(?:gb/s|gbps|gbit|gbe))");
   if (!std::regex_search(text, found, pattern)) return "";
@@ -133,7 +127,7 @@ std::string network_suffix(const CollectiveTable& table) {
 
 /// The hardware name that a user would type for this table.
 std::string hardware_name(const CollectiveTable& table, std::vector<std::string>& doubts) {
-  const auto machine = lower(table.machine);
+  const auto machine = lower_case(table.machine);
   const auto suffix = table.nodes > 1 ? network_suffix(table) : "";
   for (const auto& naming : kMachines) {
     if (!contains(machine, naming.word)) continue;
@@ -142,7 +136,7 @@ std::string hardware_name(const CollectiveTable& table, std::vector<std::string>
     return naming.hardware + (kind == std::string::npos ? suffix : suffix.substr(0, kind));
   }
   const auto gpu = gpu_of(table, doubts);
-  if (gpu == "rtx4090" && contains(machine + lower(table.network), "p2p"))
+  if (gpu == "rtx4090" && contains(machine + lower_case(table.network), "p2p"))
     return "8x-rtx4090-p2p" + suffix;
   if (table.nodes > 1 && suffix.empty() && !contains(machine, "nvl72")) {
     doubts.push_back("the network is given as \"" + table.network + "\"");
@@ -166,8 +160,8 @@ BenchmarkOverhead overhead_of(const CollectiveTable& table, double cpu_factor) {
   BenchmarkOverhead overhead;
   double call = kLaunchUs;
   if (table.kind == CollectiveKind::kAllToAll) call += kPeerLaunchUs * 2 * table.ranks;
-  const auto source = lower(table.source);
-  const auto machine = lower(table.machine);
+  const auto source = lower_case(table.source);
+  const auto machine = lower_case(table.machine);
   int gpus = table.gpus_per_process > 0 ? table.gpus_per_process
              : table.nodes > 1          ? 1
                                         : table.ranks;

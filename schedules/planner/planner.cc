@@ -104,7 +104,7 @@ double asked_flops(const Launch& l) {
   return repeats_scores ? done / 5 * 4 : masked ? done / 2 : done;
 }
 
-/// FLOPs of the first step's launches without recomputation, optimizer and clipping.
+/// FLOPs of the first step's launches without recomputation (optimizer and clipping have none).
 double model_flops(const RankProgram& p) {
   if (p.steps.empty()) return 0;
   double n = 0;

@@ -9,7 +9,7 @@
 namespace foreshard {
 namespace {
 
-constexpr std::int64_t kTokens = 12;
+constexpr std::int64_t kRowTokens = 12;
 
 /// Mistral's decoder, whose masks the library makes; `window` 0: none.
 Model decoder(std::int64_t window) {
@@ -24,7 +24,7 @@ Model decoder(std::int64_t window) {
 ParallelConfig one_rank(AttentionKind kind, bool packed = false) {
   ParallelConfig c;
   c.framework = FrameworkKind::kUnsharded;
-  c.sequence = kTokens;
+  c.sequence = kRowTokens;
   c.micro_batch = 2;
   c.precision = MixedPrecision{};
   c.attention = kind;
@@ -40,15 +40,15 @@ std::vector<double> learnt(const Model& model, const ParallelConfig& config) {
   return all;
 }
 
-constexpr AttentionKind kKinds[] = {AttentionKind::kFlash, AttentionKind::kSdpa,
+constexpr AttentionKind kWays[] = {AttentionKind::kFlash, AttentionKind::kSdpa,
                                     AttentionKind::kMath, AttentionKind::kEager};
 /// Sums in another order, in fp32.
-constexpr double kOfAttention = 2e-5;
+constexpr double kSumOrder = 2e-5;
 
 void expect_one_function(const Model& model, const std::vector<double>& expected, bool packed) {
-  for (const AttentionKind kind : kKinds) {
+  for (const AttentionKind kind : kWays) {
     SCOPED_TRACE(static_cast<int>(kind));
-    expect_near(learnt(model, one_rank(kind, packed)), expected, kOfAttention);
+    expect_near(learnt(model, one_rank(kind, packed)), expected, kSumOrder);
   }
 }
 
@@ -66,7 +66,7 @@ TEST(AttentionKinds, AreOneFunctionOfACausalModel) {
 
 // A window as long as the row is made into a mask that hides what the causal flag hides.
 TEST(AttentionKinds, AWindowOverTheWholeRowIsCausal) {
-  expect_one_function(decoder(kTokens), learnt(decoder(0), one_rank(AttentionKind::kFlash)), false);
+  expect_one_function(decoder(kRowTokens), learnt(decoder(0), one_rank(AttentionKind::kFlash)), false);
 }
 
 // Nothing before a row's last four tokens is seen: another function, the same for all.
@@ -74,7 +74,7 @@ TEST(AttentionKinds, AreOneFunctionUnderAShortWindow) {
   const Model near = decoder(4);
   const auto expected = learnt(near, one_rank(AttentionKind::kFlash)),
              causal = learnt(decoder(0), one_rank(AttentionKind::kFlash));
-  EXPECT_GT(std::abs(expected[0] - causal[0]), 10 * kOfAttention * causal[0]);
+  EXPECT_GT(std::abs(expected[0] - causal[0]), 10 * kSumOrder * causal[0]);
   expect_one_function(near, expected, false);
   expect_one_function(near, expected, true);
 }
@@ -95,7 +95,7 @@ TEST(AttentionKinds, AreOneFunctionInSixteenBits) {
       };
       const auto expected = with(AttentionKind::kFlashLibrary);
       const double rounding = dtype == DType::kBFloat16 ? 1.0 / 128 : 1.0 / 1024;
-      for (const AttentionKind kind : kKinds) {
+      for (const AttentionKind kind : kWays) {
         SCOPED_TRACE(static_cast<int>(kind));
         expect_near(with(kind), expected, 2 * rounding);
       }
