@@ -166,6 +166,19 @@ void read_float8(const Json& c, ParallelConfig& p) {
   p.float8_precompute_scales = c.value("float8_precompute", false);
 }
 
+/// "instant", "sync" or "lag:N".
+void read_events(const std::string& text, MemoryCase& m) {
+  if (text == "instant") return;
+  if (text == "sync") {
+    m.events = DeviceEvents::kWhenWaited;
+  } else if (text.starts_with("lag:")) {
+    m.events = DeviceEvents::kLagging;
+    m.lag = std::stoll(text.substr(4));
+  } else {
+    refuse("events", "cannot be '" + text + "'");
+  }
+}
+
 }  // namespace
 
 MemoryCase read_memory_case(const Json& c) {
@@ -186,7 +199,7 @@ MemoryCase read_memory_case(const Json& c) {
   m.allocator.expandable_segments =
       m.allocator.expandable_segments || c.at("expandable_segments").get<bool>();
   m.device_memory = Bytes(c.at("mem_bytes").get<std::int64_t>());
-  m.events_only_when_waited = c.at("events") == "sync";
+  read_events(c.at("events").get<std::string>(), m);
   return m;
 }
 

@@ -11,6 +11,7 @@
 #include "memory/options.h"
 #include "models/module_tree.h"
 #include "schedules/planner/config.h"
+#include "study/memory_replay.h"
 
 namespace foreshard {
 
@@ -21,8 +22,8 @@ struct MemoryCase {
   std::int64_t rank = 0, steps = 3;
   AllocatorOptions allocator;
   Bytes device_memory;
-  bool events_only_when_waited =
-      false;  ///< `events: sync`: the device advances only when the host waits.
+  DeviceEvents events = DeviceEvents::kInstant;
+  std::int64_t lag = 0;  ///< `events: lag:N`.
 };
 
 /// Reads `case`; InputError on what we cannot express.

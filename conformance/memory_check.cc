@@ -21,7 +21,8 @@ MemoryReplay run(const MemoryCase& c) {
   ReplayOptions options;
   options.allocator = c.allocator;
   options.device_memory = c.device_memory;
-  options.events_only_when_waited = c.events_only_when_waited;
+  options.events = c.events;
+  options.lag = c.lag;
   options.number_micro_batches = c.config.accumulate > 1;
   return replay_memory(schedule.programs.at(0), options);
 }

@@ -10,49 +10,68 @@
 namespace foreshard {
 namespace {
 
-/// A device that comes forward only when the host waits: an event is complete once the host has
-/// waited for it, or for work that waited for it. Each stream knows how far every stream is when it
-/// gets there.
-class WaitedProgress final : public StreamProgress {
+/// A device that comes forward when the host waits and, given a lag, as the host goes on: an event
+/// is complete once the host has waited for it or for work that waited for it, or once `lag`
+/// further operations were issued after the last one before it. Each stream knows how far every
+/// stream is when it gets there; positions count operations and waits.
+class SlowProgress final : public StreamProgress {
  public:
-  explicit WaitedProgress(std::size_t streams)
-      : streams_(streams, Clock(streams)), host_(streams) {}
+  SlowProgress(std::size_t streams, std::optional<std::int64_t> lag)
+      : lag_(lag), streams_(streams), host_(streams) {
+    for (OneStream& s : streams_) s.clock.resize(streams);
+  }
 
   Event record(std::uint32_t stream) override {
-    Clock& own = streams_[stream];
-    ++own[stream];
-    recorded_.push_back({stream, own});
+    const OneStream& s = streams_[stream];
+    recorded_.push_back({stream, s.last_operation, s.clock});
     return recorded_.size() - 1;
   }
   bool reached(Event event) override {
     const Recorded& r = recorded_[event];
-    return host_[r.stream] >= r.clock[r.stream];
+    if (host_[r.stream] >= r.clock[r.stream]) return true;
+    if (!lag_ || r.operation + *lag_ > issued_) return false;
+    join(host_, r.clock);
+    return true;
   }
   void synchronize(Event event) override { join(host_, recorded_[event].clock); }
 
   // Instructions of the program.
+  void issue(std::uint32_t stream, std::int64_t operations) {
+    OneStream& s = streams_[stream];
+    s.clock[stream] += operations;
+    s.last_operation = issued_ += operations;
+  }
   void record_event(std::uint32_t event, std::uint32_t stream) { events_[event] = record(stream); }
   void wait_event(std::uint32_t stream, std::uint32_t event) {
-    join(streams_[stream], clock_of(event));
+    const Recorded& r = recorded_[events_.at(event)];
+    if (r.stream == stream || host_[r.stream] >= r.clock[r.stream]) return;
+    ++streams_[stream].clock[stream];
+    join(streams_[stream].clock, r.clock);
   }
-  void sync_event(std::uint32_t event) { join(host_, clock_of(event)); }
-  void sync_stream(std::uint32_t stream) { join(host_, streams_[stream]); }
+  void sync_event(std::uint32_t event) { synchronize(events_.at(event)); }
+  void sync_stream(std::uint32_t stream) { join(host_, streams_[stream].clock); }
   void sync_device() {
-    for (const Clock& c : streams_) join(host_, c);
+    for (const OneStream& s : streams_) join(host_, s.clock);
   }
 
  private:
-  using Clock = std::vector<std::uint64_t>;
+  using Clock = std::vector<std::int64_t>;
+  struct OneStream {
+    std::int64_t last_operation = 0;  ///< Which of all that were issued.
+    Clock clock;
+  };
   struct Recorded {
     std::uint32_t stream;
+    std::int64_t operation;
     Clock clock;
   };
   static void join(Clock& a, const Clock& b) {
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = std::max(a[i], b[i]);
   }
-  const Clock& clock_of(std::uint32_t event) const { return recorded_[events_.at(event)].clock; }
 
-  std::vector<Clock> streams_;
+  std::optional<std::int64_t> lag_;
+  std::int64_t issued_ = 0;
+  std::vector<OneStream> streams_;
   Clock host_;
   std::vector<Recorded> recorded_;
   std::unordered_map<std::uint32_t, Event> events_;
@@ -64,10 +83,11 @@ class Replay {
       : program_(program),
         options_(options),
         source_(options.device_memory),
-        waited_(program.streams.size()),
-        allocator_(
-            options.allocator, source_,
-            options.events_only_when_waited ? static_cast<StreamProgress&>(waited_) : instant_) {
+        slow_(program.streams.size(),
+              options.events == DeviceEvents::kLagging ? std::optional(options.lag) : std::nullopt),
+        allocator_(options.allocator, source_,
+                   options.events == DeviceEvents::kInstant ? static_cast<StreamProgress&>(instant_)
+                                                            : slow_) {
     blocks_.resize(program.buffers.size());
   }
 
@@ -93,20 +113,29 @@ class Replay {
       case InstructionKind::kRecordStream:
         allocator_.record_stream(blocks_[op.id], op.stream);
         return true;
+      case InstructionKind::kLaunch:
+        issue(program_.launches[op.id]);
+        return true;
+      case InstructionKind::kCopy:
+        slow_.issue(program_.copies[op.id].stream, 1);
+        return true;
+      case InstructionKind::kCollective:
+        slow_.issue(program_.collectives[op.id].stream, 1);
+        return true;
       case InstructionKind::kRecordEvent:
-        waited_.record_event(op.id, op.stream);
+        slow_.record_event(op.id, op.stream);
         return true;
       case InstructionKind::kWaitEvent:
-        waited_.wait_event(op.stream, op.id);
+        slow_.wait_event(op.stream, op.id);
         return true;
       case InstructionKind::kSyncEvent:
-        waited_.sync_event(op.id);
+        slow_.sync_event(op.id);
         return true;
       case InstructionKind::kSyncStream:
-        waited_.sync_stream(op.stream);
+        slow_.sync_stream(op.stream);
         return true;
       case InstructionKind::kSyncDevice:
-        waited_.sync_device();
+        slow_.sync_device();
         return true;
       case InstructionKind::kMark:
         mark(program_.marks[op.id]);
@@ -114,6 +143,11 @@ class Replay {
       default:
         return true;
     }
+  }
+
+  /// Kernels of the CPU are no operations of the device.
+  void issue(const Launch& l) {
+    if (!program_.streams[l.stream].on_host) slow_.issue(l.stream, l.kernels);
   }
 
   bool allocate(std::uint32_t id) {
@@ -137,7 +171,7 @@ class Replay {
         result_.init_reserved = allocator_.stats().reserved.current;
       }
       end_step();
-      waited_.sync_device();  // The recording script synchronises the device between steps.
+      slow_.sync_device();  // The recording script synchronises the device between steps.
       ++steps_begun_;
       step_ = {};
       micro_ = 0;
@@ -186,7 +220,7 @@ class Replay {
   const ReplayOptions& options_;
   VirtualSegmentSource source_;
   InstantProgress instant_;
-  WaitedProgress waited_;
+  SlowProgress slow_;
   CachingAllocator allocator_;
   std::vector<BlockHandle> blocks_;
   MemoryReplay result_;

@@ -34,11 +34,19 @@ struct MemoryReplay {
       oom;  ///< Phase in which memory ran out ("init" before the first step).
 };
 
+/// When an event of the device is complete.
+enum class DeviceEvents : std::uint8_t {
+  kInstant,
+  kWhenWaited,  ///< Once the host has waited for it, or for work that waited for it.
+  kLagging,     ///< Also once so many operations (kernels, copies, collectives) were issued later.
+};
+
 struct ReplayOptions {
   AllocatorOptions allocator;
   Bytes device_memory;
-  bool events_only_when_waited = false;  ///< Streams advance only when the host waits for them.
-  bool number_micro_batches = false;     ///< Phase names carry the micro-batch.
+  DeviceEvents events = DeviceEvents::kInstant;
+  std::int64_t lag = 0;               ///< Operations, for kLagging.
+  bool number_micro_batches = false;  ///< Phase names carry the micro-batch.
 };
 
 MemoryReplay replay_memory(const RankProgram& program, const ReplayOptions& options);

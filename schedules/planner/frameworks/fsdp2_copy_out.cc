@@ -146,13 +146,15 @@ void Gatherer::copy_local(ParamGroup& group) {
 void Gatherer::make_unsharded(ParamGroup& group) {
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     ParameterTensors& t = group.runtime.parameters[i];
-    if (t.next_scale) t.scale = std::move(t.next_scale);
-    t.next_scale.reset();
-    if (t.unsharded) continue;
+    if (t.unsharded) {
+      if (t.next_scale) t.unsharded->scale = std::move(t.next_scale);
+      continue;
+    }
     const ShardedParameter& p = group.parameters[i];
     t.unsharded = host_.view_as(t.gathered, p.shape);
     // Float8TrainingTensor says the compute dtype; its data are 8-bit.
     if (p.float8) t.unsharded->dtype = p.compute_dtype();
+    t.unsharded->scale = std::move(t.next_scale);
     t.unsharded->requires_grad = p.trainable;
     const auto dtype = p.unsharded_grad_dtype();
     t.unsharded->grad_dtype = dtype ? static_cast<std::int8_t>(*dtype) : kAnyGradDtype;

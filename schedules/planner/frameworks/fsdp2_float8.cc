@@ -123,6 +123,8 @@ void Fsdp2::after_optimizer(Host& host) {
   }
   scales.reset();
   while (!norms.empty()) norms.pop_back();
+  wide.reset();  // Locals of a Python function go in the order in which they were first assigned.
+  quotient.reset();
 }
 
 }  // namespace foreshard::fsdp2

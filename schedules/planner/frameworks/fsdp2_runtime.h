@@ -26,9 +26,9 @@ struct ParameterTensors {
   SymTensor
       gathered;  ///< Flat storage of the whole parameter, resized as it comes and goes (F2-AG-6).
   SymTensor unsharded;  ///< The leaf that the model computes with; a view of `gathered`.
-  /// Scales of 8-bit weights: of the gather under way, of the gathered parameter, of all gathers
+  /// Scales of 8-bit weights: of the gather under way (then `unsharded` has it), of all gathers
   /// until the next optimizer step.
-  SymTensor next_scale, scale, precomputed_scale;
+  SymTensor next_scale, precomputed_scale;
 };
 
 /// One rank's part of a parameter as it is gathered.

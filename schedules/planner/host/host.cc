@@ -11,6 +11,7 @@
 #include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/host/host_refusal.h"
+#include "schedules/planner/recipes/float8.h"
 
 namespace foreshard {
 namespace {
@@ -38,11 +39,21 @@ void require_complete(const LaunchRequest& r) {
 
 }  // namespace
 
+namespace {
+
+/// Graphs of such linear layers hold the scales that their weights were gathered with, which are
+/// not tensors of the block.
+bool graphs_hold_scales(const ParallelConfig& c) {
+  return c.float8_all_gather && float8_is_eager(c);
+}
+
+}  // namespace
+
 HostImpl::HostImpl(Host& h) : host(h) {
   const HostOptions& o = h.options();
   const ParallelConfig& c = h.config();
   if (o.share_blocks && !o.executable && o.sink == nullptr && !c.checkpoint_reentrant &&
-      !c.packed_sequences)
+      !c.packed_sequences && !graphs_hold_scales(c))
     block_templates = std::make_unique<BlockTemplates>(*this);
 }
 
@@ -174,6 +185,7 @@ SymTensor Host::view_as(const SymTensor& base, const Shape& shape, std::int64_t 
   v->offset = offset_elements;
   v->group = base->group;
   v->offset_per_rank = base->offset_per_rank;
+  v->scale = base->scale;
   return v;
 }
 

@@ -31,6 +31,7 @@ void destroy(SymTensorImpl* t) {
   t->base.reset();
   t->grad.reset();
   t->storage.reset();
+  t->scale.reset();
   t->grad_fn.reset();
   impl.tensors.give_back(t);
 }

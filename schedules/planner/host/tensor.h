@@ -127,7 +127,9 @@ struct SymTensorImpl {
       nullptr;     ///< Of a leaf; owned by the graph (and by hooks' owners), not by the tensor.
   SymTensor grad;  ///< Of a leaf.
   SymTensor base;  ///< Tensor that a recorded view was taken from, while the view lives.
-  TensorId id;     ///< Entry in the program's table, valid for `id_generation` only.
+  /// Of 8-bit data that say a wider dtype (Float8TrainingTensor); views hold it, too.
+  SymTensor scale;
+  TensorId id;  ///< Entry in the program's table, valid for `id_generation` only.
   std::uint32_t id_generation = UINT32_MAX;
 
   bool is_leaf() const { return !grad_fn; }

@@ -41,7 +41,7 @@ SymTensor cached_cast(Host& h, const SymTensor& t) {
 SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                           const SymTensor& bias) {
   if (!h.impl().autocast) return linear(h, x, weight, bias);
-  if (float8_is_eager(h) && float8_applies(h, weight)) {  // Float8Linear.forward casts by itself.
+  if (float8_is_eager(h.config()) && float8_applies(h, weight)) {  // Float8Linear.forward casts by itself.
     const SymTensor input = cast(h, x, DType::kBFloat16);
     return float8_linear_eager(h, input, weight, bias ? cast(h, bias, input->dtype) : bias);
   }

@@ -155,7 +155,7 @@ SymTensor gathered_in_8_bits(Host& h, const SymTensor& w) {
 
 SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                         const SymTensor& bias) {
-  if (float8_is_eager(h)) return float8_linear_eager(h, x, weight, bias);
+  if (float8_is_eager(h.config())) return float8_linear_eager(h, x, weight, bias);
   const std::int64_t out = weight->shape[0];
   Shape shape = x->shape;
   shape[-1] = out;

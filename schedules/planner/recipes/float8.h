@@ -33,6 +33,6 @@ SymTensor gathered_in_8_bits(Host& h, const SymTensor& weight);
 SymTensor float8_linear_eager(Host& h, const SymTensor& x, const SymTensor& weight,
                               const SymTensor& bias);
 /// Float8Linear runs as eager kernels: torchao's scales, no torch.compile.
-bool float8_is_eager(const Host& h);
+bool float8_is_eager(const ParallelConfig& c);
 
 }  // namespace foreshard

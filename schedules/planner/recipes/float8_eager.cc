@@ -11,7 +11,7 @@ enum class Scaling : std::uint8_t { kTensor, kColumns, kRows };  ///< kRows: one
 
 /// Float8TrainingTensor.
 struct Scaled {
-  SymTensor data, scale;  ///< No scale: it belongs to a gathered weight.
+  SymTensor data, scale;
   bool axiswise = false;
 
   void drop() {
@@ -63,11 +63,11 @@ Scaled to_float8(Host& h, const SymTensor& t, DType dtype, Scaling scaling) {
 bool lies_by_rows(const SymTensor& t) { return t->stride[0] > t->stride[1] && t->stride[1] == 1; }
 
 SymTensor reciprocal_of(Host& h, const SymTensor& scale) {
-  SymTensor y = empty_result(h, scale ? scale->shape : Shape(), DType::kFloat32);
+  SymTensor y = empty_result(h, scale->shape, DType::kFloat32);
   LaunchRequest q;
   const double exponent = -1.0;
   q.op = OpKind::kPow;
-  if (scale) q.inputs = {&scale, 1};
+  q.inputs = {&scale, 1};
   q.outputs = {&y, 1};
   q.attributes = {&exponent, 1};
   h.launch(q);
@@ -158,7 +158,7 @@ SymTensor high_precision_product(Host& h, const SymTensor& a, const SymTensor& b
 
 /// The weight [in, out] in 8 bits: gathered so, or cast now.
 Scaled quantised_weight(Host& h, const SymTensor& w, Scaling scaling) {
-  if (SymTensor data = gathered_in_8_bits(h, w)) return {std::move(data), {}, false};
+  if (SymTensor data = gathered_in_8_bits(h, w)) return {data, data->scale, false};
   return to_float8(h, w, DType::kFloat8E4M3, scaling);
 }
 
@@ -200,9 +200,8 @@ void eager_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-bool float8_is_eager(const Host& h) {
-  return !h.config().compile && h.config().float8 != Float8Kind::kNone &&
-         h.config().float8 != Float8Kind::kDelayed;
+bool float8_is_eager(const ParallelConfig& c) {
+  return !c.compile && c.float8 != Float8Kind::kNone && c.float8 != Float8Kind::kDelayed;
 }
 
 SymTensor float8_linear_eager(Host& h, const SymTensor& x, const SymTensor& weight,
