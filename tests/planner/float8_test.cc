@@ -68,7 +68,7 @@ using Sent = std::map<std::tuple<CollectiveKind, DType, std::int64_t>, int>;
 
 /// Three blocks of hidden size 256 and feed-forward size 512 under FSDP2 on 4 ranks, weights of the
 /// blocks gathered in 8 bits.
-std::vector<Sent> gathered_in_8_bits(bool precompute) {
+RankProgram gathering_in_8_bits(bool precompute, int steps) {
   PlainModelOptions o;
   o.layers = 3;
   o.hidden = 256;
@@ -84,9 +84,13 @@ std::vector<Sent> gathered_in_8_bits(bool precompute) {
   c.float8_all_gather = true;
   c.float8_precompute_scales = precompute;
   PlanOptions options;
-  options.steps = 2;
+  options.steps = steps;
   options.executable = false;
-  const RankProgram p = plan(plain_llama(o), c, options).programs[0];
+  return plan(plain_llama(o), c, options).programs[0];
+}
+
+std::vector<Sent> gathered_in_8_bits(bool precompute) {
+  const RankProgram p = gathering_in_8_bits(precompute, 2);
   std::vector<Sent> steps;
   for (const Instruction& i : p.instructions) {
     if (i.kind == InstructionKind::kMark && p.marks[i.id].kind == MarkKind::kStep &&
@@ -138,6 +142,28 @@ TEST(Float8, GathersFindTheirOwnScales) {
     EXPECT_EQ((sent[{CollectiveKind::kAllReduce, DType::kFloat32, 4}]), 6 * 7);
     EXPECT_EQ((sent[{CollectiveKind::kAllReduce, DType::kFloat32, 84}]), 0);
   }
+}
+
+// A Float8TrainingTensor holds its scale; the transposed weight that a layer's graph saves is one
+// of its own (float8_ops.py: float8_transpose) and keeps forward's, while the gather before
+// backward sets another one on the parameter (fsdp_utils.py: fsdp_post_all_gather, `out._scale =
+// scale`). At the first 8-bit product of backward: block 3 has its old 7 and its new 7, block 2 its
+// 7 and those of the gather under way, block 1 its 7.
+TEST(Float8, GraphsKeepTheScalesOfForward) {
+  const RankProgram p = gathering_in_8_bits(false, 1);
+  std::int64_t scales = 0;
+  for (const Instruction& i : p.instructions) {
+    const bool begins = i.kind == InstructionKind::kAlloc, ends = i.kind == InstructionKind::kFree;
+    if (begins || ends) {
+      const Buffer& b = p.buffers[i.id];
+      if (b.category == BufferCategory::kGatherInput && b.bytes.value == 4)
+        scales += begins ? 1 : -1;
+    }
+    if (i.kind != InstructionKind::kLaunch) continue;
+    const Launch& l = p.launches[i.id];
+    if (l.op == OpKind::kMatmul && l.dtype == DType::kFloat8E5M2) break;
+  }
+  EXPECT_EQ(scales, 5 * 7);
 }
 
 // Weight gradients in 16 bits: two 8-bit products a layer, no columns of input and gradient.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/integers.h"
 #include "schedules/planner/foreach.h"
 #include "schedules/planner/host/grad_dtype.h"
 
@@ -118,25 +119,53 @@ void Reducer::move_chunks_first(ParamGroup& group, Gradients& g) {
   }
 }
 
+void Reducer::chunk_cat(std::span<const SymTensor> tensors, const LaunchView& rows,
+                        std::uint16_t kernels) {
+  const double dim = 0;
+  LaunchRequest cat;
+  cat.op = OpKind::kChunkCat;
+  cat.inputs = tensors;
+  cat.output_views = std::span(&rows, 1);
+  cat.attributes = std::span(&dim, 1);
+  cat.kernels = kernels;
+  host_.launch(cat);
+}
+
+/// _chunk_cat between dtypes that its kernel does not know: gradients that the ranks cannot share
+/// evenly are padded, then each is copied.
+void Reducer::copy_in_one_by_one(const ParamGroup& group, const Gradients& g,
+                                 const LaunchView& rows) {
+  std::vector<SymTensor> padded;
+  for (const SymTensor& gradient : g.tensors) {
+    padded.push_back(gradient);
+    Shape whole = gradient->shape;
+    whole[0] = ceil_div(whole[0], group.mesh->shard) * group.mesh->shard;
+    if (whole == gradient->shape) continue;
+    SymTensor& t = padded.back();
+    t = host_.empty(whole, gradient->dtype, BufferCategory::kReduceTemporary, group.unit);
+    host_.launch(OpKind::kFill, {}, {t}, {0.0});
+    host_.launch(OpKind::kCopy, {gradient}, {host_.view_as(t, gradient->shape)});
+  }
+  chunk_cat(padded, rows, static_cast<std::uint16_t>(padded.size()));
+  for (SymTensor& t : padded) t.reset();
+}
+
 SymTensor Reducer::copy_in(ParamGroup& group, Gradients& g, DType dtype) {
   const std::int64_t world = group.mesh->shard;
   std::int64_t numel = 0;
   for (const std::size_t i : g.parameters) numel += group.parameters[i].padded_numel();
   const SymTensor input =
       host_.empty(Shape{numel}, dtype, BufferCategory::kReduceInput, group.unit);
-  {
+  const LaunchView rows = LaunchView::of(input, Shape{world, numel / world});
+  const DType from = g.tensors[0]->dtype;
+  if (from == dtype || (from == DType::kBFloat16 && dtype == DType::kFloat32)) {
     part_bytes_.clear();
     for (const std::size_t i : g.parameters)
       part_bytes_.push_back(group.parameters[i].padded_numel() / world * size_of(dtype));
     const SymTensor table = host_.pointer_table(chunk_cat_table_bytes(part_bytes_));
-    const LaunchView rows = LaunchView::of(input, Shape{world, numel / world});
-    const double dim = 0;
-    LaunchRequest cat;
-    cat.op = OpKind::kChunkCat;
-    cat.inputs = g.tensors;
-    cat.output_views = std::span(&rows, 1);
-    cat.attributes = std::span(&dim, 1);
-    host_.launch(cat);
+    chunk_cat(g.tensors, rows, 1);
+  } else {
+    copy_in_one_by_one(group, g, rows);
   }
   while (!g.tensors.empty()) g.tensors.pop_back();  // A list drops its last item first.
   return input;
