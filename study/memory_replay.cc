@@ -145,9 +145,10 @@ class Replay {
     }
   }
 
-  /// Kernels of the CPU are no operations of the device.
+  /// Kernels of the CPU and what the executor reads are no operations of the device.
   void issue(const Launch& l) {
-    if (!program_.streams[l.stream].on_host) slow_.issue(l.stream, l.kernels);
+    if (!program_.streams[l.stream].on_host && l.op != OpKind::kObserve)
+      slow_.issue(l.stream, l.kernels);
   }
 
   bool allocate(std::uint32_t id) {

@@ -97,20 +97,29 @@ SymTensor stack_scalars(Host& host, const TensorList& scalars) {
   cat.input_views = rows;
   cat.outputs = std::span(&y, 1);
   cat.attributes = std::span(&dim, 1);
-  cat.kernels = multi_tensor_kernels(scalars, 1);
+  cat.kernels = cat_kernels(scalars.size());
   host.launch(cat);
   return y;
 }
 
 SymTensor vector_norm(Host& host, const SymTensor& x, std::optional<DType> dtype) {
   SymTensor y = scalar(host, dtype.value_or(x->dtype), x);
+  LaunchRequest q;
+  q.kernels = 0;
   for_parts_of_reduction(x->numel, size_of(x->dtype), [&](std::int64_t part) {
+    ++q.kernels;
     const std::int64_t blocks = blocks_of_vector_reduction(part);
     if (blocks <= 1 || !on_device(x)) return;
     SymTensor partial = host.empty({blocks}, DType::kFloat32, kClip);
     SymTensor semaphores = host.empty({1}, DType::kInt32, kClip);
+    ++q.kernels;  // Set to zero first.
   });
-  host.launch(OpKind::kNorm, {x}, {y}, {2.0});
+  const double order = 2;
+  q.op = OpKind::kNorm;
+  q.inputs = {&x, 1};
+  q.outputs = {&y, 1};
+  q.attributes = {&order, 1};
+  host.launch(q);
   return y;
 }
 

@@ -14,16 +14,50 @@ constexpr std::size_t kMostLists = 5;  ///< Of one side of a launch.
 
 }  // namespace
 
-std::int64_t multi_tensor_kernels(const TensorList& list, int depth) {
-  constexpr std::array<std::int64_t, 5> tensors_per_kernel{110, 64, 48, 36, 30};
-  constexpr std::int64_t chunk = 65536, chunks_per_kernel = 320;
-  std::int64_t chunks = 0;
-  for (const SymTensor& t : list) chunks += ceil_div(t->numel, chunk);
-  const std::int64_t per =
-      tensors_per_kernel[static_cast<std::size_t>(std::clamp(depth, 1, 5) - 1)];
-  const std::int64_t by_tensors = ceil_div(static_cast<std::int64_t>(list.size()), per);
-  const std::int64_t by_chunks = ceil_div(chunks, chunks_per_kernel);
-  return std::max({by_tensors, by_chunks, std::int64_t{1}});
+std::int64_t multi_tensor_kernels(const TensorList& list, int depth, bool scalars) {
+  constexpr std::array<std::int64_t, 5> tensors_per_kernel{770, 448, 336, 252, 210};
+  constexpr std::int64_t chunk = 65536, chunks_per_kernel = 2240;
+  const std::int64_t most =
+      scalars && depth == 1
+          ? 672
+          : tensors_per_kernel[static_cast<std::size_t>(std::clamp(depth, 1, 5) - 1)];
+  std::int64_t kernels = 0, tensors = 0, chunks = 0;  // The last two: of the kernel being filled.
+  for (const SymTensor& t : list) {
+    std::int64_t left = ceil_div(t->numel, chunk);
+    if (left == 0) continue;
+    ++tensors;
+    while (left > 0) {
+      const std::int64_t taken = std::min(left, chunks_per_kernel - chunks);
+      left -= taken;
+      chunks += taken;
+      if (chunks < chunks_per_kernel && (tensors < most || left > 0)) continue;
+      ++kernels;
+      chunks = 0;
+      tensors = left > 0 ? 1 : 0;
+    }
+  }
+  if (chunks > 0) ++kernels;
+  return std::max<std::int64_t>(kernels, 1);
+}
+
+namespace {
+
+std::int64_t kernels_of(OpKind op, std::initializer_list<const TensorList*> inputs,
+                        std::initializer_list<const TensorList*> outputs) {
+  const TensorList& first = inputs.size() > 0 ? **inputs.begin() : **outputs.begin();
+  if (op == OpKind::kCat) return cat_kernels(first.size());
+  const auto counts = [&](const TensorList* l) { return l->size() == first.size(); };
+  auto depth = std::count_if(inputs.begin(), inputs.end(), counts);
+  for (const TensorList* l : outputs)
+    if (counts(l) && std::find(inputs.begin(), inputs.end(), l) == inputs.end()) ++depth;
+  if (op == OpKind::kFusedAdamW) --depth;  // Step counters travel beside the lists.
+  return multi_tensor_kernels(first, static_cast<int>(depth), op == OpKind::kForeachDiv);
+}
+
+}  // namespace
+
+std::int64_t cat_kernels(std::size_t inputs) {
+  return std::max<std::int64_t>(ceil_div(static_cast<std::int64_t>(inputs), 128), 1);
 }
 
 void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*> inputs,
@@ -44,9 +78,7 @@ void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*
   q.input_lists = std::span(in).first(inputs.size());
   q.output_lists = std::span(out).first(outputs.size());
   q.attributes = {attributes.begin(), attributes.size()};
-  const TensorList& first = inputs.size() > 0 ? **inputs.begin() : **outputs.begin();
-  q.kernels =
-      multi_tensor_kernels(first, static_cast<int>(std::max(inputs.size(), outputs.size())));
+  q.kernels = kernels_of(op, inputs, outputs);
   host.launch(q);
 }
 

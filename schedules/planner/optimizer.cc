@@ -168,6 +168,7 @@ class Sgd final : public Optimizer {
   void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first) override {
     momentum_.resize(std::max(momentum_.size(), first + parameters.size()));
     TensorList params, grads, buffers;
+    bool begins = false;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const SymTensor& p = parameters[i].local;
       if (!p || !p->grad) continue;
@@ -175,14 +176,34 @@ class Sgd final : public Optimizer {
       grads.push_back(p->grad);
       if (c_.momentum == 0) continue;
       SymTensor& momentum = momentum_[first + i];
-      if (!momentum) momentum = zeros_like(host, p, BufferCategory::kOptimizerState);
+      if (!momentum) {
+        momentum = zeros_like(host, p, BufferCategory::kOptimizerState);
+        begins = true;
+      }
       buffers.push_back(momentum);
     }
-    launch_lists(host, OpKind::kSgdUpdate, {&params, &grads, &buffers}, {&params, &buffers},
-                 {c_.learning_rate, c_.momentum, 0.0});
+    if (!params.empty()) update(host, params, grads, buffers, begins);
   }
 
  private:
+  /// Momentum times its factor, plus the gradient; then the parameter. The first step has the last
+  /// of these alone.
+  void update(Host& host, const TensorList& params, const TensorList& grads,
+              const TensorList& buffers, bool begins) const {
+    const std::array<std::span<const SymTensor>, 3> in{params, grads, buffers};
+    const std::array<std::span<const SymTensor>, 2> out{params, buffers};
+    const std::array<double, 3> scalars{c_.learning_rate, c_.momentum, 0.0};
+    LaunchRequest q;
+    q.op = OpKind::kSgdUpdate;
+    q.input_lists = in;
+    q.output_lists = out;
+    q.attributes = scalars;
+    q.kernels = multi_tensor_kernels(params, 2);
+    if (!buffers.empty() && !begins)
+      q.kernels += multi_tensor_kernels(params, 1) + multi_tensor_kernels(params, 2);
+    host.launch(q);
+  }
+
   ParallelConfig c_;
   TensorList momentum_;
 };

@@ -102,7 +102,13 @@ void Fsdp1::clip_gradients(Host& host, double max_norm) {
     c.bytes = Bytes(zero_scalar_->bytes());
     c.blocks_host = true;
     host.copy(c);
-    host.launch(OpKind::kFill, {}, {zero_scalar_}, {0.0});
+    LaunchRequest zero;  // What the copy brings.
+    const double value = 0;
+    zero.op = OpKind::kFill;
+    zero.outputs = {&zero_scalar_, 1};
+    zero.attributes = {&value, 1};
+    zero.kernels = 0;
+    host.launch(zero);
   }
   std::vector<SymTensor> sharded, whole, all;
   bool any_sharded = false;

@@ -120,7 +120,7 @@ void Reducer::move_chunks_first(ParamGroup& group, Gradients& g) {
 }
 
 void Reducer::chunk_cat(std::span<const SymTensor> tensors, const LaunchView& rows,
-                        std::uint16_t kernels) {
+                        std::int64_t kernels) {
   const double dim = 0;
   LaunchRequest cat;
   cat.op = OpKind::kChunkCat;
@@ -146,7 +146,7 @@ void Reducer::copy_in_one_by_one(const ParamGroup& group, const Gradients& g,
     host_.launch(OpKind::kFill, {}, {t}, {0.0});
     host_.launch(OpKind::kCopy, {gradient}, {host_.view_as(t, gradient->shape)});
   }
-  chunk_cat(padded, rows, static_cast<std::uint16_t>(padded.size()));
+  chunk_cat(padded, rows, static_cast<std::int64_t>(padded.size()));
   for (SymTensor& t : padded) t.reset();
 }
 

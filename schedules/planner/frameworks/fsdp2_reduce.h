@@ -62,7 +62,7 @@ class Reducer {
   void run_all_reduce_hook(ParamGroup& group, Reduction& r);
   void move_chunks_first(ParamGroup& group, Gradients& g);
   SymTensor copy_in(ParamGroup& group, Gradients& g, DType dtype);
-  void chunk_cat(std::span<const SymTensor> tensors, const LaunchView& rows, std::uint16_t kernels);
+  void chunk_cat(std::span<const SymTensor> tensors, const LaunchView& rows, std::int64_t kernels);
   void copy_in_one_by_one(const ParamGroup& group, const Gradients& g, const LaunchView& rows);
   SymTensor reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype,
                            const Division& division);

@@ -51,7 +51,8 @@ std::int64_t window_flops(const SymTensor& q, const SymTensor& k, std::int64_t w
 
 void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in,
                       std::span<const SymTensor> out, const std::array<std::int64_t, 6>& dims,
-                      bool causal, double scale, std::int64_t flops = -1, std::int64_t window = 0) {
+                      bool causal, double scale, int kernels, std::int64_t flops = -1,
+                      std::int64_t window = 0) {
   const std::array<double, 3> all{causal ? 1.0 : 0.0, scale, static_cast<double>(window)};
   const std::span<const double> attributes(all.data(), window > 0 ? 3 : 2);
   LaunchRequest q;
@@ -60,8 +61,14 @@ void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in,
   q.outputs = out;
   q.attributes = attributes;
   q.dims = dims;
+  q.kernels = kernels;
   q.flops = flops;
   h.launch(q);
+}
+
+/// Sums of dk and dv over the query heads of a key head.
+constexpr int group_sums(std::int64_t heads, std::int64_t key_heads) {
+  return key_heads != heads ? 2 : 0;
 }
 
 /// `t` [b, h, s, d] if its memory is dense in the order [b, s, h, d], else a copy that is.
@@ -102,9 +109,10 @@ void flash_backward(BackwardContext& ctx) {
     const std::int64_t window = ctx.node.ints[1];
     const std::array<SymTensor, 6> in{dense_grad, q, k, v, dense_o, lse};
     const std::array<SymTensor, 3> out{gq, gk, gv};
+    // dot(do, o), the products, dq from fp32.
     launch_attention(h, OpKind::kFlashAttentionBackward, in, out, attention_dims(q, k, causal),
-                     causal, ctx.node.floats[0], window > 0 ? window_flops(q, k, window, 5) : -1,
-                     window);
+                     causal, ctx.node.floats[0], 3 + group_sums(heads, kv),
+                     window > 0 ? window_flops(q, k, window, 5) : -1, window);
     wide_v.reset();
     wide_k.reset();
     dq.reset();
@@ -166,7 +174,8 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     const std::array<SymTensor, 3> operands{q, k, v};
     const std::array<SymTensor, 2> results{o, lse};
     launch_attention(h, OpKind::kFlashAttention, operands, results, attention_dims(q, k, causal),
-                     causal, scale, window > 0 ? window_flops(q, k, window, 2) : -1, window);
+                     causal, scale, splits > 1 ? 2 : 1,
+                     window > 0 ? window_flops(q, k, window, 2) : -1, window);
     lse_parts.reset();
     parts.reset();
     h.impl().offer_kept(KeptOp::kAttention, kept);
@@ -227,15 +236,17 @@ void efficient_backward(BackwardContext& ctx) {
       sum.reset();
       product.reset();
     }
-    SymTensor workspace = empty_temporary(
-        h, efficient_attention_workspace_bytes({b * heads, s, k->shape[2], d, v->shape[3], half}));
+    const EfficientAttentionShape shape{b * heads, s, k->shape[2], d, v->shape[3], half};
+    SymTensor workspace = empty_temporary(h, efficient_attention_workspace_bytes(shape));
+    const int kernels =
+        (half ? 1 : 4) + (efficient_attention_splits(shape) > 1 ? 1 : 0) + group_sums(heads, kv);
     if (has_mask && ctx.needs(3)) gmask = mask_gradient(h, mask);
     const std::array<SymTensor, 7> in{ctx.grad(), q, k, v, o, lse, mask};
     const std::array<SymTensor, 4> out{gq, gk, gv, gmask};
     const std::int64_t sizes = 3 * d + 2 * v->shape[3];
     launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6),
                      std::span(out).first(gmask ? 4 : 3), attention_dims(q, k, causal, sizes / 5),
-                     causal, ctx.node.floats[0], product_flops(q, k, causal, sizes));
+                     causal, ctx.node.floats[0], kernels, product_flops(q, k, causal, sizes));
     delta.reset();
     workspace.reset();
     wide_v.reset();
@@ -279,7 +290,7 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     const std::array<SymTensor, 2> results{o, lse};
     const std::int64_t sizes = q->shape[3] + v->shape[3];
     launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3),
-                     results, attention_dims(q, k, causal, sizes / 2), causal, scale,
+                     results, attention_dims(q, k, causal, sizes / 2), causal, scale, 1,
                      product_flops(q, k, causal, sizes));
     h.impl().offer_kept(KeptOp::kAttention, kept);
   }

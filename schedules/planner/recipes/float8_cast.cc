@@ -12,13 +12,14 @@ SymTensor like(Host& h, const SymTensor& x, DType dtype, const Float8Owner& owne
 
 /// abs(), then max() of what it left in `magnitudes`.
 void launch_amax(Host& h, const SymTensor& x, const SymTensor& magnitudes,
-                 const SymTensor& magnitude, const SymTensor& largest) {
+                 const SymTensor& magnitude, const SymTensor& largest,
+                 std::int64_t reduction_kernels) {
   LaunchRequest q;
   const std::array<SymTensor, 2> in{x, magnitudes}, out{magnitude, largest};
   q.op = OpKind::kAmax;
   q.inputs = in;
   q.outputs = out;
-  q.kernels = 2;
+  q.kernels = 1 + reduction_kernels;
   h.launch(q);
 }
 
@@ -33,11 +34,13 @@ SymTensor float8_amax(Host& h, const SymTensor& x, const Float8Owner& owner) {
     h.launch(OpKind::kCopy, {magnitude}, {dense});
   }
   SymTensor partial, semaphores;  // In this order they are dropped last first.
+  std::int64_t kernels = 1;
   if (const std::int64_t blocks = blocks_of_vector_reduction(x->numel); blocks > 1) {
     partial = h.empty({blocks}, x->dtype, owner.category, owner.unit);
     semaphores = h.empty({1}, DType::kInt32, owner.category, owner.unit);
+    ++kernels;
   }
-  launch_amax(h, x, dense, magnitude, largest);
+  launch_amax(h, x, dense, magnitude, largest, kernels);
   return largest;
 }
 
@@ -47,15 +50,17 @@ SymTensor float8_amax_along(Host& h, const SymTensor& x, int dim, const Float8Ow
   shape[dim] = 1;
   const SymTensor largest = h.empty(shape, x->dtype, owner.category, owner.unit);
   SymTensor buffer, semaphores;  // In this order they are dropped last first.
+  std::int64_t kernels = 1;
   if (const std::int64_t rows = x->shape[dim];
       magnitude->stride[static_cast<std::size_t>(dim < 0 ? dim + x->shape.rank : dim)] != 1) {
     const ReductionScratch s = scratch_of_row_reduction(rows, x->numel / rows, size_of(x->dtype));
     if (s.buffer > 0) {
       buffer = empty_temporary(h, s.buffer);
       semaphores = empty_temporary(h, s.semaphores);
+      kernels = s.kernels();
     }
   }
-  launch_amax(h, x, magnitude, magnitude, largest);
+  launch_amax(h, x, magnitude, magnitude, largest, kernels);
   return largest;
 }
 

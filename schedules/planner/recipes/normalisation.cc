@@ -13,6 +13,18 @@ Shape rows_of(const Shape& s) {
   return r;
 }
 
+/// Statistics and result in one kernel where rows are read four elements at a time, else in two.
+void launch_norm(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const SymTensor> out,
+                 double eps) {
+  LaunchRequest q;
+  q.op = op;
+  q.inputs = in;
+  q.outputs = out;
+  q.attributes = {&eps, 1};
+  q.kernels = in[0]->shape[-1] % 4 == 0 ? 1 : 2;
+  h.launch(q);
+}
+
 /// Gradients of weight and bias. Many short rows: partial sums of 32 rows each, added up in a
 /// second pass that makes the result anew (aten/src/ATen/native/cuda/layer_norm_kernel.cu, 132
 /// multiprocessors).
@@ -43,6 +55,7 @@ void gamma_gradients(BackwardContext& ctx, OpKind op, std::span<const SymTensor>
   for (const SymTensor* g : wanted) partial.push_back(empty_result(h, {blocks, n}, (*g)->dtype));
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     SymTensor sum = sum_rows_scratch(h, partial[k], (*wanted[k])->shape);
+    q.kernels += scratch_of_row_reduction(blocks, n, 4).kernels();
     std::replace(out.begin(), out.end(), *wanted[k], sum);
     *wanted[k] = std::move(sum);
   }
@@ -107,7 +120,7 @@ SymTensor rms_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, doub
     }
     SymTensor y = empty_result(h, x->shape, x->dtype);
     SymTensor rstd = empty_result(h, rows_of(x->shape), DType::kFloat32);
-    h.launch(OpKind::kRmsNorm, {x, weight}, {y, rstd}, {eps});
+    launch_norm(h, OpKind::kRmsNorm, std::array{x, weight}, std::array{y, rstd}, eps);
     if (r) r->attach(y);
     if (r && *r) r->save_output(rstd);
     return y;
@@ -135,7 +148,7 @@ SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, co
   SymTensor y = empty_result(h, x->shape, x->dtype);
   SymTensor mean = empty_result(h, rows_of(x->shape), DType::kFloat32);
   SymTensor rstd = empty_result(h, rows_of(x->shape), DType::kFloat32);
-  h.launch(OpKind::kLayerNorm, {x, weight, bias}, {y, mean, rstd}, {eps});
+  launch_norm(h, OpKind::kLayerNorm, std::array{x, weight, bias}, std::array{y, mean, rstd}, eps);
   r.attach(y);
   if (r) {
     r.save_output(mean);

@@ -137,6 +137,8 @@ SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& 
 /// sums of 16-bit values accumulate in four bytes, maxima in their own dtype.
 struct ReductionScratch {
   std::int64_t buffer = 0, semaphores = 0;
+  /// The reduction, and before it the semaphores are set to zero.
+  std::int64_t kernels() const { return buffer > 0 ? 2 : 1; }
 };
 ReductionScratch scratch_of_row_reduction(std::int64_t rows, std::int64_t columns,
                                           std::int64_t accumulator_bytes);

@@ -79,7 +79,12 @@ SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& 
     buffer = empty_temporary(h, s.buffer);
     semaphores = empty_temporary(h, s.semaphores);
   }
-  h.launch(OpKind::kSum, {x}, {y});
+  LaunchRequest q;
+  q.op = OpKind::kSum;
+  q.inputs = {&x, 1};
+  q.outputs = {&y, 1};
+  q.kernels = s.kernels();
+  h.launch(q);
   semaphores.reset();
   buffer.reset();
   return y;

@@ -6,7 +6,14 @@
 #include "core/integers.h"
 
 namespace foreshard {
-namespace {}  // namespace
+namespace {
+
+/// dK and dV are accumulated in fp32, too.
+bool accumulates_keys(const EfficientAttentionShape& s) {
+  return s.half && std::max(s.head, s.value_head) > 128;
+}
+
+}  // namespace
 
 std::int64_t scan_scratch_bytes(std::int64_t n, std::int64_t sum_bytes) {
   // 15 items of 4 bytes a thread, scaled by the size of the sum
@@ -24,6 +31,18 @@ std::int64_t radix_sort_scratch_bytes(std::int64_t n, std::int64_t keys) {
   return 2 * round_up(8 * n, 256) + passes * 2048 + (n + 4607) / 4608 * 1024 + 511;
 }
 
+std::int64_t efficient_attention_splits(const EfficientAttentionShape& s) {
+  const std::int64_t head = std::max(s.head, s.value_head);
+  const std::int64_t block = s.half && head > 64 && head <= 128 ? 128 : 64;
+  std::int64_t splits = ceil_div(s.keys, block);
+  if (s.batch_heads >= 256) {
+    if (s.keys <= 2 * block) splits = 1;
+  } else if (accumulates_keys(s)) {
+    splits = std::min(splits, 200 / s.batch_heads);
+  }
+  return std::max<std::int64_t>(1, splits);
+}
+
 std::int64_t efficient_attention_workspace_bytes(const EfficientAttentionShape& s) {
   const std::int64_t head = std::max(s.head, s.value_head);
   // Tile of queries and columns of the fp32 accumulator of dQ, by the kernel that takes this head
@@ -38,15 +57,9 @@ std::int64_t efficient_attention_workspace_bytes(const EfficientAttentionShape& 
   const std::int64_t tiles =
       round_up(s.queries, rows) / rows * (round_up(s.head, columns) / columns);
   std::int64_t bytes = tiles * (4 * rows * columns + 16);
-  if (s.half &&
-      head > 128) {  // dK and dV are accumulated in fp32 too, one block of 64 keys for each split.
-    std::int64_t splits = (s.keys + 63) / 64;
-    if (s.batch_heads >= 256) {
-      if (s.keys <= 128) splits = 1;
-    } else {
-      splits = std::max<std::int64_t>(1, std::min(splits, 200 / s.batch_heads));
-    }
-    bytes += 4 * splits * 64 * (round_up(s.head, rows) + round_up(s.value_head, rows));
+  if (accumulates_keys(s)) {  // One block of 64 keys for each split.
+    bytes += 4 * efficient_attention_splits(s) * 64 *
+             (round_up(s.head, rows) + round_up(s.value_head, rows));
   }
   return s.batch_heads * bytes;
 }

@@ -26,5 +26,7 @@ struct EfficientAttentionShape {
   bool half;  ///< 16-bit inputs.
 };
 std::int64_t efficient_attention_workspace_bytes(const EfficientAttentionShape& s);
+/// Parts of the keys that share a row of dQ; where there are several, the workspace is set to zero.
+std::int64_t efficient_attention_splits(const EfficientAttentionShape& s);
 
 }  // namespace foreshard
