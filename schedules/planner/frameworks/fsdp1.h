@@ -99,7 +99,13 @@ class Fsdp1 final : public Framework {
   // construction (fsdp1_initialize.cc)
   void make_states();
   void construct_all();
-  void construct(State& state, std::vector<SymTensor>& whole);
+  /// Parameters as the model was built with them, and how many units have yet to flatten each.
+  struct WholeParameters {
+    std::vector<SymTensor> tensors;
+    std::vector<int> units;
+  };
+  void construct(State& state, WholeParameters& whole);
+  std::vector<SymTensor> make_padding(const Handle& h);
   void make_local_shard(State& state);
   void keep_device_views(State& state);
   void place_local_shard(State& state);
@@ -164,7 +170,7 @@ class Fsdp1 final : public Framework {
   void reduce_gradient(State& state);
   void reduce_sharded(State& state);
   void reduce_unsharded(State& state);
-  void save_sharded_gradient(State& state, SymTensor gradient);
+  SymTensor save_sharded_gradient(State& state, SymTensor gradient);
   SymTensor cast_gradient(State& state, const SymTensor& gradient, DType dtype);
   void after_reduction(State& state, const SymTensor& to_offload);
   void divide(State& state, const SymTensor& gradient, double factor);
@@ -185,6 +191,7 @@ class Fsdp1 final : public Framework {
   void spend(const State& state, double us, double us_each);
 
   // clipping (fsdp1_clip.cc)
+  SymTensor cast_scalar(const SymTensor& t, DType dtype);
   SymTensor norm_on_host(const std::vector<SymTensor>& gradients);
   SymTensor gradient_norm(const std::vector<SymTensor>& gradients);
   void clip_whole(const std::vector<SymTensor>& gradients, double max_norm);

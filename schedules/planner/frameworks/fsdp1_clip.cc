@@ -9,6 +9,18 @@
 
 namespace foreshard::fsdp1 {
 
+namespace {
+
+/// torch.promote_types over the gradients.
+DType common_dtype(const std::vector<SymTensor>& gradients) {
+  const DType first = gradients[0]->dtype;
+  for (const SymTensor& g : gradients)
+    if (g->dtype != first) return DType::kFloat32;
+  return first;
+}
+
+}  // namespace
+
 SymTensor Fsdp1::scalar(MemorySpace space) {
   if (space == MemorySpace::kDevice)
     return host_->empty(Shape(), DType::kFloat32, BufferCategory::kClipTemporary);
@@ -29,6 +41,16 @@ SymTensor Fsdp1::moved(const SymTensor& t, MemorySpace space) {
   c.blocks_host = true;
   host_->copy(c);
   return there;
+}
+
+/// t.to(dtype), where it is.
+SymTensor Fsdp1::cast_scalar(const SymTensor& t, DType dtype) {
+  if (t->dtype == dtype || t->storage->space == MemorySpace::kDevice)
+    return host_->cast(t, dtype, BufferCategory::kClipTemporary);
+  const SymTensor y = host_->empty_on_host(Shape(), dtype, MemorySpace::kHostPageable,
+                                           BufferCategory::kClipTemporary);
+  host_->launch(OpKind::kCopy, {t}, {y});
+  return y;
 }
 
 /// Norm of gradients in host memory, there.
@@ -79,8 +101,10 @@ std::pair<SymTensor, SymTensor> Fsdp1::scale(const std::vector<SymTensor>& gradi
   shifted.reset();
   SymTensor clamped = scalar(space);
   host_->launch(OpKind::kClipCoefficient, {norm}, {clamped}, {max_norm});
-  for (const SymTensor& g : gradients)
-    host_->launch(OpKind::kMulInPlace, {g, moved(clamped, g->storage->space)}, {g});
+  for (const SymTensor& g : gradients) {
+    const SymTensor factor = cast_scalar(moved(clamped, g->storage->space), g->dtype);
+    host_->launch(OpKind::kMulInPlace, {g, factor}, {g});
+  }
   return {std::move(coefficient), std::move(clamped)};
 }
 
@@ -142,8 +166,10 @@ void Fsdp1::clip_gradients(Host& host, double max_norm) {
   const bool offload = config_.offload == OffloadKind::kParameters && !extras_.computes_on_cpu;
   norm = moved(norm, offload ? MemorySpace::kHostPageable : MemorySpace::kDevice);
   auto [coefficient, clamped] = scale(all, norm, max_norm);
+  const SymTensor result = all.empty() ? norm : cast_scalar(norm, common_dtype(all));
   local.reset();  // Locals go in the order of their first assignment.
   local_whole.reset();
+  norm.reset();
   coefficient.reset();
   clamped.reset();
 }

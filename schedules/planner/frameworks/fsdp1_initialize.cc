@@ -96,8 +96,15 @@ void Fsdp1::make_states() {
 /// models are made whole.
 void Fsdp1::construct_all() {
   const Model& model = host_->model();
-  std::vector<SymTensor> whole(model.parameters.size()),
-      replaced;  // Tied weights are made twice and tied again.
+  WholeParameters whole;
+  whole.tensors.resize(model.parameters.size());
+  whole.units.resize(model.parameters.size());
+  for (const auto& state : states_) {
+    if (!state->handle) continue;
+    for (const FlatEntry& e : state->handle->layout->entries)
+      if (!e.is_padding()) ++whole.units[e.id.value];
+  }
+  std::vector<SymTensor> replaced;  // Tied weights are made twice and tied again.
   IdSet<ModuleId> seen;
   const bool tied = has_tied_parameters(model);
   const std::function<void(ModuleId)> materialize = [&](ModuleId m) {
@@ -106,7 +113,8 @@ void Fsdp1::construct_all() {
     for (const OwnedParameter& p : model.at(m).parameters) {
       const ParameterDef& def = model.at(p.id);
       SymTensor t = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
-      (whole[p.id.value] ? replaced.emplace_back() : whole[p.id.value]) = std::move(t);
+      SymTensor& made = whole.tensors[p.id.value];
+      (made ? replaced.emplace_back() : made) = std::move(t);
     }
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
       host_->buffer(model.at(m), static_cast<std::int64_t>(b));
@@ -125,7 +133,7 @@ void Fsdp1::construct_all() {
 
 /// One constructor: _materialize_with_param_init_fn in breadth-first order, FlatParamHandle,
 /// shard().
-void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
+void Fsdp1::construct(State& state, WholeParameters& whole) {
   const Model& model = host_->model();
   const std::vector<ParameterId> ignored = ignored_parameters(model, config_);
   std::deque<ModuleId> queue{state.unit.module};
@@ -135,10 +143,10 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
     const ModuleId m = queue.front();
     queue.pop_front();
     for (const OwnedParameter& p : model.at(m).parameters) {
-      if (whole[p.id.value] || std::find(ignored.begin(), ignored.end(), p.id) != ignored.end())
-        continue;
+      SymTensor& made = whole.tensors[p.id.value];
+      if (made || std::find(ignored.begin(), ignored.end(), p.id) != ignored.end()) continue;
       const ParameterDef& def = model.at(p.id);
-      whole[p.id.value] = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
+      made = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
     }
     for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
       host_->buffer(model.at(m), static_cast<std::int64_t>(b));
@@ -149,9 +157,11 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
   if (!state.handle) return;
   make_local_shard(state);
   // Original parameters are pointed at their part one by one; else the list of them is dropped,
-  // last item first.
+  // last item first. Modules of further units keep a tied one.
   const auto drop = [&](const FlatEntry& e) {
-    if (!e.is_padding()) whole[e.id.value].reset();
+    if (e.is_padding()) return;
+    if (--whole.units[e.id.value] <= 0 || config_.fsdp1.use_orig_params)
+      whole.tensors[e.id.value].reset();
   };
   const std::vector<FlatEntry>& entries = state.handle->layout->entries;
   if (config_.fsdp1.use_orig_params) std::for_each(entries.begin(), entries.end(), drop);
@@ -160,14 +170,35 @@ void Fsdp1::construct(State& state, std::vector<SymTensor>& whole) {
   make_flat_parameter(state);
 }
 
+/// _construct_padding_tensor of each run of padding: ones times a magic number.
+std::vector<SymTensor> Fsdp1::make_padding(const Handle& h) {
+  std::vector<SymTensor> padding;
+  for (const FlatEntry& e : h.layout->entries) {
+    if (!e.is_padding()) continue;
+    const auto make = [&] {
+      return host_->empty({e.numel}, h.layout->dtype, BufferCategory::kParameter, h.unit);
+    };
+    const SymTensor ones = make();
+    host_->launch(OpKind::kFill, {}, {ones}, {1.0});
+    padding.push_back(make());
+    host_->launch(OpKind::kMulScalar, {ones}, {padding.back()}, {42.0});
+  }
+  return padding;
+}
+
 /// The flat parameter of all elements, then this rank's chunk of it, padded with zeros
 /// (_get_shard).
 void Fsdp1::make_local_shard(State& state) {
   Handle& h = *state.handle;
   const FlatLayout& layout = *h.layout;
   constexpr BufferCategory kShard = BufferCategory::kShardedParameter;
+  std::vector<SymTensor> padding = make_padding(h);
   SymTensor flat = host_->empty({layout.numel}, layout.dtype,
                                 state.unit.sharded() ? BufferCategory::kParameter : kShard, h.unit);
+  // A list drops its last item first, but a local variable holds that one.
+  SymTensor last = padding.empty() ? SymTensor() : padding.back();
+  while (!padding.empty()) padding.pop_back();
+  last.reset();
   if (state.unit.sharded()) {
     const std::int64_t own =
         std::clamp<std::int64_t>(layout.numel - shard_rank_ * layout.shard, 0, layout.shard);

@@ -58,15 +58,18 @@ void Fsdp1::reduce_sharded(State& state) {
   collective(&state, CollectiveKind::kReduceScatter, padded, shard, shard_group_);
   if (!state.unit.hybrid()) {
     divide(state, shard, state.unit.postdivide);
-    save_sharded_gradient(state, std::move(shard));
-    return;
+    shard = save_sharded_gradient(state, std::move(shard));
+  } else {
+    wait(all_reduce_stream_, post_backward_stream_);
+    const StreamGuard on_all_reduce(*host_, all_reduce_stream_);
+    record_stream(state, shard, FlatBuffer::kGradient, all_reduce_stream_);
+    collective(&state, CollectiveKind::kAllReduce, shard, shard, replicate_group_);
+    divide(state, shard, state.unit.postdivide);
+    shard = save_sharded_gradient(state, std::move(shard));
   }
-  wait(all_reduce_stream_, post_backward_stream_);
-  const StreamGuard on_all_reduce(*host_, all_reduce_stream_);
-  record_stream(state, shard, FlatBuffer::kGradient, all_reduce_stream_);
-  collective(&state, CollectiveKind::kAllReduce, shard, shard, replicate_group_);
-  divide(state, shard, state.unit.postdivide);
-  save_sharded_gradient(state, std::move(shard));
+  gradient.reset();  // Locals go in the order of their first assignment.
+  padded.reset();
+  shard.reset();
 }
 
 /// _cast_grad_to_param_dtype.
@@ -78,8 +81,9 @@ SymTensor Fsdp1::cast_gradient(State& state, const SymTensor& gradient, DType dt
   return wide;
 }
 
-/// _accumulate_sharded_grad, then the callback after the reduction.
-void Fsdp1::save_sharded_gradient(State& state, SymTensor gradient) {
+/// _accumulate_sharded_grad, then the callback after the reduction. Returns the gradient as cast,
+/// which the caller still holds.
+SymTensor Fsdp1::save_sharded_gradient(State& state, SymTensor gradient) {
   Handle& h = *state.handle;
   if (gradient->dtype != h.layout->dtype) {
     emit({.kind = EventKind::kCast,
@@ -101,6 +105,7 @@ void Fsdp1::save_sharded_gradient(State& state, SymTensor gradient) {
     h.saved_gradient = gradient;
   }
   after_reduction(state, *h.saved_gradient);
+  return gradient;
 }
 
 void Fsdp1::reduce_unsharded(State& state) {

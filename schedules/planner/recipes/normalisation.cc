@@ -71,13 +71,13 @@ void rms_norm_backward(BackwardContext& ctx) {
   SymTensor w = has_weight ? ctx.saved(1) : SymTensor();
   SymTensor rstd = ctx.saved(has_weight ? 2 : 1);
   SymTensor g = contiguous(h, ctx.grad());
-  if (ctx.needs(0)) {
-    SymTensor gx = empty_result(h, x->shape, x->dtype);
+  SymTensor gx = ctx.needs(0) ? empty_result(h, x->shape, x->dtype) : SymTensor();
+  SymTensor gw = has_weight && ctx.needs(1) ? empty_result(h, w->shape, w->dtype) : SymTensor();
+  if (gx) {
     h.launch(OpKind::kRmsNormBackward, {g, x, rstd, w}, {gx});
     ctx.set(0, std::move(gx));
   }
-  if (has_weight && ctx.needs(1)) {
-    SymTensor gw = empty_result(h, w->shape, w->dtype);
+  if (gw) {
     const std::array<SymTensor, 3> in{g, x, rstd};
     gamma_gradients(ctx, OpKind::kRmsNormBackwardGamma, in, &gw, nullptr);
     ctx.set(1, std::move(gw));
@@ -95,14 +95,14 @@ void layer_norm_backward(BackwardContext& ctx) {
   SymTensor mean = ctx.saved(i++);
   SymTensor rstd = ctx.saved(i++);
   SymTensor g = contiguous(h, ctx.grad());
-  if (ctx.needs(0)) {
-    SymTensor gx = empty_result(h, x->shape, x->dtype);
+  SymTensor gx, gw, gb;
+  if (ctx.needs(0)) gx = empty_result(h, x->shape, x->dtype);
+  if (has_weight && ctx.needs(1)) gw = empty_result(h, w->shape, w->dtype);
+  if (has_bias && ctx.needs(2)) gb = empty_result(h, {ctx.node.shape[-1]}, w ? w->dtype : x->dtype);
+  if (gx) {
     h.launch(OpKind::kLayerNormBackward, {g, x, mean, rstd, w}, {gx});
     ctx.set(0, std::move(gx));
   }
-  SymTensor gw, gb;
-  if (has_weight && ctx.needs(1)) gw = empty_result(h, w->shape, w->dtype);
-  if (has_bias && ctx.needs(2)) gb = empty_result(h, {ctx.node.shape[-1]}, w ? w->dtype : x->dtype);
   if (!gw && !gb) return;
   const std::array<SymTensor, 4> in{g, x, mean, rstd};
   gamma_gradients(ctx, OpKind::kLayerNormBackwardGamma, in, &gw, &gb);

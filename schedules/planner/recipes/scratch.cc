@@ -54,8 +54,9 @@ std::int64_t efficient_attention_workspace_bytes(const EfficientAttentionShape& 
     rows = s.half ? 128 : 64;
     columns = 128;
   }
-  const std::int64_t tiles =
-      round_up(s.queries, rows) / rows * (round_up(s.head, columns) / columns);
+  // In fp32 the kernel for these head sizes takes 128 queries at once, in two tiles.
+  const std::int64_t queries = round_up(s.queries, head > 64 ? 128 : rows);
+  const std::int64_t tiles = queries / rows * (round_up(s.head, columns) / columns);
   std::int64_t bytes = tiles * (4 * rows * columns + 16);
   if (accumulates_keys(s)) {  // One block of 64 keys for each split.
     bytes += 4 * efficient_attention_splits(s) * 64 *
