@@ -41,6 +41,13 @@ class SlowProgress final : public StreamProgress {
     s.clock[stream] += operations;
     s.last_operation = issued_ += operations;
   }
+  /// The process group asks at once whether it has begun. On a stream that was idle before it but
+  /// for a wait, the answer rests on an old operation; it tells the host that the wait is over.
+  void issue_collective(std::uint32_t stream) {
+    const Event before = record(stream);
+    issue(stream, 1);
+    reached(before);
+  }
   void record_event(std::uint32_t event, std::uint32_t stream) { events_[event] = record(stream); }
   void wait_event(std::uint32_t stream, std::uint32_t event) {
     const Recorded& r = recorded_[events_.at(event)];
@@ -120,7 +127,7 @@ class Replay {
         slow_.issue(program_.copies[op.id].stream, 1);
         return true;
       case InstructionKind::kCollective:
-        slow_.issue(program_.collectives[op.id].stream, 1);
+        slow_.issue_collective(program_.collectives[op.id].stream);
         return true;
       case InstructionKind::kRecordEvent:
         slow_.record_event(op.id, op.stream);
