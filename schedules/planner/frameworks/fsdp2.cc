@@ -46,8 +46,8 @@ bool at_rest(const ParamGroup& group) {
                             !rt.all_reduce && !rt.partial_output && rt.offload_events.empty();
   return idle && nothing_held &&
          std::none_of(rt.parameters.begin(), rt.parameters.end(), [](const ParameterTensors& t) {
-           return t.post_forward || t.next_scale || t.scale || t.precomputed_scale ||
-                  (t.unsharded && t.unsharded->grad);
+           return t.post_forward || t.next_scale || t.precomputed_scale ||
+                  (t.unsharded && (t.unsharded->grad || t.unsharded->scale));
          });
 }
 
