@@ -16,7 +16,7 @@ namespace foreshard {
 namespace {
 
 /// Tensors of so many chunks of 65,536 elements.
-int kernels(const std::vector<std::int64_t>& chunks, int depth, bool scalars = false) {
+std::int64_t kernels(const std::vector<std::int64_t>& chunks, int depth, bool scalars = false) {
   const Model model;
   const ParallelConfig config;
   Host host(model, config, {});
@@ -59,12 +59,12 @@ struct Job {
   ParallelConfig config;
 };
 
-/// One block, 2 heads, 64 tokens, on one device.
-Job small(std::int64_t hidden) {
+/// One block, 64 tokens, on one device.
+Job small(std::int64_t hidden, std::int64_t heads = 2) {
   Job j;
   j.model.layers = 1;
   j.model.hidden = hidden;
-  j.model.heads = 2;
+  j.model.heads = heads;
   j.model.ffn = 2 * hidden;
   j.model.vocabulary = 1000;
   j.model.max_sequence = 64;
@@ -88,7 +88,7 @@ int kernels_of(const Job& j, OpKind op, int steps = 1) {
   for (std::uint32_t i = last.begin; i < last.end; ++i) {
     const Instruction& in = p.instructions[i];
     if (in.kind == InstructionKind::kLaunch && p.launches[in.id].op == op)
-      return p.launches[in.id].kernels;
+      return static_cast<int>(p.launches[in.id].kernels);
   }
   return -1;
 }
@@ -118,7 +118,7 @@ TEST(DeviceOperations, EfficientAttention) {
 // Rows that are not read four elements at a time: statistics first, then the result.
 TEST(DeviceOperations, Norms) {
   EXPECT_EQ(kernels_of(small(128), OpKind::kRmsNorm), 1);
-  EXPECT_EQ(kernels_of(small(250), OpKind::kRmsNorm), 2);
+  EXPECT_EQ(kernels_of(small(250, 5), OpKind::kRmsNorm), 2);
 }
 
 // The first step copies the gradients into the momentum and updates; later ones scale, add, update.
@@ -143,11 +143,10 @@ std::vector<std::int64_t> construction(const Job& j) {
 }
 
 // _flat_param.py, _construct_padding_tensor: torch.ones(n) * 42, two tensors for each run of
-// padding. One unit of 250 x 1000 (embedding, 250,000 elements) and so on; offsets are multiples of
-// 4 (16 bytes), the sum one of 7 ranks. 250-wide norms (250 = 2 mod 4) need 2 elements of padding
-// behind them: the block's two norms, the last norm, where another parameter follows.
+// padding. Parameters begin at multiples of 4 elements (16 bytes), so 2 elements follow each norm
+// of 250; all matrices are multiples of 4.
 TEST(Fsdp1Construction, PaddingIsMadeOnTheDevice) {
-  Job j = small(250);
+  Job j = small(250, 5);
   j.config.framework = FrameworkKind::kFsdp1;
   j.config.shard = 7;
   j.config.wrap.kind = WrapPolicy::Kind::kRootOnly;
@@ -159,9 +158,10 @@ TEST(Fsdp1Construction, PaddingIsMadeOnTheDevice) {
   };
   EXPECT_EQ(runs(8), 0);
   j.config.fsdp1.use_orig_params = true;
-  // Llama lists attention and feed-forward before the norms: attention_norm | ffn_norm | norm |
-  // output: three runs of 2 elements, ones and product each.
+  // attention_norm, ffn_norm, norm: three runs, ones and product each. (The sum of 1,125,756
+  // elements is 5 short of a multiple of 7 ranks: one run of 20 bytes more.)
   EXPECT_EQ(runs(8), 2 * 3);
+  EXPECT_EQ(runs(20), 2);
 }
 
 // A weight that two units share stays with their modules until both have flattened it: the tied
