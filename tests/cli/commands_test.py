@@ -214,7 +214,7 @@ def test_diff(folder):
     job = ["--model", model, "--seq", "16", "--gpus", "4", "--on", "dgx-h100"]
     found = json.loads(run("diff", "--framework ddp", "--framework fsdp2 --reduce-dtype fp32", *job, "--json").stdout)
     a, b = found["a"], found["b"]
-    check((a["title"], b["title"]) == ("DDP", "FSDP2"), f"titles {a['title']}, {b['title']}")
+    check((a["title"], b["title"]) == ("DDP, reduce-dtype default", "FSDP2, reduce-dtype fp32"), f"titles {a['title']}, {b['title']}")
     for side in (a, b):
         near(sum(side["breakdown"].values()), side["step_time_s"], 1e-9, "the breakdown adds up to the step")
         check(sum(side["memory"].values()) == side["device_peak_bytes"], "the parts add up to the peak")
