@@ -43,11 +43,7 @@ std::int64_t multi_tensor_kernels(const TensorList& list, int depth, bool scalar
 namespace {
 
 std::int64_t kernels_of(OpKind op, std::initializer_list<const TensorList*> inputs,
-<<<<<<< HEAD
-                         std::initializer_list<const TensorList*> outputs) {
-=======
                         std::initializer_list<const TensorList*> outputs) {
->>>>>>> w-mem
   const TensorList& first = inputs.size() > 0 ? **inputs.begin() : **outputs.begin();
   if (op == OpKind::kCat) return cat_kernels(first.size());
   const auto counts = [&](const TensorList* l) { return l->size() == first.size(); };
@@ -61,11 +57,7 @@ std::int64_t kernels_of(OpKind op, std::initializer_list<const TensorList*> inpu
 }  // namespace
 
 std::int64_t cat_kernels(std::size_t inputs) {
-<<<<<<< HEAD
   return std::max<std::int64_t>(ceil_div(static_cast<std::int64_t>(inputs), std::int64_t{128}), 1);
-=======
-  return std::max<std::int64_t>(ceil_div(static_cast<std::int64_t>(inputs), 128), 1);
->>>>>>> w-mem
 }
 
 void launch_lists(Host& host, OpKind op, std::initializer_list<const TensorList*> inputs,

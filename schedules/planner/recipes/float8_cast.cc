@@ -10,24 +10,13 @@ SymTensor like(Host& h, const SymTensor& x, DType dtype, const Float8Owner& owne
   return y;
 }
 
-<<<<<<< HEAD
 void launch_amax(Host& h, std::span<const SymTensor> in, std::span<const SymTensor> out,
                  std::int64_t kernels) {
-=======
-/// abs(), then max() of what it left in `magnitudes`.
-void launch_amax(Host& h, const SymTensor& x, const SymTensor& magnitudes,
-                 const SymTensor& magnitude, const SymTensor& largest,
-                 std::int64_t reduction_kernels) {
->>>>>>> w-mem
   LaunchRequest q;
   q.op = OpKind::kAmax;
   q.inputs = in;
   q.outputs = out;
-<<<<<<< HEAD
   q.kernels = kernels;
-=======
-  q.kernels = 1 + reduction_kernels;
->>>>>>> w-mem
   h.launch(q);
 }
 
@@ -56,14 +45,10 @@ SymTensor float8_amax(Host& h, const SymTensor& x, const Float8Owner& owner) {
     semaphores = h.empty({1}, DType::kInt32, owner.category, owner.unit);
     ++kernels;
   }
-<<<<<<< HEAD
   if (dense == magnitude)
     launch_abs_and_max(h, x, magnitude, largest, kernels);
   else
     launch_amax(h, {&dense, 1}, {&largest, 1}, kernels);
-=======
-  launch_amax(h, x, dense, magnitude, largest, kernels);
->>>>>>> w-mem
   return largest;
 }
 
@@ -83,11 +68,7 @@ SymTensor float8_amax_along(Host& h, const SymTensor& x, int dim, const Float8Ow
       kernels = s.kernels();
     }
   }
-<<<<<<< HEAD
   launch_abs_and_max(h, x, magnitude, largest, kernels);
-=======
-  launch_amax(h, x, magnitude, magnitude, largest, kernels);
->>>>>>> w-mem
   return largest;
 }
 

@@ -138,11 +138,7 @@ SymTensor sum_rows(Host& h, const SymTensor& x, std::int64_t rows, const Shape& 
 struct ReductionScratch {
   std::int64_t buffer = 0, semaphores = 0;
   /// The reduction, and before it the semaphores are set to zero.
-<<<<<<< HEAD
-  std::uint16_t kernels() const { return buffer > 0 ? 2 : 1; }
-=======
   std::int64_t kernels() const { return buffer > 0 ? 2 : 1; }
->>>>>>> w-mem
 };
 ReductionScratch scratch_of_row_reduction(std::int64_t rows, std::int64_t columns,
                                           std::int64_t accumulator_bytes);
