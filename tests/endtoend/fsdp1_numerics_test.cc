@@ -237,7 +237,7 @@ TEST(Fsdp1Numerics, ATieAcrossUnitsIsBrokenAndSaidToBe) {
   units.fsdp1.policy = Fsdp1Options::Policy::kAlways;
   const std::vector<double> found = losses_of(tied, units, true);
   expect_near(found, losses_of(untied, whole, false), 1e-5, "loss");
-  EXPECT_GT(std::abs(found[1] - losses_of(tied, whole, false)[1]), 1e-3 * found[1]);
+  EXPECT_GT(std::abs(found[1] - losses_of(tied, whole, false)[1]), 1e-4 * found[1]);
   units.fsdp1.policy = Fsdp1Options::Policy::kFromWrap;
   units.wrap.root_split = false;  // Both in the root's unit: the tie holds.
   expect_near(losses_of(tied, units, false), losses_of(tied, whole, false), 1e-5, "loss");
