@@ -155,6 +155,7 @@ StepAnswer answer_of(const Job& job, const Prediction& prediction,
     a.remarks.push_back(remark);
   if (const std::string remark = remark_on_communicators(e.schedule, r.memory); !remark.empty())
     a.remarks.push_back(remark);
+  a.remarks.insert(a.remarks.end(), e.schedule.remarks.begin(), e.schedule.remarks.end());
   a.not_modelled = r.not_modelled;
   for (const std::string& n : job.model->not_modelled)
     if (std::find(a.not_modelled.begin(), a.not_modelled.end(), n) == a.not_modelled.end())

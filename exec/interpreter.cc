@@ -24,6 +24,17 @@ std::uint32_t program_index(const Schedule& s, std::int64_t rank) {
   return s.program_of_rank[s.program_of_rank.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
 }
 
+/// The answers for a rank: its own, or those of a rank with the same program.
+const std::vector<std::vector<bool>>* answers_for(const RunShared& shared, std::int64_t rank) {
+  const Schedule& s = shared.schedule;
+  const std::vector<std::vector<bool>>* same_program = nullptr;
+  for (const ReuseAnswers& a : shared.options.reuse) {
+    if (a.rank == rank) return &a.segments;
+    if (program_index(s, a.rank) == program_index(s, rank)) same_program = &a.segments;
+  }
+  return same_program;
+}
+
 }  // namespace
 
 Interpreter::Interpreter(const RunShared& shared, std::int64_t rank, Backend& backend)
@@ -31,8 +42,9 @@ Interpreter::Interpreter(const RunShared& shared, std::int64_t rank, Backend& ba
       backend_(backend),
       context_(make_context(shared, rank, observations_)),
       program_(*context_.program),
-      memory_(shared.schedule, program_, rank, backend.memory(), shared.options.allocator,
-              shared.options.checked) {
+      progress_(*backend.memory().progress, answers_for(shared, rank)),
+      memory_(shared.schedule, program_, rank, {backend.memory().segments, &progress_},
+              shared.options.allocator, shared.options.checked) {
   if (!shared.options.emulate) return;
   const std::uint32_t p = program_index(shared.schedule, rank);
   if (!shared.options.emulate->host.empty()) host_times_ = &shared.options.emulate->host[p];
@@ -41,6 +53,7 @@ Interpreter::Interpreter(const RunShared& shared, std::int64_t rank, Backend& ba
 
 void Interpreter::run_init() {
   step_ = -1;
+  progress_.begin_segment(0);
   run_segment(program_.init, -1);
   backend_.synchronize({});
   if (AccessCheck* order = memory_.order()) order->sync_device();
@@ -52,6 +65,7 @@ void Interpreter::run_step(std::int32_t step) {
   const auto planned = static_cast<std::int32_t>(program_.steps.size());
   if (step >= planned) memory_.carry_over(program_.carries);
   step_ = step;
+  progress_.begin_segment(static_cast<std::size_t>(step) + 1);
   memory_.reset_peaks();
   const std::int64_t retries = memory_.stats().retries;
   StepTime time{static_cast<std::int32_t>(context_.rank), step, shared_.clock.now(), Time(0)};

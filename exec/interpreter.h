@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/backend.h"
+#include "exec/given_progress.h"
 #include "exec/rank_context.h"
 #include "exec/rank_memory.h"
 #include "exec/run_control.h"
@@ -62,6 +63,7 @@ class Interpreter {
   Observations observations_;
   RankContext context_;
   const RankProgram& program_;
+  GivenProgress progress_;
   RankMemory memory_;
   const std::vector<Time>* host_times_ =
       nullptr;  ///< Emulated durations of this rank's program, if any.

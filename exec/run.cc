@@ -63,6 +63,10 @@ void check_options(const Schedule& s, const RunOptions& o) {
   if (s.program_of_rank.empty())
     issues.add("program_of_rank", "no program", "one entry, or one for each rank");
   if (o.steps < 0) issues.add("steps", fmt::format("{} steps", o.steps), "0 or more");
+  for (const ReuseAnswers& a : o.reuse) {
+    if (a.rank < 0 || a.rank >= s.world)
+      issues.add("reuse", fmt::format("it has a rank {}", a.rank), "a trace of this schedule");
+  }
   for (const RankProgram& p : s.programs) {
     if (p.steps.empty() && o.steps > 0) issues.add("steps", "the schedule has no step to run");
   }

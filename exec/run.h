@@ -77,6 +77,10 @@ struct RunOptions {
   Initializer initialize;  ///< Default: small values from a hash of the name and the index.
   DataSource data;  ///< Default: a fixed formula of row, position and step (exec/defaults.cc).
   std::optional<EmulatedTimes> emulate;
+  /// How far the device is when a rank's allocator asks, in place of how far the CPU's streams
+  /// happen to be: of a trace predicted for this schedule. A rank without an entry takes that of
+  /// its program; steps after the last take the last one's.
+  std::vector<ReuseAnswers> reuse;
   AllocatorOptions allocator;
   Bytes device_memory{std::int64_t{4} << 30};  ///< Capacity of each rank's device.
   std::vector<Fault> faults;

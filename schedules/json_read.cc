@@ -400,6 +400,7 @@ void read_header(ObjectReader& r, Schedule& s) {
   s.tokens_per_step = r.integer("tokens_per_step", 0, 0, kAnyInt);
   s.model_flops_per_step = r.number("model_flops_per_step", 0, 0, 1e300);
   s.not_modelled = r.string_list("not_modelled").value_or(std::vector<std::string>{});
+  s.remarks = r.string_list("remarks").value_or(std::vector<std::string>{});
   for (const std::int64_t n :
        r.integer_list("program_of_rank", 0, UINT32_MAX - 1).value_or(std::vector<std::int64_t>{}))
     s.program_of_rank.push_back(static_cast<std::uint32_t>(n));

@@ -316,6 +316,7 @@ void write_schedule(const Schedule& s, std::string& out, const Schedule* referen
   else
     w.real(s.model_flops_per_step);
   next(), w.strings("not_modelled", s.not_modelled);
+  if (!s.remarks.empty()) next(), w.strings("remarks", s.remarks);
   next(), w.table("groups", s.groups, [&w](const Group& g) {
     w.raw("{\"name\": "), w.text(g.name), w.raw(", \"size\": "), w.integer(g.size);
     w.raw(", \"stride\": "), w.integer(g.stride), w.raw("}");

@@ -339,6 +339,8 @@ struct Schedule {
   /// jobs.
   double model_flops_per_step = 0;
   std::vector<std::string> not_modelled;
+  /// What the framework does with this job that its user may not expect.
+  std::vector<std::string> remarks;
 
   const RankProgram& program_for(std::int64_t rank) const {
     return programs[program_of_rank.size() == 1 ? program_of_rank[0]

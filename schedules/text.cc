@@ -210,6 +210,7 @@ std::string describe_schedule(const Schedule& s) {
     i = last + 1;
   }
   for (const std::string& n : s.not_modelled) out += "not modelled: " + n + "\n";
+  for (const std::string& n : s.remarks) out += "note: " + n + "\n";
   return out;
 }
 

@@ -48,6 +48,14 @@ struct StepTime {
   Time start, end;
 };
 
+/// What an allocator was told when it asked whether a stream is done with memory that was returned
+/// under record_stream, in the order of its questions. Which block serves a request, and with it
+/// allocated and reserved bytes, depends on these answers.
+struct ReuseAnswers {
+  std::int32_t rank = 0;
+  std::vector<std::vector<bool>> segments;  ///< [0]: initialisation, [k]: step k - 1.
+};
+
 struct Trace {
   std::string source;              ///< "simulated" or "measured".
   std::string model, description;  ///< Copied from the schedule.
@@ -55,6 +63,7 @@ struct Trace {
   std::vector<Span> spans;           ///< Ordered by (rank, step, start, lane, stream, instruction).
   std::vector<MemorySample> memory;  ///< In host order of each rank.
   std::vector<StepMemory> step_memory;
+  std::vector<ReuseAnswers> reuse;  ///< Simulated only; not in files.
   std::vector<StepTime> step_times;
   std::vector<double> losses;  ///< Mean over ranks, one for each step; empty if simulated.
   std::vector<double> gradient_norms;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <set>
+#include <utility>
 
 #include "schedules/structure.h"
 #include "schedules/text.h"
@@ -27,11 +30,26 @@ struct Access {
   bool covers(const Access& o) const { return begin <= o.begin && o.end <= end; }
 };
 
+/// For each stream, the last of its accesses to memory that went back to a pool.
+struct Returned {
+  Clock position{};
+  std::array<std::uint32_t, kMostStreams> instruction{};
+};
+
+/// What became of a buffer since it was claimed.
 struct History {
   std::vector<Access> writes, reads;
+  std::uint32_t recorded = 0;  ///< Streams of record_stream, one bit each.
+  /// What its memory may have been before, until its first access; null without any.
+  std::shared_ptr<const Returned> before;
 };
 
 /// Happens-before over streams and host by vector clocks, in one pass over the host program.
+///
+/// Memory that is returned serves the next claim of its pool at once, whatever still runs; only
+/// streams named with record_stream are waited for. Which claim gets which memory is the
+/// allocator's choice, so the first access to a buffer must follow every access to what the pool
+/// was given before it was claimed.
 class OrderingChecker {
  public:
   OrderingChecker(const Schedule& schedule, std::uint32_t program, Findings& findings)
@@ -40,7 +58,8 @@ class OrderingChecker {
         findings_(findings),
         buffers_(p_.buffers.size()),
         events_(p_.events),
-        recorded_(p_.events, false) {}
+        recorded_(p_.events, false),
+        pools_(p_.streams.size()) {}
 
   void run() {
     for (std::uint32_t at = 0; at < p_.instructions.size() && !findings_.full(); ++at) step(at);
@@ -53,6 +72,13 @@ class OrderingChecker {
     switch (i.kind) {
       case K::kAlloc:
         buffers_[i.id] = {};
+        if (of_device(i.id)) buffers_[i.id].before = pools_[p_.buffers[i.id].pool];
+        break;
+      case K::kFree:
+        if (of_device(i.id)) give_back(i.id);
+        break;
+      case K::kRecordStream:
+        buffers_[i.id].recorded |= std::uint32_t{1} << i.stream;
         break;
       case K::kRecordEvent:
         advance(i.stream);
@@ -78,6 +104,56 @@ class OrderingChecker {
         break;
       default:
         break;
+    }
+  }
+
+  bool of_device(std::uint32_t buffer) const {
+    return p_.buffers[buffer].space == MemorySpace::kDevice;
+  }
+
+  /// Whether memory of this access is only served again when it is over: its stream was recorded,
+  /// or one that was waits for it.
+  bool waited_for(const History& h, const Access& a) const {
+    for (std::size_t s = 0; s < p_.streams.size(); ++s) {
+      if ((h.recorded >> s & 1) == 0) continue;
+      if (s == a.stream || a.position <= streams_[s][a.stream]) return true;
+    }
+    return false;
+  }
+
+  void give_back(std::uint32_t buffer) {
+    History& h = buffers_[buffer];
+    const StreamIndex owner = p_.buffers[buffer].pool;
+    std::shared_ptr<Returned>& pool = pools_[owner];
+    std::shared_ptr<Returned> now;  // Claims hold what the pool was when they were made.
+    const auto copy_of = [](const std::shared_ptr<Returned>& r) {
+      return r ? std::make_shared<Returned>(*r) : std::make_shared<Returned>();
+    };
+    for (const std::vector<Access>* list : {&h.writes, &h.reads}) {
+      for (const Access& a : *list) {
+        if (a.position == 0 || a.position <= host_[a.stream] || waited_for(h, a)) continue;
+        if (!now) now = pool.use_count() == 1 ? pool : copy_of(pool);
+        if (a.position <= now->position[a.stream]) continue;
+        now->position[a.stream] = a.position;
+        now->instruction[a.stream] = a.instruction;
+      }
+    }
+    if (now) pool = std::move(now);
+  }
+
+  /// The first access to a buffer.
+  void check_reuse(const Tensor& t, const Returned& before, const Access& now) {
+    for (std::size_t s = 0; s < p_.streams.size(); ++s) {
+      if (s == now.stream || before.position[s] <= streams_[now.stream][s]) continue;
+      const std::uint32_t earlier = before.instruction[s];
+      if (!reported_.insert(earlier).second) continue;
+      findings_.add(
+          ScheduleFault::kUnordered,
+          fmt::format("{} may get memory that was returned while stream {} still uses it, and "
+                      "stream {} does not wait for that",
+                      describe_buffer(p_, t.buffer), p_.streams[s].name,
+                      p_.streams[now.stream].name),
+          {{program_, earlier}, {program_, now.instruction}});
     }
   }
 
@@ -125,6 +201,7 @@ class OrderingChecker {
     now.instruction = at;
     now.stream = s;
     History& h = buffers_[t.buffer.value];
+    if (const auto before = std::exchange(h.before, nullptr)) check_reuse(t, *before, now);
     if (!write) check_written(t, h, now);
     check_ordered(t, h.writes, now, write ? "written twice" : "read");
     if (write) check_ordered(t, h.reads, now, "overwritten");
@@ -207,6 +284,8 @@ class OrderingChecker {
   std::vector<History> buffers_;
   std::vector<Clock> events_;
   std::vector<bool> recorded_;
+  std::vector<std::shared_ptr<Returned>> pools_;  ///< By owner; null: nothing to wait for.
+  std::set<std::uint32_t> reported_;  ///< Instructions that a finding of check_reuse() names.
   std::array<Clock, kMostStreams> streams_{};
   Clock host_{};
 };

@@ -304,6 +304,8 @@ Trace make_trace(const Run& run) {
       sample.at = sample.step >= 0 ? sample.at - Time(rank.origin) : Time(0);
       trace.memory.push_back(sample);
     }
+    if (rank.ledger)
+      trace.reuse.push_back({static_cast<std::int32_t>(run.layout.classes[c].rank), rank.reuse});
   }
   return trace;
 }

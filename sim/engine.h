@@ -67,6 +67,7 @@ struct RankRecord {
   };
   std::vector<StepEnd> steps;
   std::vector<StepMemory> step_memory;
+  std::vector<std::vector<bool>> reuse;      ///< ReuseAnswers::segments. Trace only.
   std::unique_ptr<StreamProgress> progress;  ///< Of the ledger.
   std::shared_ptr<MemoryLedger> ledger;      ///< Null if memory is not accounted for here.
   std::int64_t retries = 0;                  ///< Of the allocator, in all steps.

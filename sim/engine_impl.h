@@ -122,7 +122,14 @@ class Engine {
    public:
     Progress(Engine& engine, Rank& rank) : engine_(engine), rank_(rank) {}
     Event record(std::uint32_t stream) override { return engine_.record(rank_, stream); }
-    bool reached(Event event) override { return rank_.reached[event].time <= rank_.host.time; }
+    bool reached(Event event) override {
+      const bool answer = rank_.reached[event].time <= rank_.host.time;
+      if (engine_.trace_) {
+        rank_.kept.reuse.resize(static_cast<std::size_t>(rank_.host.segment) + 1);
+        rank_.kept.reuse.back().push_back(answer);
+      }
+      return answer;
+    }
     void synchronize(Event) override {}  // the device is at rest before the allocator retries
 
    private:

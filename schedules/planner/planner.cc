@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -55,28 +56,29 @@ std::vector<std::string> block_names(const Model& model) {
 }
 
 RankProgram run_steps(const Model& model, const ParallelConfig& config, const HostOptions& host,
-                      const PlanOptions& options, std::vector<Group>& groups) {
+                      const PlanOptions& options, Schedule& schedule) {
   TrainingRun run(model, config, host);
   run.host().impl().idle_experts = options.idle_experts;
   run.initialize();
   for (std::int64_t s = 0; s < options.steps; ++s) run.step();
   if (const auto& templates = run.host().impl().block_templates) templates->finish();
-  groups = run.host().groups();
+  schedule.groups = run.host().groups();
+  schedule.remarks = run.host().remarks();
   return run.take();
 }
 
 RankProgram plan_rank(const Model& model, const ParallelConfig& config, const PlanOptions& options,
-                      std::int64_t rank, std::vector<Group>& groups) {
+                      std::int64_t rank, Schedule& schedule) {
   HostOptions h;
   h.executable = options.executable || config.compile;  // Fusion reads operands.
   h.share_blocks = options.share_blocks;
   h.rank = rank;
   RankProgram program;
   try {
-    program = run_steps(model, config, h, options, groups);
+    program = run_steps(model, config, h, options, schedule);
   } catch (const BlocksDiffer&) {
     h.share_blocks = false;
-    program = run_steps(model, config, h, options, groups);
+    program = run_steps(model, config, h, options, schedule);
   }
   find_carries(program);
   if (config.compile) fuse_compiled_blocks(program, block_names(model));
@@ -116,6 +118,13 @@ double model_flops(const RankProgram& p) {
   return n;
 }
 
+/// A model with adapters is loaded in 16 bits, whatever it computes in.
+bool widens_frozen_weights(const Model& model, const ParallelConfig& c) {
+  const bool frozen = std::any_of(model.parameters.begin(), model.parameters.end(),
+                                  [](const ParameterDef& p) { return !p.trainable; });
+  return frozen && c.precision.param && size_of(c.model_dtype) < size_of(*c.precision.param);
+}
+
 }  // namespace
 
 std::int64_t steady_steps(const ParallelConfig& config) {
@@ -144,7 +153,7 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   const auto program_for = [&](std::int64_t rank) {
     const auto [it, fresh] =
         program_of_class.emplace(class_of(rank), static_cast<std::uint32_t>(s.programs.size()));
-    if (fresh) s.programs.push_back(plan_rank(model, config, options, rank, s.groups));
+    if (fresh) s.programs.push_back(plan_rank(model, config, options, rank, s));
     return it->second;
   };
   if (!ranks.empty()) {
@@ -159,6 +168,12 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   } else {
     for (std::int64_t r = 0; r < s.world; ++r) s.program_of_rank.push_back(program_for(r));
     if (s.programs.size() == 1) s.program_of_rank.resize(1);
+  }
+  if (widens_frozen_weights(model, config)) {
+    s.remarks.push_back(fmt::format(
+        "weights are kept in {}, frozen ones and adapters alike, and widened to {} when they are "
+        "gathered: an option for compute changes no weights; --model-dtype fp32 keeps them whole",
+        name_of(config.model_dtype), name_of(*config.precision.param)));
   }
   s.tokens_per_step = tokens_of(model, config);
   s.model_flops_per_step = model_flops(s.programs[0]) * static_cast<double>(s.world);

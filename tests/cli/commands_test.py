@@ -186,6 +186,21 @@ def test_plan_run_compare(folder):
         check(all(a[1] <= b[0] + 1e-3 for a, b in zip(spans, spans[1:])), f"spans overlap on track {track}")
 
 
+def test_a_small_error_is_found(folder):
+    """Rounding explains 1e-5 in fp32, but not averaged gradients that are 1e-3 too large."""
+    model, plan = str(folder / "config.json"), folder / "fp32.json"
+    run("plan", model, "--seq", "16", "--param-dtype", "fp32", "--gpus", "2", "-o", str(plan))
+    right = json.loads(run("run", str(plan), "--steps", "3", "--json").stdout)["numerics"]
+    check(right["within"] and right["difference"] < right["allowed"] < 1e-3, f"an honest run: {right}")
+    wrong = json.loads(plan.read_text())
+    for program in wrong["programs"]:
+        for c in program["collectives"]:
+            if c[:2] == ["reduce-scatter", "average"]: c[1], c[9] = "pre_mul_sum", 0.5 * 1.001
+    plan.write_text(json.dumps(wrong))
+    found = run("run", str(plan), "--steps", "3", code=4).stdout
+    check("TOO LARGE" in found and "rounding explains" in found, found)
+
+
 def test_numerics_without_a_reference(folder):
     """A plan carries the same job on one rank; in fp32 nothing but the order of sums differs."""
     model = str(folder / "config.json")

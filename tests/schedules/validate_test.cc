@@ -177,5 +177,28 @@ TEST(Validate, UnorderedWriteOfTwoStreams) {
   EXPECT_TRUE(has_fault(s, ScheduleFault::kUnordered));
 }
 
+// The gather's memory is of compute's pool and goes back while the gather runs; the activation,
+// claimed next, may get it. (The toy's use reads the shard instead, so that nothing else waits.)
+TEST(Validate, MemoryReturnedWhileAnotherStreamUsesIt) {
+  const auto returned_early = [](Instruction between) {
+    ToyPlaces at;
+    Schedule s = toy_schedule(4, &at);
+    RankProgram& p = s.programs[0];
+    const std::uint32_t whole = p.instructions[at.alloc].id;
+    p.buffers[whole].pool = 0;
+    p.operands[p.launches[p.instructions[at.use].id].first_operand] = p.collectives[0].input;
+    if (between.kind == InstructionKind::kRecordStream) between.id = whole;
+    p.instructions[at.wait] = between;
+    move_instruction(p, at.free, at.wait + 1);
+    return s;
+  };
+  using K = InstructionKind;
+  EXPECT_EQ(faults_of(returned_early({K::kSyncStream, 0, 0, 0})),
+            std::vector<ScheduleFault>{ScheduleFault::kUnordered});
+  EXPECT_TRUE(validate(returned_early({K::kWaitEvent, 0, 0, 0})).empty());
+  EXPECT_TRUE(validate(returned_early({K::kSyncStream, 1, 0, 0})).empty());
+  EXPECT_TRUE(validate(returned_early({K::kRecordStream, 1, 0, 0})).empty());
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -109,6 +109,7 @@ class Ddp final : public Framework {
   void ensure_prior_reduction_finished() const;
   void prepare_for_backward(Host& host, std::span<const SymTensor> outputs);
   void mark_ready(Host& host, std::size_t parameter);
+  [[noreturn]] void refuse_ready_twice(const Model& model, std::size_t parameter) const;
   void copy_to_bucket(Host& host, std::size_t parameter);
   void flush_deferred(Host& host, Bucket& bucket);
   void launch_ready_buckets(Host& host);
@@ -134,6 +135,7 @@ class Ddp final : public Framework {
   void run_average(Host& host, Bucket& bucket);
   void run_compression(Host& host, Bucket& bucket, DType dtype);
   void run_upcast(Host& host, Bucket& bucket);
+  void upcast_gradient(Host& host, SymTensor& grad, const SymTensor& reduced, DType full);
   void run_power_sgd(Host& host, Bucket& bucket);  // ddp_power_sgd.cc
   void prepare_mixed_precision(Host& host);
   void lower_parameters(Host& host);

@@ -76,6 +76,10 @@ void Ddp::prepare_mixed_precision(Host& host) {
     low_of_[id.value] = static_cast<std::int32_t>(low_.size());
     low_.push_back(std::move(l));
   }
+  host.remark(
+      "DDP's mixed precision returns low precision gradients while the upcast stream is still to "
+      "read them (a race in PyTorch, without effect: the reduced gradients replace what it read); "
+      "copies of parameters wait for the optimizer here, in PyTorch they do not");
   lower_stream_ = host.program().add_stream("low precision copies", 0);
   upcast_stream_ = host.program().add_stream("upcast", 0);
   lowered_.resize(model.modules.size());
@@ -102,7 +106,9 @@ void Ddp::lower_parameters(Host& host) {
     for (const OwnedParameter& owned : host.model().modules[m].parameters) {
       LowPrecision& l = low_[static_cast<std::size_t>(low_of_[owned.id.value])];
       host.allocate_storage(l.low);
-      host.launch(OpKind::kCopy, {l.parameter}, {l.low});
+      // Tied, and met before: a copy onto itself, which launches nothing.
+      if (l.parameter->storage.get() != l.low->storage.get())
+        host.launch(OpKind::kCopy, {l.parameter}, {l.low});
       SymTensor& grad = l.parameter->grad;
       if (grad) grad = host.cast(grad, *mp.param, BufferCategory::kUnshardedGradient);
       host.set_data(l.parameter, l.low);
@@ -139,6 +145,21 @@ void Ddp::pre_forward(Host& host, ModuleId module, std::span<SymTensor> inputs) 
   }
 }
 
+/// p.grad.data = p.grad.to(full). The gradient in the low dtype goes back to the compute stream's
+/// pool while the upcast stream, which does not run yet, is still to read it: a race of PyTorch's
+/// that changes no result, as the end of backward copies the reduced gradient over the cast one.
+/// Here the launch reads the reduced gradient.
+void Ddp::upcast_gradient(Host& host, SymTensor& grad, const SymTensor& reduced, DType full) {
+  SymTensor cast_to = host.empty(grad->shape, full, BufferCategory::kUnshardedGradient);
+  LaunchRequest q;
+  q.op = OpKind::kCopy;
+  q.inputs = {&reduced, 1};
+  q.outputs = {&cast_to, 1};
+  q.read_bytes = grad->bytes();
+  host.launch(q);
+  grad = std::move(cast_to);
+}
+
 /// _reducer_allreduce_and_upcast_hook: reduced in reduce_dtype, divided after it, parameters and
 /// gradients back in full precision, on the upcast stream.
 void Ddp::run_upcast(Host& host, Bucket& bucket) {
@@ -151,6 +172,7 @@ void Ddp::run_upcast(Host& host, Bucket& bucket) {
   host.launch(OpKind::kMulScalar, {sent}, {sent}, {1.0 / static_cast<double>(world_)});
   bucket.result = std::move(sent);
   bucket.reduced = {};  // The end of backward waits for the stream.
+  std::int64_t offset = 0;
   for (const std::size_t i : bucket.parameters) {
     LowPrecision& l = low_[static_cast<std::size_t>(low_of_[locals_[reduced_[i]].id.value])];
     SymTensor& grad = l.parameter->grad;
@@ -160,7 +182,8 @@ void Ddp::run_upcast(Host& host, Bucket& bucket) {
     }
     host.set_data(l.parameter, l.full);
     host.free_storage(l.low);
-    grad = host.cast(grad, l.full->dtype, BufferCategory::kUnshardedGradient);
+    upcast_gradient(host, grad, host.view_as(bucket.result, l.full->shape, offset), l.full->dtype);
+    offset += l.full->numel;
   }
   if (upcast_queued_) return;
   host.queue_callback(kWaitForUpcast);

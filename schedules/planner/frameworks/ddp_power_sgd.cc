@@ -164,6 +164,7 @@ void Ddp::run_power_sgd(Host& host, Bucket& bucket) {
   const EventId sent = reduce(flat[0]);
 
   if (upcast_stream_ == 0) upcast_stream_ = host.program().add_stream("hook", 0);
+  const StreamIndex compute = host.stream();
   const StreamGuard on_hook_stream(host, upcast_stream_);
   const auto await = [&](EventId done) { host.wait_event(upcast_stream_, done); };
   await(sent);
@@ -184,6 +185,9 @@ void Ddp::run_power_sgd(Host& host, Bucket& bucket) {
     SymTensor error = empty(input->numel);
     host.launch(OpKind::kSub, {before, input}, {error});
     bucket.error = std::move(error);
+    // `before` goes back to its pool with the callback. PyTorch lets the next kernel of backward
+    // write there while the difference is still being taken.
+    host.wait_stream(compute, upcast_stream_);
   }
   if (!o.warm_start) {
     bucket.p_memory.reset();

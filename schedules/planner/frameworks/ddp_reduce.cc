@@ -1,6 +1,8 @@
 // DDP's reducer in backward (D-6, D-7, D-9): gradients go into their buckets as they become ready,
 // full buckets go out in order, results come back at the end.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "schedules/planner/foreach.h"
@@ -77,12 +79,27 @@ void Ddp::on_accumulated(Host& host, std::uint32_t payload) {
   mark_ready(host, i);
 }
 
-void Ddp::mark_ready(Host& host, std::size_t parameter) {
-  if (!ready_.insert(parameter).second) {
-    throw DdpError(Refusal::kRuntimeError, host.model().at(locals_[reduced_[parameter]].id).name,
-                   "is marked ready twice in one iteration",
-                   "static_graph, or checkpoints without reentrant backward passes");
+void Ddp::refuse_ready_twice(const Model& model, std::size_t parameter) const {
+  const ParameterId id = locals_[reduced_[parameter]].id;
+  const auto holders =
+      std::count_if(model.modules.begin(), model.modules.end(), [&](const Module& m) {
+        return std::any_of(m.parameters.begin(), m.parameters.end(),
+                           [&](const OwnedParameter& p) { return p.id == id; });
+      });
+  if (options_.mixed_precision && holders > 1) {
+    throw DdpError(Refusal::kRuntimeError, model.at(id).name,
+                   fmt::format("is tied: mixed precision hooks it in each of the {} modules that "
+                               "hold it, and it is marked ready twice in one iteration",
+                               holders),
+                   "--ddp-static-graph yes, or autocast in place of --ddp-mixed-precision");
   }
+  throw DdpError(Refusal::kRuntimeError, model.at(id).name,
+                 "is marked ready twice in one iteration",
+                 "static_graph, or checkpoints without reentrant backward passes");
+}
+
+void Ddp::mark_ready(Host& host, std::size_t parameter) {
+  if (!ready_.insert(parameter).second) refuse_ready_twice(host.model(), parameter);
   must_finalize_ = true;
   copy_to_bucket(host, parameter);
   const std::size_t b = place_[parameter].first;
@@ -190,6 +207,8 @@ void Ddp::delayed_reduction(Host& host) {
     flush_deferred(host, bucket);
     reduce_bucket(host, bucket);
   }
+  // PyTorch takes the results before the callback that waits for mixed precision's stream.
+  if (options_.mixed_precision) host.wait_stream(host.stream(), upcast_stream_);
   finalize(host);
 }
 

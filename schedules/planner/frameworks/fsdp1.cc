@@ -18,11 +18,11 @@ void Fsdp1::begin_micro_batch(Host&, std::int64_t, bool sync) {
   if (!sync && !initialized_) lazy_init();
 }
 
-/// With original parameters the optimizer holds views, so ranks hold different lists: a hash of
-/// the pieces they store. Which parameter a piece belongs to changes no instruction, only its name.
+/// A rank whose shard is short of elements pads it, which is another request of memory. With
+/// original parameters the optimizer holds views, so ranks hold different lists: a hash of the
+/// pieces they store. Which parameter a piece belongs to changes no instruction, only its name.
 std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config,
                                 std::int64_t rank) const {
-  if (!config.fsdp1.use_orig_params) return 0;
   std::uint64_t hash = 14695981039346656037ULL;
   const auto mix = [&hash](std::int64_t value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211ULL;
@@ -30,10 +30,14 @@ std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config
   if (wrapped_.empty()) wrapped_ = wrap_units(model, config);
   for (const Unit& unit : wrapped_) {
     if (!unit.flat || !unit.sharded()) continue;
-    mix(-1);
+    const std::int64_t shard_rank = rank % config.shard;
+    const std::int64_t missing =
+        std::min(unit.flat->shard, (shard_rank + 1) * unit.flat->shard - unit.flat->numel);
+    mix(std::max<std::int64_t>(missing, 0));
+    if (!config.fsdp1.use_orig_params) continue;
     for (const FlatEntry& e : unit.flat->entries) {
       if (e.is_padding()) continue;
-      const FlatLayout::Part part = unit.flat->part_of(e, rank % config.shard);
+      const FlatLayout::Part part = unit.flat->part_of(e, shard_rank);
       if (part.numel == 0) continue;
       mix(part.numel);
       mix(part.offset);

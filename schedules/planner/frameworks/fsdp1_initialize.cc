@@ -1,6 +1,9 @@
 // Construction of the units: inner ones first, each materialised, flattened and cut before the
 // next. Allocations follow PyTorch's, so that the pools start as they do.
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -314,7 +317,7 @@ void Fsdp1::make_plain(ParameterId id) {
 }
 
 void Fsdp1::find_contested() {
-  std::vector<int> units(host_->model().parameters.size());
+  std::vector<std::vector<std::string>> units(host_->model().parameters.size());
   const auto for_entries = [&](auto f) {
     for (const auto& state : states_) {
       if (!state->handle) continue;
@@ -323,15 +326,25 @@ void Fsdp1::find_contested() {
       }
     }
   };
-  for_entries([&](State& s, std::size_t i) { ++units[s.handle->layout->entries[i].id.value]; });
+  for_entries([&](State& s, std::size_t i) {
+    const ParameterId id = s.handle->layout->entries[i].id;
+    units[id.value].push_back(s.unit.name.empty() ? "(root)" : s.unit.name);
+  });
   for_entries([&](State& s, std::size_t i) {
     const FlatEntry& e = s.handle->layout->entries[i];
-    if (units[e.id.value] < 2) return;
+    if (units[e.id.value].size() < 2) return;
     for (const auto& [module, name] : e.places) {
       contested_.push_back({module, {&s, i}});
       host_->watch(module);
     }
   });
+  for (std::size_t p = 0; p < units.size(); ++p) {
+    if (units[p].size() < 2) continue;
+    host_->remark(fmt::format(
+        "{} is tied across the units {}: FSDP1 keeps a copy in each, and these train apart, as in "
+        "PyTorch, which does not say so; one unit around all of them keeps the tie",
+        host_->model().parameters[p].name, fmt::join(units[p], ", ")));
+  }
 }
 
 /// model.parameters(): modules before their children. A unit's flat parameter is registered on its

@@ -251,6 +251,10 @@ class Host {
   /// Equal blocks are planned once (block_template.h), equal steps, too (step_copy.h).
   bool shares_blocks() const;
 
+  /// Schedule::remarks.
+  void remark(std::string text) { remarks_.push_back(std::move(text)); }
+  const std::vector<std::string>& remarks() const { return remarks_; }
+
   HostImpl& impl() { return *impl_; }
 
  private:
@@ -267,6 +271,7 @@ class Host {
   ProgramBuilder program_;
   std::unique_ptr<HostImpl> impl_;  // Before everything that holds tensors.
   std::vector<Group> groups_;
+  std::vector<std::string> remarks_;
   Framework* framework_ = nullptr;
   StreamIndex stream_ = 0;
   std::optional<StreamIndex> cpu_stream_;
