@@ -124,12 +124,14 @@ TEST(Float8, FsdpGathersBlocksInEightBits) {
 }
 
 // Without torch.compile nothing is shared: input and weight in forward, gradient twice, weight and
-// input in backward are each searched for their largest element and cast (float8_linear.py).
+// input in backward are each searched for their largest element and cast (float8_linear.py). Two of
+// the six lie column by column: their magnitudes are made dense before the maximum is taken, unless
+// that is taken row by row.
 TEST(Float8, EagerLayersCastForEachProduct) {
   for (const Float8Kind kind : {Float8Kind::kTensorwise, Float8Kind::kRowwise}) {
     std::map<OpKind, int> n = count(program_of(kind, false), true);
     EXPECT_EQ(n[OpKind::kMatmul], 14 * 3);
-    EXPECT_EQ(n[OpKind::kAmax], 14 * 6);
+    EXPECT_EQ(n[OpKind::kAmax], kind == Float8Kind::kTensorwise ? 14 * (6 + 2) : 14 * 6);
     EXPECT_EQ(n[OpKind::kQuantizeFp8], 14 * 6);
   }
   std::map<OpKind, int> n = count(program_of(Float8Kind::kRowwiseHighPrecision, false), true);

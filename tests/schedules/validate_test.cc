@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "schedules/structure.h"
 #include "tests/schedules/toy_schedule.h"
 
 namespace foreshard {
@@ -114,11 +115,29 @@ Schedule two_classes() {
   return s;
 }
 
+// What a collective says of itself is what its tensors hold: bytes, dtype, and one part a rank.
+TEST(Structure, CollectivesMoveWhatTheirTensorsHold) {
+  const auto issues_with = [](auto change) {
+    Schedule s = toy_schedule(4);
+    change(s.programs[0].collectives[0]);
+    IssueList issues("plan.json");
+    check_structure(s, issues);
+    return issues.issues().size();
+  };
+  EXPECT_EQ(issues_with([](Collective&) {}), 0u);
+  EXPECT_EQ(issues_with([](Collective& c) { c.bytes = Bytes(c.bytes.value / 2); }), 1u);
+  EXPECT_EQ(issues_with([](Collective& c) { c.bytes = Bytes(0); }), 1u);
+  EXPECT_EQ(issues_with([](Collective& c) { c.dtype = DType::kBFloat16; }), 1u);
+  EXPECT_EQ(issues_with([](Collective& c) { c.kind = CollectiveKind::kAllReduce; }), 1u);
+}
+
 TEST(Validate, CollectiveOrderBetweenRanks) {
   Schedule s = two_classes();
   EXPECT_TRUE(validate(s).empty());
   s.programs[1].collectives.push_back(s.programs[1].collectives[0]);
-  s.programs[1].collectives[1].kind = CollectiveKind::kReduceScatter;
+  Collective& other = s.programs[1].collectives[1];
+  other.kind = CollectiveKind::kReduceScatter;
+  std::swap(other.input, other.output);
   for (Instruction& i : s.programs[1].instructions)
     if (i.kind == InstructionKind::kCollective) i.id = 1;
   const auto findings = validate(s);
