@@ -127,7 +127,7 @@ CommandSpec simulate_command() {
          true},
         {"trace", "FILE", "Timeline for ui.perfetto.dev and foreshard compare", {}, false},
         {"html", "FILE", "Self-contained report with a wrap study", {}, false},
-        {"plan", "FILE", "The schedule, as foreshard plan writes it", {}, false},
+        {"plan", "FILE", "Writes the schedule there, as foreshard plan does", {}, false},
         {"steps",
          "N",
          "Optimizer steps to simulate, the last is the answer (default: until memory settles, at "

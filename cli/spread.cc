@@ -13,6 +13,7 @@
 #include "schedules/planner/planner.h"
 #include "sim/distribution.h"
 #include "sim/hardware_cost.h"
+#include "study/evaluate.h"
 
 namespace foreshard::cli {
 namespace {
@@ -81,6 +82,18 @@ RankWork work_on(const HardwareProfile& hardware, const Schedule& schedule) {
   return out;
 }
 
+/// Says that a rank does not fit: its times are those of a job that runs.
+void note_memory(Arguments& a, Job job, const HardwareProfile& hardware, const Schedule& schedule) {
+  job.hardware = hardware;
+  const MemoryResult m = settled_memory(job, Simulator(schedule), {});
+  if (!m.fits)
+    a.note(fmt::format(
+        "a rank does not fit {} ({}); the times are those of a job that runs. foreshard simulate "
+        "says what it needs",
+        hardware.gpu.title.empty() ? hardware.gpu.name : hardware.gpu.title,
+        format_memory(m.capacity)));
+}
+
 /// Mixed machines: ranks of "8-15:dgx-a100-80" take as long as that machine's kernels and links
 /// would, in proportion.
 void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
@@ -95,7 +108,15 @@ void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
                fmt::format("FIRST-LAST:HARDWARE, ranks 0 to {}", job.gpus - 1));
       continue;
     }
-    const RankWork there = work_on(load_hardware(item.substr(colon + 1)), schedule);
+    const auto per_node = static_cast<std::size_t>(std::max(1, job.hardware.gpus_per_node()));
+    if (range->first % per_node != 0 || (range->second + 1) % per_node != 0) {
+      a.report("other-nodes", fmt::format("found \"{}\"", item),
+               fmt::format("whole nodes of {} ranks", per_node));
+      continue;
+    }
+    const HardwareProfile other = load_hardware(item.substr(colon + 1));
+    note_memory(a, job, other, schedule);
+    const RankWork there = work_on(other, schedule);
     const auto world = static_cast<std::size_t>(job.gpus);
     v.rank_compute.resize(world, 1.0);
     v.rank_link.resize(world, 1.0);
@@ -127,6 +148,7 @@ int spread(Arguments& a) {
   PlanOptions plan_options;
   plan_options.executable = false;
   const Schedule schedule = plan(*job.model, job.config, plan_options);
+  note_memory(a, job, job.hardware, schedule);
   mix(a, job, schedule, v);
   if (v.none())
     throw InputError(Issue{"spread", "", "nothing varies",

@@ -295,13 +295,15 @@ std::string remark_on(const Job& job, const Schedule& schedule) {
 }
 
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
-  const bool base_fits = base.result.memory.fits;
+  const bool base_fits = base.result.memory.fits,
+             at_the_edge = is_borderline(base.result.memory);
   const std::vector<JobChange> changes = changes_for(job, base.result.memory);
   std::vector<std::optional<Suggestion>> tried(changes.size());
   parallel_for(changes.size(), [&](std::size_t i) { tried[i] = try_change(job, base, changes[i]); });
   std::vector<Suggestion> all;
   for (const std::optional<Suggestion>& s : tried)
-    if (s && (!base_fits || s->speedup >= kWorthKnowing)) all.push_back(*s);
+    if (s && (!base_fits || (at_the_edge && s->fits) || s->speedup >= kWorthKnowing))
+      all.push_back(*s);
   if (!base_fits && all.empty()) return rescue(job, base, most + 1);  // One with more GPUs.
   std::stable_sort(all.begin(), all.end(), [](const Suggestion& a, const Suggestion& b) {
     return a.fits != b.fits ? a.fits : a.speedup > b.speedup;

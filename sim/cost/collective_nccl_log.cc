@@ -79,15 +79,21 @@ class LogReader {
   void read_line(std::string_view line, int number) {
     const auto words = words_of(line);
     if (words.empty()) return;
-    if (words[0].front() == '#') return read_comment(words);
+    if (words[0].front() == '#') return read_comment(words, number);
     if (columns_.empty() || !to_double(words[0])) return;  // command lines, mpirun chatter
     read_data(words, number);
   }
 
-  void read_comment(const Words& words) {
+  void read_comment(const Words& words, int number) {
     const auto has = [&](std::string_view w) {
       return std::find(words.begin(), words.end(), w) != words.end();
     };
+    if (has("Using") && has("devices") && !raw_.empty())
+      issues_.add(fmt::format("line {}", number), "a second test begins", "one file for each");
+    if (has("bounds") && has("FAILED"))
+      issues_.add(fmt::format("line {}", number),
+                  "the test found wrong values (FAILED): its times say nothing",
+                  "a log that says \"0 OK\"");
     if (has("starting:")) named_kind_ = parse_nccl_test_name(words.back());
     if (has("nGpus")) {
       table_.gpus_per_process =

@@ -101,6 +101,24 @@ TEST(NcclLog, ThirdGenerationNamesItsTest) {
   EXPECT_EQ(table.gpu, "NVIDIA H100 80GB HBM3");
 }
 
+// Two tests in one file are not one test on twice the ranks, and a test that found wrong data was
+// not the collective that it timed.
+TEST(NcclLog, SeveralTestsAndFailedOnesAreRefused) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      parse_nccl_log(text, "x.log");
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal(k2019), "accepted");
+  EXPECT_NE(refusal(std::string(k2019) + k2019).find("a second test begins"), std::string::npos);
+  std::string failed = k2019;
+  failed.replace(failed.find("0 OK"), 4, "12 FAILED");
+  EXPECT_NE(refusal(failed).find("wrong values"), std::string::npos) << refusal(failed);
+}
+
 TEST(NcclLog, DamagedLogsAreRefused) {
   EXPECT_NE(error_of("").find("no header"), std::string::npos);
   EXPECT_NE(error_of(std::string("\0\1", 2)).find("binary"), std::string::npos);
