@@ -151,6 +151,7 @@ TEST(Fsdp1Construction, PaddingIsMadeOnTheDevice) {
   j.config.shard = 7;
   j.config.wrap.kind = WrapPolicy::Kind::kRootOnly;
   j.config.wrap.root_split = false;
+  j.config.precision = {};
   j.config.fsdp1.use_orig_params = false;
   const auto runs = [&](std::int64_t bytes) {
     const auto sizes = construction(j);
