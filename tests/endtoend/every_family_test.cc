@@ -44,7 +44,7 @@ ParallelConfig two_ranks(FrameworkKind framework, std::int64_t ranks = 2) {
 
 // Sums over other pieces than one device's: fp32 rounding, and Adam's first steps, which look at
 // signs, make the most of it.
-constexpr double kRounding = 1e-4;
+constexpr double kFamilyRounding = 1e-4;
 
 /// Parameters up to which the second model of a family is trained, too: time.
 constexpr std::int64_t kSecondOfAFamily = 250'000;
@@ -71,8 +71,8 @@ TEST(EveryFamily, TrainsOnTwoRanksAsOnOne) {
     const Trace found = trained(model, c, 2);
     ASSERT_EQ(found.losses.size(), 2u);
     EXPECT_TRUE(std::isfinite(found.losses.back()));
-    expect_near(found.losses, expected.losses, kRounding, "loss");
-    expect_near(found.gradient_norms, expected.gradient_norms, kRounding, "gradient norm");
+    expect_near(found.losses, expected.losses, kFamilyRounding, "loss");
+    expect_near(found.gradient_norms, expected.gradient_norms, kFamilyRounding, "gradient norm");
   }
   EXPECT_GE(families.size(), 20u);
 }
@@ -90,8 +90,8 @@ TEST(EveryFamily, TrainsUnderZero3AsOnOneRank) {
     const Trace expected = trained(model, two_ranks(FrameworkKind::kUnsharded, 1), 2);
     const Trace found = trained(model, two_ranks(FrameworkKind::kZero3), 2);
     ASSERT_EQ(found.losses.size(), 2u);
-    expect_near(found.losses, expected.losses, kRounding, "loss");
-    expect_near(found.gradient_norms, expected.gradient_norms, kRounding, "gradient norm");
+    expect_near(found.losses, expected.losses, kFamilyRounding, "loss");
+    expect_near(found.gradient_norms, expected.gradient_norms, kFamilyRounding, "gradient norm");
   }
   EXPECT_GE(families.size(), 20u);
 }
