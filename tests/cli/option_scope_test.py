@@ -55,7 +55,7 @@ def main():
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")
     # Policies of FSDP1 that do not go by --wrap and --root-split.
     for policy in ("transformer", "module_class", "always"):
-        for words in (("--wrap", "root"), ("--wrap", "size:1e6"), ("--wrap", "every:2"), ("--root-split", "yes")):
+        for words in (("--wrap", "root"), ("--wrap", "size:1000000"), ("--wrap", "every:2"), ("--root-split", "yes")):
             code, message = run("--framework", "fsdp1", "--fsdp1-policy", policy, *words)
             if code != 2 or words[0].strip("-") not in message or "policy" not in message:
                 FAILURES.append(f"{policy} {words}: exit {code}: {message[:300]}")

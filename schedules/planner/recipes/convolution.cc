@@ -15,6 +15,8 @@ void launch(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const S
   q.outputs = out;
   q.attributes = attributes;
   q.dims = dims;
+  q.dtype = in[0]->dtype;  // The gradient of an input that takes none is the first output.
+  q.dtype_given = true;
   h.launch(q);
 }
 
