@@ -157,13 +157,17 @@ struct Cluster {
 };
 
 /// The profile behind what a user types after `--on`:
-///   NAME                   a catalogue name or alias: dgx-h100, 8x-l40s
-///   FILE.json | FILE.yaml  the user's own profile
-///   NxGPU                  N GPUs of a type in its usual box: 4x-v100, 2x-a100-80 (also
-///   8x-dgx-h100: N nodes) NxGPU-RATEg            N nodes of the usual box of that GPU, NICs of
-///   RATE Gb/s: 2x-a100-80-200g
-///   ...@RATEg, @KxRATEg, @RATEg-roce   the network replaced: RATE Gb/s for each NIC, K NICs, kind
-///   ib|roce|efa|tcp
+/// NAME: a catalogue name or alias, dgx-h100, 8x-l40s.
+///
+/// FILE.json, FILE.yaml: the user's own profile.
+///
+/// NxGPU: N GPUs of a type in its usual box, 4x-v100, 2x-a100-80 (8x-dgx-h100: N nodes).
+///
+/// NxGPU-RATEg: N nodes of the usual box of that GPU, NICs of RATE Gb/s, 2x-a100-80-200g.
+///
+/// ...@RATEg, @KxRATEg, @RATEg-roce: the network replaced; RATE Gb/s for each NIC, K NICs, kind (a
+/// file of the catalogue's networks).
+///
 /// InputError with the nearest names otherwise.
 HardwareProfile load_hardware(const std::string& name_or_file);
 

@@ -33,7 +33,7 @@ struct AllocatorOptions {
   /// MiB. Matters only with max_split_size; raise it to reuse more and waste more.
   Bytes max_non_split_rounding{20 << 20};
 
-  /// Segment for requests between 1 and 10 MiB, and page of large expandable segments.
+  /// Segment for requests between 1 and 10 MiB, and page of large expandable segments.
   /// Default 20 MiB; at least 10 MiB. Lower it when little memory is left for a few such requests.
   Bytes large_segment_size{20 << 20};
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // One interface for everything that shards or synchronises a model: unsharded, DDP, FSDP2, FSDP1,
-// ZeRO. A framework is a set of hooks that fire while the symbolic host runs; it emits its own
+// ZeRO, the sharded optimizer. A framework is a set of hooks that fire while the symbolic host runs; it emits its own
 // allocations, copies, collectives and events.
 
 #include <cstdint>
@@ -96,6 +96,7 @@ std::vector<ParameterId> parameter_order(const Model& model);
 /// model.parameters() order).
 void materialize_whole(Host& host, std::vector<LocalParameter>& locals);
 
+/// Those whose files have no header of their own (fsdp1.h, zero.h).
 std::unique_ptr<Framework> make_unsharded();
 std::unique_ptr<Framework> make_ddp(const ParallelConfig& config);
 std::unique_ptr<Framework> make_fsdp2(const ParallelConfig& config);
