@@ -1,15 +1,29 @@
 #include "report/compare.h"
 
+#include <fmt/format.h>
+
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "core/error.h"
 #include "core/json.h"
+#include "report/trace_document.h"
 
 namespace foreshard::cli {
 namespace {
 
+bool is_measured(const TraceDocument& t) { return t.trace.source == "measured"; }
+
 int run_compare(Arguments& a) {
   a.check();
-  const Comparison c = compare(read_trace_file(a.positional(0)), read_trace_file(a.positional(1)));
+  const TraceDocument predicted = read_trace_file(a.positional(0)),
+                      measured = read_trace_file(a.positional(1));
+  if (is_measured(predicted) && !is_measured(measured))
+    throw InputError(Issue{a.positional(0), "source", "is measured, and the other is predicted",
+                           "the predicted trace comes first"});
+  if (is_measured(predicted) == is_measured(measured))
+    a.note(fmt::format("both traces are {}: read \"measured\" as the second",
+                       is_measured(measured) ? "measured" : "predicted"));
+  const Comparison c = compare(predicted, measured);
   if (a.flag("json"))
     print_json(to_json(c));
   else

@@ -75,6 +75,7 @@ def test_numbers_and_orders_decide_exit_codes():
         check(answer["numerics"]["max_relative_difference"] < 1e-5, f"sharded numerics {answer['numerics']}")
         run("simulate", *job, "--on", "dgx-h100", "--framework", "fsdp1", "--trace", at("t.json"), "--suggest", "no")
         check("same plan" in run("compare", at("t.json"), at("m.json"), code=4).stdout, "different plans are said to be")
+        check("comes first" in run("compare", at("m.json"), at("t.json"), code=2).stderr, "swapped traces are refused")
         run("plan", "gpt2", "--gpus", "4", "--seq", "1024", "--micro-batch", "16", "-o", at("large.json"))
         check("needs at least" in run("run", at("large.json"), code=2).stderr, "a plan too large for the ranks")
 
