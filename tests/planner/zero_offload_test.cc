@@ -266,5 +266,19 @@ TEST(ZeroOffload, Fsdp2StepsOnTheCpuAndRefusesTheRest) {
   EXPECT_THROW(plan(tiny(), c, {}), InputError);
 }
 
+// DeepSpeed builds its BF16_Optimizer in stage 1 (engine.py, _do_optimizer_sanity_check); stage 2 and
+// an offloaded optimizer keep ZeRO's own.
+TEST(ZeroPlan, RefusesTheOptimizerThatIsNotZeros) {
+  const auto wide = [](FrameworkKind kind, OffloadKind offload) {
+    ParallelConfig c = job(kind, offload);
+    c.precision.param = DType::kBFloat16;
+    c.zero.grad_accum_dtype = DType::kFloat32;
+    return c;
+  };
+  EXPECT_THROW(plan(tiny(), wide(FrameworkKind::kZero1, OffloadKind::kNone), {}), InputError);
+  EXPECT_NO_THROW(plan(tiny(), wide(FrameworkKind::kZero2, OffloadKind::kNone), {}));
+  EXPECT_NO_THROW(plan(tiny(), wide(FrameworkKind::kZero1, OffloadKind::kOptimizer), {}));
+}
+
 }  // namespace
 }  // namespace foreshard

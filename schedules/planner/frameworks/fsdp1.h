@@ -114,6 +114,8 @@ class Fsdp1 final : public Framework {
   void publish(State& state);
   void make_plain(ParameterId id);
   void find_contested();
+  /// Says what PyTorch accepts and does not train as it reads.
+  void remark_on_untrained();
   void list_local_parameters();
   // first forward (fsdp1_lazy_init.cc)
   void lazy_init();

@@ -68,6 +68,7 @@ void Fsdp1::initialize(Host& host) {
   for (const auto& state : states_)
     if (state->handle) publish(*state);
   find_contested();
+  remark_on_untrained();
   list_local_parameters();
   full_precision_.resize(model.modules.size());
   for (const ModuleId m : full_precision_modules(model, config_)) {
@@ -314,6 +315,18 @@ void Fsdp1::make_plain(ParameterId id) {
   view.local = host_->id_of(t);
   host_->launch(OpKind::kInitialize, {}, {t}, {static_cast<double>(id.value)});
   host_->set_parameter(id, t);
+}
+
+void Fsdp1::remark_on_untrained() {
+  if (config_.shard == 1 && config_.replicate > 1)
+    host_->remark(
+        "the shard group has one rank: FSDP1 makes every unit NO_SHARD over it and never reduces the "
+        "copies with each other, as in PyTorch; --framework ddp does");
+  if (config_.offload == OffloadKind::kParameters && config_.accumulate > 1 &&
+      config_.sync_each_micro_batch)
+    host_->remark(
+        "FSDP1 does not support accumulation outside no_sync() with CPU offload, as PyTorch's "
+        "documentation says: gradients are not those of the whole step; --sync-each-micro-batch no");
 }
 
 void Fsdp1::find_contested() {

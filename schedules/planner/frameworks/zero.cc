@@ -44,6 +44,15 @@ void check(const ParallelConfig& c) {
   if (z.quantised_gradients && !z.reduce_scatter) {
     issues.add("zero.quantised_gradients", "needs reduce_scatter", "zero.reduce_scatter: yes");
   }
+  // engine.py, _do_optimizer_sanity_check: another optimizer, with fp32 gradients of the whole model.
+  if (c.framework == FrameworkKind::kZero1 && !optimizer &&
+      c.precision.param.value_or(c.model_dtype) == DType::kBFloat16 &&
+      z.grad_accum_dtype == DType::kFloat32) {
+    issues.add("zero.grad_accum_dtype",
+               "is float32: of bf16 in stage 1 DeepSpeed makes its BF16_Optimizer, which is not "
+               "planned",
+               "stage 2, or no dtype of its own");
+  }
   if (!stage3 && z.allgather_bucket_size % 2 != 0) {
     issues.add("zero.allgather_bucket_size", "is " + std::to_string(z.allgather_bucket_size),
                "an even number");
