@@ -1,8 +1,21 @@
 #include "sim/memory_ledger.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace foreshard::sim {
+namespace {
+
+/// Page-locked memory comes in powers of two (ATen/core/CachingHostAllocator.h; as the stand-in
+/// GPU's log of cudaHostAlloc shows).
+std::int64_t host_bytes(const Buffer& b) {
+  const auto bytes = static_cast<std::uint64_t>(b.bytes.value);
+  return static_cast<std::int64_t>(b.space == MemorySpace::kHostPinned && bytes > 0
+                                       ? std::bit_ceil(bytes)
+                                       : bytes);
+}
+
+}  // namespace
 
 MemoryLedger::MemoryLedger(const RankProgram& program, const AllocatorOptions& options,
                            Bytes capacity, Bytes taken, StreamProgress& progress)
@@ -15,7 +28,7 @@ MemoryLedger::MemoryLedger(const RankProgram& program, const AllocatorOptions& o
 MemoryLedger::Outcome MemoryLedger::alloc(std::uint32_t buffer, Moment now) {
   const Buffer& b = program_.buffers[buffer];
   if (b.space != MemorySpace::kDevice) {
-    host_now_ += b.bytes.value;
+    host_now_ += host_bytes(b);
     host_peak_ = std::max(host_peak_, host_now_);
     return Outcome::kDone;
   }
@@ -54,7 +67,7 @@ void MemoryLedger::placed(std::uint32_t buffer, const Allocation& allocation, Mo
 void MemoryLedger::free(std::uint32_t buffer) {
   const Buffer& b = program_.buffers[buffer];
   if (b.space != MemorySpace::kDevice) {
-    host_now_ -= b.bytes.value;
+    host_now_ -= host_bytes(b);
     return;
   }
   allocator_.free(block_[buffer]);
