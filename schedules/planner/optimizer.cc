@@ -20,12 +20,13 @@ struct Lists {
   }
 };
 
-/// torch.empty_like, on the host for offloaded parameters.
+/// torch.empty_like, in pageable host memory for offloaded parameters.
 SymTensor empty_like(Host& host, const SymTensor& p, BufferCategory category) {
   const MemorySpace space = p->storage->space;
   return space == MemorySpace::kDevice
              ? host.empty(p->shape, p->dtype, category, p->storage->unit)
-             : host.empty_on_host(p->shape, p->dtype, space, category, p->storage->unit);
+             : host.empty_on_host(p->shape, p->dtype, MemorySpace::kHostPageable, category,
+                                  p->storage->unit);
 }
 
 SymTensor zeros_like(Host& host, const SymTensor& p, BufferCategory category) {
