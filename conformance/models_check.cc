@@ -364,7 +364,8 @@ std::vector<CheckResult> check_models(const fs::path& file) {
   }
   for (const auto& [key, row] : golden.items()) {
     if (!row.is_object() || !row.contains("hyperparameters")) continue;
-    results.push_back(guarded("catalogue: " + key, [&] { return check_catalogue_row(key, row); }));
+    results.push_back(
+        guarded("catalogue: " + key, [&k = key, &r = row] { return check_catalogue_row(k, r); }));
   }
   return results;
 }

@@ -9,8 +9,8 @@ namespace foreshard {
 /// ways.
 inline bool contains_any_case(std::string_view text, std::string_view part) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return !std::ranges::search(text, part, [&](char a, char b) { return lower(a) == lower(b); })
-              .empty() ||
+  const auto same = [&](char a, char b) { return lower(a) == lower(b); };
+  return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end() ||
          part.empty();
 }
 
