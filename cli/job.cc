@@ -201,16 +201,12 @@ void read_mesh(Arguments& a, Job& job) {
 
 /// A kernel that the GPU does not have: refused where it was asked for, else SDPA takes another.
 void settle_attention(Arguments& a, Job& job) {
-  const std::string lacks = lacks_attention(job);
+  const std::string lacks = settle_attention(job, a.has("attention-kernel"));
   if (lacks.empty()) return;
+  if (!takes_flash(job.config.attention)) return a.note("--attention sdpa is taken: " + lacks);
   const bool library = job.config.attention == AttentionKind::kFlashLibrary;
-  if (library || a.has("attention-kernel")) {
-    a.report(library ? "attention" : "attention-kernel", lacks,
-             "--attention sdpa: the kernel that PyTorch takes there");
-    return;
-  }
-  a.note("--attention sdpa is taken: " + lacks);
-  job.config.attention = AttentionKind::kSdpa;
+  a.report(library ? "attention" : "attention-kernel", lacks,
+           "--attention sdpa: the kernel that PyTorch takes there");
 }
 
 /// Defaults that do not work with this model give way to the nearest that do; the user is told.

@@ -99,7 +99,7 @@ std::string reshard_text(const Reshard& r) {
 
 /// What the prediction takes for granted and these calls do not set.
 std::string assumptions(const Job& job) {
-  return fmt::format("  # predicted with: {} · {} · {}\n", describe_precision(job.config),
+  return fmt::format("# predicted with: {} · {} · {}\n", describe_precision(job.config),
                      describe_batch(job), describe_training(job));
 }
 
@@ -129,21 +129,21 @@ std::string prefetch_code(const Job& job, const std::vector<std::vector<std::str
   if (!c.prefetch_forward && !c.prefetch_backward) return out;
   const std::string units = units_in_order(*job.model, groups);
   if (units == "[]") return out;  // the root alone
-  out += fmt::format("  units = {}\n", units);
+  out += fmt::format("units = {}\n", units);
   if (c.prefetch_forward)
     out += fmt::format(
-        "  for i, unit in enumerate(units):\n"
-        "    unit.set_modules_to_forward_prefetch(units[i + 1:i + {}])\n",
+        "for i, unit in enumerate(units):\n"
+        "  unit.set_modules_to_forward_prefetch(units[i + 1:i + {}])\n",
         1 + *c.prefetch_forward);
   if (!c.prefetch_backward) return out;
   if (*c.prefetch_backward == 0)
     return out +
-           "  for unit in [*units, model]:\n"
-           "    unit.set_modules_to_backward_prefetch([unit])\n";
+           "for unit in [*units, model]:\n"
+           "  unit.set_modules_to_backward_prefetch([unit])\n";
   return out + fmt::format(
-                   "  units.reverse()\n"
-                   "  for i, unit in enumerate(units):\n"
-                   "    unit.set_modules_to_backward_prefetch(units[i + 1:i + {}])\n",
+                   "units.reverse()\n"
+                   "for i, unit in enumerate(units):\n"
+                   "  unit.set_modules_to_backward_prefetch(units[i + 1:i + {}])\n",
                    1 + *c.prefetch_backward);
 }
 
@@ -151,13 +151,13 @@ std::string fsdp2_code(const Job& job) {
   const ParallelConfig& c = job.config;
   const bool offload = c.offload == OffloadKind::kParameters;
   std::string out = fmt::format(
-      "  import torch\n  from torch.distributed.fsdp import {}MixedPrecisionPolicy, fully_shard\n",
+      "import torch\nfrom torch.distributed.fsdp import {}MixedPrecisionPolicy, fully_shard\n",
       offload ? "CPUOffloadPolicy, " : "");
   std::string common = "mp_policy=mp";
-  out += fmt::format("  mp = {}\n", precision_of(job, "MixedPrecisionPolicy"));
+  out += fmt::format("mp = {}\n", precision_of(job, "MixedPrecisionPolicy"));
   if (c.replicate > 1) {
     out += fmt::format(
-        "  mesh = torch.distributed.init_device_mesh(\"cuda\", ({}, {}), "
+        "mesh = torch.distributed.init_device_mesh(\"cuda\", ({}, {}), "
         "mesh_dim_names=(\"replicate\", \"shard\"))\n",
         c.replicate, c.shard);
     common = "mesh=mesh, " + common;
@@ -173,9 +173,9 @@ std::string fsdp2_code(const Job& job) {
       const std::string blocks = path_of(list->list);
       out +=
           list->every == 1
-              ? fmt::format("  for block in {}:\n    fully_shard(block, {})\n", blocks, arguments)
+              ? fmt::format("for block in {}:\n  fully_shard(block, {})\n", blocks, arguments)
               : fmt::format(
-                    "  for i in range(0, len({0}), {1}):\n    fully_shard(list({0}[i:i + {1}]), "
+                    "for i in range(0, len({0}), {1}):\n  fully_shard(list({0}[i:i + {1}]), "
                     "{2})\n",
                     blocks, list->every, arguments);
       i += list->groups;
@@ -185,7 +185,7 @@ std::string fsdp2_code(const Job& job) {
     for (const std::string& m : groups[i]) paths.push_back(path_of(m));
     const std::string modules =
         paths.size() == 1 ? paths[0] : fmt::format("[{}]", fmt::join(paths, ", "));
-    out += fmt::format("  fully_shard({}, {})\n", modules, arguments);
+    out += fmt::format("fully_shard({}, {})\n", modules, arguments);
     ++i;
   }
   return out + prefetch_code(job, groups) + assumptions(job);
@@ -243,42 +243,30 @@ std::string fsdp1_switches(const Fsdp1Options& o) {
   return out;
 }
 
-/// Every line two columns to the left: the pieces above are written as they stand in a function.
-std::string dedented(const std::string& code) {
-  std::string out;
-  for (std::size_t at = 0; at < code.size();) {
-    const std::size_t end = std::min(code.find('\n', at), code.size() - 1) + 1;
-    const std::size_t from = code.compare(at, 2, "  ") == 0 ? at + 2 : at;
-    out += code.substr(from, end - from);
-    at = end;
-  }
-  return out;
-}
-
 std::string fsdp1_code(const Job& job) {
   const ParallelConfig& c = job.config;
   const bool offload = c.offload == OffloadKind::kParameters;
   const bool prefetches =
       c.fsdp1.backward_prefetch == Fsdp1Options::BackwardPrefetch::kPost;  // Named below.
   std::string out = fmt::format(
-      "  import functools, torch\n"
-      "  from torch.distributed.fsdp import {}FullyShardedDataParallel as FSDP, MixedPrecision, "
+      "import functools, torch\n"
+      "from torch.distributed.fsdp import {}FullyShardedDataParallel as FSDP, MixedPrecision, "
       "ShardingStrategy\n"
-      "  from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
-      "  units = {}\n",
+      "from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n"
+      "units = {}\n",
       std::string(prefetches ? "BackwardPrefetch, " : "") + (offload ? "CPUOffload, " : ""),
       unit_set(job));
   std::string mesh;
   if (c.replicate > 1) {
     mesh = ", device_mesh=mesh";
-    out += fmt::format("  mesh = torch.distributed.init_device_mesh(\"cuda\", ({}, {}))\n",
+    out += fmt::format("mesh = torch.distributed.init_device_mesh(\"cuda\", ({}, {}))\n",
                        c.replicate, c.shard);
   }
   return out +
          fmt::format(
-             "  model = FSDP(model, sharding_strategy=ShardingStrategy.{}{}{}{},\n"
-             "               mixed_precision={},\n"
-             "               auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, "
+             "model = FSDP(model, sharding_strategy=ShardingStrategy.{}{}{}{},\n"
+             "             mixed_precision={},\n"
+             "             auto_wrap_policy=functools.partial(lambda_auto_wrap_policy, "
              "lambda_fn=lambda m: m in units))\n",
              strategy_constant(c.fsdp1.strategy), mesh, fsdp1_switches(c.fsdp1),
              offload ? ", cpu_offload=CPUOffload(True)" : "", precision_of(job, "MixedPrecision")) +
@@ -290,9 +278,9 @@ std::string fsdp1_code(const Job& job) {
 std::string torch_code(const Job& job) {
   switch (row_of(job.config.framework).units) {
     case UnitForm::kModuleGroup:
-      return dedented(fsdp2_code(job));
+      return fsdp2_code(job);
     case UnitForm::kModule:
-      return dedented(fsdp1_code(job));
+      return fsdp1_code(job);
     case UnitForm::kNone:
       break;
   }

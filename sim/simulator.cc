@@ -35,6 +35,28 @@ class Simulation {
 
   SimulationResult run() {
     prepare();
+    return prepared_run();
+  }
+
+  MemoryResult memory() {
+    prepare();
+    return prepared_memory();
+  }
+
+  Fit fit() {
+    prepare();
+    if (prepared_least_memory() > capacity()) return Fit::kNo;
+    const MemoryResult m = prepared_memory();
+    return !m.fits_device ? Fit::kNo : m.retries_total > 0 ? Fit::kAfterRetries : Fit::kAtOnce;
+  }
+
+  Bytes least_memory() {
+    prepare();
+    return prepared_least_memory();
+  }
+
+ private:
+  SimulationResult prepared_run() {
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
       const bool pass = has_memory_[c] && timeless(c) && options_.detail != Detail::kTrace;
       passes_.push_back(pass ? memory_of(c, false) : nullptr);
@@ -53,9 +75,9 @@ class Simulation {
     return answer(output, window);
   }
 
-  MemoryResult memory() {
-    prepare();
-    if (!all_timeless()) return run().memory;
+  /// Where it is timeless, up to the first failure.
+  MemoryResult prepared_memory() {
+    if (!all_timeless()) return prepared_run().memory;
     EngineOutput output;
     output.ranks.resize(layout_.classes.size());
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
@@ -67,28 +89,6 @@ class Simulation {
     return result.memory;
   }
 
-  Fit fit() {
-    prepare();
-    if (least_memory() > capacity()) return Fit::kNo;
-    if (!all_timeless()) {
-      const MemoryResult m = run().memory;
-      return !m.fits_device ? Fit::kNo : m.retries_total > 0 ? Fit::kAfterRetries : Fit::kAtOnce;
-    }
-    Fit out = Fit::kAtOnce;
-    for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
-      if (!has_memory_[c]) continue;
-      const std::shared_ptr<const MemoryPass> pass = memory_of(c, true);
-      if (!pass->ledger->failures().empty()) return Fit::kNo;
-      if (pass->retries > 0) out = Fit::kAfterRetries;
-    }
-    return out;
-  }
-
-  Bytes prepared_least_memory() {
-    prepare();
-    return least_memory();
-  }
-
   /// Of the ranks that have an allocator.
   bool all_timeless() const {
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
@@ -96,7 +96,6 @@ class Simulation {
     return true;
   }
 
- private:
   void check_variation() const {
     const Variation& v = options_.variation;
     IssueList issues("options");
@@ -148,7 +147,7 @@ class Simulation {
   }
 
   /// What the programs hold at once.
-  Bytes least_memory() const {
+  Bytes prepared_least_memory() const {
     Bytes most;
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
       if (!has_memory_[c]) continue;
@@ -394,7 +393,7 @@ Fit Simulator::fit(const CostModel& cost, const SimulationOptions& options) cons
 }
 
 Bytes Simulator::least_memory(const CostModel& cost, const SimulationOptions& options) const {
-  return sim::Simulation(schedule_, prepared_->preparation, cost, options).prepared_least_memory();
+  return sim::Simulation(schedule_, prepared_->preparation, cost, options).least_memory();
 }
 
 std::string_view name_of(Link link) {

@@ -81,10 +81,12 @@ DType compute_dtype(const ParallelConfig& c) {
 
 DType reduction_dtype(const ParallelConfig& c) { return row_of(c.framework).reduction_dtype(c); }
 
-std::string lacks_attention(const Job& job) {
-  return takes_flash(job.config.attention)
-             ? lacks_attention_kernel(job.attention_kernel, job.hardware.gpu)
-             : "";
+std::string settle_attention(Job& job, bool asked) {
+  AttentionKind& kind = job.config.attention;
+  if (!takes_flash(kind)) return "";
+  std::string lacks = lacks_attention_kernel(job.attention_kernel, job.hardware.gpu);
+  if (!lacks.empty() && !asked && kind == AttentionKind::kFlash) kind = AttentionKind::kSdpa;
+  return lacks;
 }
 
 std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu) {

@@ -49,8 +49,9 @@ DType reduction_dtype(const ParallelConfig& config);
 /// later, flash-attention 1 Turing or later, flash-attention 3 Hopper, cuDNN's Ampere or later
 /// (READMEs of Dao-AILab/flash-attention; torch/backends/cuda: sm80 for flash and cuDNN).
 std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu);
-/// The same of the kernel that the job takes; "" also where it takes none of them.
-std::string lacks_attention(const Job& job);
+/// The same of the kernel that the job takes. Unless it was asked for, or is flash-attn's own, the
+/// job then takes SDPA's memory-efficient kernel, as PyTorch does.
+std::string settle_attention(Job& job, bool asked);
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
 std::string describe_precision(const ParallelConfig& config, bool with_checkpoints = true);
 /// The batch in a few words: "seq 4096 · micro-batch 1 · accumulate 4 · global batch 32 sequences

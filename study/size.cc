@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -23,8 +23,8 @@ constexpr std::int64_t kMostGpus = 512;
 
 std::vector<std::int64_t> gpu_counts(const SizeQuestion& q, const HardwareProfile& h) {
   if (!q.gpus.empty()) return q.gpus;
-  std::vector<std::int64_t> out;
   if (row_of(q.job.config.framework).ranks == RankLayout::kOneDevice) return {1};
+  std::vector<std::int64_t> out;
   const std::int64_t per_node = std::max(1, h.gpus_per_node());
   const std::int64_t most = h.nodes > 0 ? std::min<std::int64_t>(kMostGpus, h.nodes * per_node)
                                         : kMostGpus;
@@ -53,17 +53,6 @@ std::string undivided(const SizeQuestion& q, std::int64_t gpus, std::int64_t mic
                      *q.global_batch, gpus, micro_batch);
 }
 
-/// The kernel that PyTorch takes where the machine lacks the default one; InputError where it lacks
-/// another that was asked for.
-void settle_attention(Job& job) {
-  const std::string lacks = lacks_attention(job);
-  if (lacks.empty()) return;
-  if (job.attention_kernel != AttentionKernel::kFlash2 ||
-      job.config.attention == AttentionKind::kFlashLibrary)
-    throw InputError(Issue{"--attention-kernel", "", lacks, ""});
-  job.config.attention = AttentionKind::kSdpa;
-}
-
 /// The job of an attempt: the shard group grows with the GPUs, copies stay.
 Job resized(const SizeQuestion& q, const Attempt& a) {
   Job job = q.job;
@@ -78,7 +67,10 @@ Job resized(const SizeQuestion& q, const Attempt& a) {
   if (framework.ranks == RankLayout::kOneDevice && a.gpus > 1)
     throw InputError(
         Issue{"--framework", "", fmt::format("{} trains on one GPU", framework.name), ""});
-  settle_attention(job);
+  const std::string lacks =
+      settle_attention(job, job.attention_kernel != AttentionKernel::kFlash2);
+  if (!lacks.empty() && takes_flash(job.config.attention))
+    throw InputError(Issue{"--attention-kernel", "", lacks, ""});
   if (row_of(job.config.framework).whole_copies()) {
     job.config.replicate = a.gpus;
     return job;
