@@ -19,6 +19,8 @@
 
 namespace foreshard::fixture {
 
+using Values = std::vector<double>;
+
 using Shape = std::vector<std::int64_t>;
 
 /// A tensor of any layout: `order` lists the dimensions from outermost to innermost in memory, with

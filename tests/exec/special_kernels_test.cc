@@ -10,8 +10,6 @@
 namespace foreshard::fixture {
 namespace {
 
-using Values = std::vector<double>;
-
 double total(const Values& weights, const Values& values) {
   double sum = 0;
   for (std::size_t i = 0; i < values.size(); ++i) sum += weights[i] * values[i];

@@ -1,8 +1,12 @@
-// Element-wise functions with broadcasting and type promotion.
+// Functions of two operands with broadcasting and type promotion, and the launches that all
+// element-wise functions share.
+
+#include "schedules/planner/recipes/launches.h"
 
 #include <algorithm>
 #include <array>
 
+#include "core/error.h"
 #include "schedules/planner/host/grad_dtype.h"
 #include "schedules/planner/recipes/special.h"
 
@@ -27,7 +31,22 @@ DType promote(const SymTensor& a, const SymTensor& b) {
   return promoted(a->dtype, b->dtype);
 }
 
-/// TensorIterator keeps the order of strides of its first full operand.
+/// Scalars that a function of one operand takes: one or none.
+std::size_t scalars_of(OpKind op) {
+  switch (op) {
+    case OpKind::kAddScalar:
+    case OpKind::kMulScalar:
+    case OpKind::kPow:
+    case OpKind::kGelu:
+    case OpKind::kGeluBackward:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
 SymTensor result_like(Host& h, const Shape& shape, DType dtype, const SymTensor& a) {
   SymTensor y = empty_result(h, shape, dtype);
   if (!a || a->numel != y->numel || is_contiguous(*a)) return y;
@@ -52,21 +71,6 @@ SymTensor launch_binary(Host& h, OpKind op, const SymTensor& a, const SymTensor&
   return y;
 }
 
-/// Scalars that a function of one operand takes: one or none.
-std::size_t scalars_of(OpKind op) {
-  switch (op) {
-    case OpKind::kAddScalar:
-    case OpKind::kMulScalar:
-    case OpKind::kPow:
-    case OpKind::kGelu:
-    case OpKind::kGeluBackward:
-      return 1;
-    default:
-      return 0;
-  }
-}
-
-/// One or two operands of one shape and perhaps a scalar.
 SymTensor launch_map(Host& h, OpKind op, std::span<const SymTensor> in, double scalar) {
   SymTensor y = result_like(h, in[0]->shape, in[0]->dtype, in[0]);
   LaunchRequest q;
@@ -78,9 +82,11 @@ SymTensor launch_map(Host& h, OpKind op, std::span<const SymTensor> in, double s
   return y;
 }
 
-SymTensor launch_unary(Host& h, OpKind op, const SymTensor& x, double value = 0) {
+SymTensor launch_unary(Host& h, OpKind op, const SymTensor& x, double value) {
   return launch_map(h, op, {&x, 1}, value);
 }
+
+namespace {
 
 /// Remembers both input shapes for sum_to.
 void remember_shapes(Record& r, const SymTensor& a, const SymTensor& b) {
@@ -150,10 +156,6 @@ void div_backward(BackwardContext& ctx) {
   reduce_results(ctx);
 }
 
-}  // namespace
-
-namespace {
-
 /// Which operands a function of two saves for backward.
 enum class Keeps : std::uint8_t { kNothing, kProduct, kQuotient };
 
@@ -199,293 +201,6 @@ SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y) {
   h.launch(OpKind::kDiv, {x, y}, {x});
   r.attach(x);
   return x;
-}
-
-// ----------------------------------------------------------------------------------------------
-// one operand
-
-namespace {
-
-/// How a function of one operand goes back.
-struct UnaryRow {
-  Function function;
-  OpKind forward, backward;  ///< `backward` == forward: scalar rules below.
-  enum class Saves : std::uint8_t { kNothing, kInput, kResult } saves;
-};
-
-constexpr UnaryRow kUnaryRows[] = {
-    {Function::kNeg, OpKind::kNeg, OpKind::kNeg, UnaryRow::Saves::kNothing},
-    {Function::kAddScalar, OpKind::kAddScalar, OpKind::kAddScalar, UnaryRow::Saves::kNothing},
-    {Function::kMulScalar, OpKind::kMulScalar, OpKind::kMulScalar, UnaryRow::Saves::kNothing},
-    {Function::kPowScalar, OpKind::kPow, OpKind::kPow, UnaryRow::Saves::kInput},
-    {Function::kRsqrt, OpKind::kRsqrt, OpKind::kRsqrt, UnaryRow::Saves::kResult},
-    {Function::kSilu, OpKind::kSilu, OpKind::kSiluBackward, UnaryRow::Saves::kInput},
-    {Function::kGelu, OpKind::kGelu, OpKind::kGeluBackward, UnaryRow::Saves::kInput},
-    {Function::kRelu, OpKind::kRelu, OpKind::kReluBackward, UnaryRow::Saves::kResult},
-    {Function::kSigmoid, OpKind::kSigmoid, OpKind::kSigmoidBackward, UnaryRow::Saves::kResult},
-    {Function::kTanh, OpKind::kTanh, OpKind::kTanhBackward, UnaryRow::Saves::kResult},
-    {Function::kExp, OpKind::kExp, OpKind::kMul, UnaryRow::Saves::kResult},
-    {Function::kSoftplus, OpKind::kSoftplus, OpKind::kSoftplusBackward, UnaryRow::Saves::kInput},
-};
-
-const UnaryRow& unary_row(Function f) {
-  for (const UnaryRow& r : kUnaryRows)
-    if (r.function == f) return r;
-  throw InternalError("no rule for this function of one operand");
-}
-
-void unary_backward(BackwardContext& ctx) {
-  const UnaryRow& row = kUnaryRows[static_cast<std::size_t>(ctx.node.ints[0])];
-  Host& h = ctx.host;
-  SymTensor kept = row.saves == UnaryRow::Saves::kNothing ? SymTensor() : ctx.saved(0);
-  const SymTensor& g = ctx.grad();
-  const double value = ctx.node.floats[0];
-  switch (row.function) {
-    case Function::kNeg:
-      ctx.set(0, launch_unary(h, OpKind::kNeg, g));
-      return;
-    case Function::kAddScalar:
-      ctx.set(0, g);
-      return;
-    case Function::kMulScalar:
-      ctx.set(0, launch_unary(h, OpKind::kMulScalar, g, value));
-      return;
-    case Function::kPowScalar: {  // grad * (exponent * x^(exponent - 1))
-      SymTensor p = launch_unary(h, OpKind::kPow, kept, value - 1);
-      SymTensor scaled = launch_unary(h, OpKind::kMulScalar, p, value);
-      ctx.set(0, launch_binary(h, OpKind::kMul, g, scaled));
-      return;
-    }
-    case Function::kRsqrt: {  // -0.5 * grad * result^3
-      SymTensor half = launch_unary(h, OpKind::kMulScalar, g, -0.5);
-      SymTensor cube = launch_unary(h, OpKind::kPow, kept, 3);
-      ctx.set(0, launch_binary(h, OpKind::kMul, half, cube));
-      return;
-    }
-    default:
-      break;
-  }
-  const std::array<SymTensor, 2> operands{g, kept};
-  ctx.set(0, launch_map(h, row.backward, operands, value));
-}
-
-}  // namespace
-
-SymTensor unary(Host& h, Function f, const SymTensor& x, double value) {
-  const UnaryRow& row = unary_row(f);
-  Record r(h, unary_backward, {&x});
-  if (r) {
-    r->ints[0] = &row - kUnaryRows;
-    r->floats[0] = value;
-    if (row.saves == UnaryRow::Saves::kInput) r.save(x);
-  }
-  SymTensor y = launch_map(h, row.forward, {&x, 1}, value);
-  r.attach(y);
-  if (r && row.saves == UnaryRow::Saves::kResult) r.save_output(y);
-  return y;
-}
-
-// ----------------------------------------------------------------------------------------------
-// dropout, reductions
-
-namespace {
-
-/// where((self >= low) & (self <= high), grad, 0), the number made a tensor first. Saved: self.
-void clamp_backward(BackwardContext& ctx) {
-  Host& h = ctx.host;
-  const SymTensor& x = ctx.saved(0);
-  SymTensor zero = empty_result(h, Shape(), ctx.grad()->dtype);
-  h.launch(OpKind::kFill, {}, {zero}, {0.0});
-  SymTensor above = empty_result(h, x->shape, DType::kBool),
-            below = empty_result(h, x->shape, DType::kBool);
-  h.launch(OpKind::kCompare, {x}, {above}, {3.0, ctx.node.floats[0]});
-  h.launch(OpKind::kCompare, {x}, {below}, {1.0, ctx.node.floats[1]});
-  SymTensor inside = empty_result(h, x->shape, DType::kBool);
-  h.launch(OpKind::kMul, {above, below}, {inside});
-  SymTensor y = result_like(h, ctx.grad()->shape, ctx.grad()->dtype, ctx.grad());
-  h.launch(OpKind::kWhere, {inside, ctx.grad(), zero}, {y});
-  ctx.set(0, std::move(y));
-}
-
-void dropout_backward(BackwardContext& ctx) {
-  SymTensor mask = ctx.saved(0);
-  SymTensor y = empty_result(ctx.host, ctx.grad()->shape, ctx.grad()->dtype);
-  ctx.host.launch(OpKind::kDropoutBackward, {ctx.grad(), mask}, {y}, {ctx.node.floats[0]});
-  ctx.set(0, std::move(y));
-}
-
-void mean_backward(BackwardContext& ctx) {
-  Shape s = ctx.grad()->shape;
-  s[-1] = ctx.node.shape[-1];
-  std::array<std::int64_t, kMaxRank> stride = ctx.grad()->stride;
-  stride[static_cast<std::size_t>(s.rank - 1)] = 0;
-  SymTensor wide = raw_view(ctx.host, ctx.grad(), s, stride, ctx.grad()->offset);
-  SymTensor y = result_like(ctx.host, s, ctx.grad()->dtype, wide);
-  ctx.host.launch(OpKind::kMulScalar, {wide}, {y}, {1.0 / static_cast<double>(s[-1])});
-  ctx.set(0, std::move(y));
-}
-
-void sum_backward(BackwardContext& ctx) {
-  const int dim = static_cast<int>(ctx.node.ints[0]);
-  const bool keep = ctx.node.ints[1] != 0;
-  const SymTensor& g = ctx.grad();
-  const Shape& s = ctx.node.shape;
-  std::array<std::int64_t, kMaxRank> stride{};
-  for (int d = 0, o = 0; d < s.rank; ++d) {
-    if (d == dim) {
-      if (keep) ++o;
-    } else {
-      stride[static_cast<std::size_t>(d)] = g->stride[static_cast<std::size_t>(o++)];
-    }
-  }
-  ctx.set(0, raw_view(ctx.host, g, s, stride, g->offset));
-}
-
-void softmax_backward(BackwardContext& ctx) {
-  SymTensor y = ctx.saved(0);
-  SymTensor gx = empty_result(ctx.host, ctx.grad()->shape, static_cast<DType>(ctx.node.ints[0]));
-  // The kernel takes grad * y (softmax_backward_cuda_out); ours computes both at once.
-  SymTensor product = empty_temporary(ctx.host, ctx.grad()->bytes());
-  ctx.host.launch(OpKind::kSoftmaxBackward, {ctx.grad(), y}, {gx});
-  ctx.set(0, std::move(gx));
-}
-
-}  // namespace
-
-/// native_dropout: the mask (one byte an element) is made before the result and saved.
-SymTensor dropout(Host& h, const SymTensor& x, double p) {
-  const bool trains = h.grad_enabled() || h.impl().reentrant_forwards > 0;
-  if (p <= 0 || !trains) return x;
-  Record r(h, dropout_backward, {&x});
-  SymTensor mask = empty_result(h, x->shape, DType::kBool);
-  SymTensor y = empty_result(h, x->shape, x->dtype);
-  h.launch(OpKind::kDropout, {x}, {y, mask}, {p, static_cast<double>(h.impl().draws++)});
-  if (r) {
-    r->floats[0] = p;
-    r.attach(y);
-    r.save_output(mask);
-  }
-  return y;
-}
-
-SymTensor clamp(Host& h, const SymTensor& x, double low, double high) {
-  Record r(h, clamp_backward, {&x});
-  if (r) {
-    r->floats = {low, high};
-    r.save(x);
-  }
-  SymTensor y = result_like(h, x->shape, x->dtype, x);
-  h.launch(OpKind::kClamp, {x}, {y}, {low, high});
-  r.attach(y);
-  return y;
-}
-
-SymTensor mean_last(Host& h, const SymTensor& x) {
-  Record r(h, mean_backward, {&x});
-  if (r) r->shape = x->shape;
-  Shape s = x->shape;
-  s[-1] = 1;
-  SymTensor y = empty_result(h, s, x->dtype);
-  h.launch(OpKind::kMean, {x}, {y}, {-1.0});
-  r.attach(y);
-  return y;
-}
-
-SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
-  if (dim < 0) dim += x->shape.rank;
-  Record r(h, sum_backward, {&x});
-  if (r) {
-    r->shape = x->shape;
-    r->ints[0] = dim;
-    r->ints[1] = keep ? 1 : 0;
-  }
-  Shape s;
-  for (int d = 0; d < x->shape.rank; ++d) {
-    if (d != dim)
-      s.dim[s.rank++] = x->shape[d];
-    else if (keep)
-      s.dim[s.rank++] = 1;
-  }
-  SymTensor y = empty_result(h, s, autocast_sum_dtype(h, x->dtype));
-  h.launch(OpKind::kSum, {x}, {y}, {static_cast<double>(dim)});
-  r.attach(y);
-  return y;
-}
-
-namespace {
-
-/// norm_backward of aten/src/ATen/native (FunctionsManual.cpp). Saved: self, result.
-/// p 1: grad * sign(self); p 2: grad * (self / norm), zero where the norm is.
-void vector_norm_backward(BackwardContext& ctx) {
-  Host& h = ctx.host;
-  SymTensor x = ctx.saved(0), norm = ctx.saved(1);
-  if (ctx.node.floats[0] == 1) {
-    ctx.set(0, launch_binary(h, OpKind::kMul, launch_unary(h, OpKind::kSign, x), ctx.grad()));
-    return;
-  }
-  SymTensor unit = launch_binary(h, OpKind::kDiv, x, norm);
-  {
-    SymTensor zero = empty_result(h, norm->shape, DType::kBool);
-    h.launch(OpKind::kCompare, {norm}, {zero}, {4.0, 0.0});
-    h.launch(OpKind::kWhere, {zero, SymTensor(), unit}, {unit}, {0.0});
-  }
-  ctx.set(0, launch_binary(h, OpKind::kMul, ctx.grad(), unit));
-}
-
-void cumsum_backward(BackwardContext& ctx) {
-  // grad.to(self.scalar_type()) first.
-  const SymTensor grad = cast(ctx.host, ctx.grad(), static_cast<DType>(ctx.node.ints[1]));
-  SymTensor y = empty_result(ctx.host, grad->shape, grad->dtype);
-  ctx.host.launch(OpKind::kCumsum, {grad}, {y}, {static_cast<double>(ctx.node.ints[0]), 1.0});
-  ctx.set(0, std::move(y));
-}
-
-}  // namespace
-
-SymTensor vector_norm(Host& h, const SymTensor& x, double p) {
-  Record r(h, vector_norm_backward, {&x});
-  if (r) {
-    r->floats[0] = p;
-    r.save(x);
-  }
-  Shape s = x->shape;
-  s[-1] = 1;
-  SymTensor y = empty_result(h, s, autocast_sum_dtype(h, x->dtype));
-  h.launch(OpKind::kNorm, {x}, {y}, {p});
-  r.attach(y);
-  if (r) r.save_output(y);
-  return y;
-}
-
-SymTensor cumsum(Host& h, const SymTensor& x, int dim) {
-  Record r(h, cumsum_backward, {&x});
-  if (r) {
-    r->ints[0] = dim;
-    r->ints[1] = static_cast<std::int64_t>(x->dtype);
-  }
-  const DType dtype = autocast_sum_dtype(h, x->dtype);
-  SymTensor y = empty_result(h, x->shape, dtype);
-  SymTensor from = x;
-  if (dtype != x->dtype) {  // self.to(result.scalar_type()) inside the function.
-    from = empty_result(h, x->shape, dtype);
-    h.launch(OpKind::kCopy, {x}, {from});
-  }
-  h.launch(OpKind::kCumsum, {from}, {y}, {static_cast<double>(dim)});
-  r.attach(y);
-  return y;
-}
-
-SymTensor softmax(Host& h, const SymTensor& x_in, DType dtype) {
-  // softmax(x, dtype): converted first; only fp16 to fp32 is done inside the kernel.
-  const bool inside = x_in->dtype == DType::kFloat16 && dtype == DType::kFloat32;
-  const SymTensor x = inside ? x_in : cast(h, x_in, dtype);
-  Record r(h, softmax_backward, {&x});
-  if (r) r->ints[0] = static_cast<std::int64_t>(x->dtype);
-  SymTensor y = empty_result(h, x->shape, dtype);
-  h.launch(OpKind::kSoftmax, {x}, {y});
-  r.attach(y);
-  if (r) r.save_output(y);
-  return y;
 }
 
 }  // namespace foreshard
