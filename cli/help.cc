@@ -74,7 +74,7 @@ std::string help_of_program() {
   out +=
       "\n  foreshard COMMAND --help    examples and options of a command\n"
       "  foreshard completion bash   completion for the shell: source <(foreshard completion "
-      "bash)\n"
+      "bash); or zsh\n"
       "\nExit codes: 0 fine, 2 wrong input, 3 device or run failure, 4 a target missed, 1 a bug of "
       "ours.\n";
   return out;
@@ -91,38 +91,6 @@ std::string welcome() {
          "    foreshard size llama3-70b --tokens 1T --on dgx-h100,dgx-h200 --deadline 45d\n\n"
          "foreshard models and foreshard hw list what it knows; foreshard --help lists all "
          "commands.\n";
-}
-
-std::string bash_completion() {
-  std::string out =
-      "# bash completion of foreshard: source <(foreshard completion bash)\n_foreshard() {\n"
-      "  local current=${COMP_WORDS[COMP_CWORD]} options=\"\"\n  case \"${COMP_WORDS[1]} "
-      "${COMP_WORDS[2]}\" in\n";
-  const auto options_of = [](const CommandSpec& c) {
-    std::string all;
-    for (const OptionGroup& g : c.groups)
-      for (const OptionSpec& o : g.options) all += " --" + o.name;
-    return all;
-  };
-  std::string first;
-  std::vector<const CommandSpec*> ordered;
-  for (const CommandSpec& c : commands()) ordered.push_back(&c);
-  std::stable_sort(ordered.begin(), ordered.end(), [](const CommandSpec* a, const CommandSpec* b) {
-    return (a->name.find(' ') != std::string::npos) > (b->name.find(' ') != std::string::npos);
-  });
-  for (const CommandSpec* c : ordered) {
-    const bool two = c->name.find(' ') != std::string::npos;
-    out +=
-        fmt::format("    \"{}\"{}) options=\"{}\" ;;\n", c->name, two ? "*" : " *", options_of(*c));
-    const std::string word = c->name.substr(0, c->name.find(' '));
-    if (first.find(" " + word + " ") == std::string::npos) first += " " + word + " ";
-  }
-  out += "  esac\n  [ \"$COMP_CWORD\" -eq 1 ] && options=\"" + first +
-         "\"\n"
-         "  COMPREPLY=($(compgen -W \"$options\" -- \"$current\"))\n"
-         "  [ ${#COMPREPLY[@]} -eq 0 ] && COMPREPLY=($(compgen -f -- \"$current\"))\n}\n"
-         "complete -o filenames -F _foreshard foreshard\n";
-  return out;
 }
 
 }  // namespace foreshard::cli

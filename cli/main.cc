@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/completion.h"
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "core/error.h"
@@ -26,7 +27,10 @@ int run(std::vector<std::string> words) {
     words.push_back("--help");
   }
   if (words[0] == "--version") return std::puts("foreshard 0.1.0"), kOk;
-  if (words[0] == "completion") return std::fputs(bash_completion().c_str(), stdout), kOk;
+  if (words[0] == "completion") {
+    words.erase(words.begin());
+    return std::fputs(completion(words).c_str(), stdout), kOk;
+  }
   const CommandSpec& command = find_command(words);
   for (const std::string& w : words)
     if (w == "--help" || w == "-h" || w == "--help-all")

@@ -22,6 +22,5 @@ void read_config_file(const CommandSpec& command, const std::string& file, Argum
 std::string help_of(const CommandSpec& command, bool all = false);
 std::string help_of_program();  ///< All commands, one line each.
 std::string welcome();          ///< The three questions with one example each.
-std::string bash_completion();
 
 }  // namespace foreshard::cli

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "cli/answer_of.h"
 #include "cli/commands.h"
@@ -47,8 +50,20 @@ void write_html(const Job& job, const Evaluation& e, const StepAnswer& answer,
   write_html_file(report, path);
 }
 
+/// Each answer its own file: the last one would overwrite the others.
+void check_files(Arguments& a) {
+  std::map<std::filesystem::path, std::string> option_of;
+  for (const char* option : {"html", "trace", "plan"}) {
+    if (!a.has(option)) continue;
+    const auto path = std::filesystem::absolute(a.text(option)).lexically_normal();
+    const auto [first, added] = option_of.emplace(path, option);
+    if (!added) a.report(option, "names the file of --" + first->second);
+  }
+}
+
 int simulate(Arguments& a) {
   const Job job = read_job(a);
+  check_files(a);
   const double device_bytes = a.bytes("device-memory", 0, kGiB, 1 << 20, 1e6 * kGiB);
   const std::int64_t steps = a.integer("steps", 0, 1, 100);
   a.check();

@@ -117,6 +117,8 @@ int tune(Arguments& a) {
   if (a.has("frameworks")) return tune_frameworks(a);
   const Job job = read_job(a);
   const TuneLimits limits = limits_of(a, job.config);
+  if (a.has("export") && a.flag("json"))
+    a.report("json", "does not go with --export, which prints Python");
   a.check();
   if (a.flag("all-groupings")) return tune_groupings(job, a);
   const TuneResult r = tune(job, progress("wrap study"), limits);
@@ -140,7 +142,8 @@ std::vector<WrapPoint> wrap_points(const TuneResult& result) {
   std::vector<WrapPoint> out;
   for (const WrapChoice& c : result.choices) {
     const std::string label =
-        fmt::format("{} blocks, {}{}", granularity(c), c.reshard ? "reshard" : "keep",
+        fmt::format("{} block{}, {}{}", granularity(c), c.blocks_per_unit == 1 ? "" : "s",
+                    c.reshard ? "reshard" : "keep",
                     c.root_split ? "" : ", no root split");
     out.push_back({label, c.step, c.memory, c.fits, c.pareto, c.chosen, false, c.verdict});
   }

@@ -6,8 +6,7 @@
 #include "cli/torch_code.h"
 #include "core/format.h"
 #include "core/json.h"
-#include "study/evaluate.h"
-#include "study/wrap_search.h"
+#include "study/grouping_study.h"
 
 namespace foreshard::cli {
 namespace {
@@ -32,73 +31,69 @@ Json json_of(const Grouping& g) {
           {"model_buffer_bytes", g.buffers.value}};
 }
 
-Json json_of(const Evaluation& e) {
-  return {{"step_time_s", to_seconds(e.result.step_time)},
-          {"device_peak_bytes", e.result.memory.device_peak.value},
-          {"fits", e.result.memory.fits}};
+Json json_of(const SimulatedGrouping& row) {
+  Json out = json_of(row.grouping);
+  out["on_front"] = row.on_front;
+  out["step_time_s"] = to_seconds(row.step);
+  out["device_peak_bytes"] = row.memory.value;
+  out["fits"] = row.fits;
+  return out;
 }
 
-std::string simulated_text(const Evaluation& e) {
-  return fmt::format("{}, {:.1f} GiB{}", format_time(e.result.step_time),
-                     static_cast<double>(e.result.memory.device_peak.value) / (1 << 30),
-                     e.result.memory.fits ? "" : ", does not fit");
+Json json_of(const GroupingStudy& study, std::size_t blocks) {
+  Json out;
+  out["blocks"] = blocks;
+  out["front"] = Json::array();
+  for (const Grouping& g : study.front) out["front"].push_back(json_of(g));
+  out["simulated"] = Json::array();
+  for (const SimulatedGrouping& row : study.rows) out["simulated"].push_back(json_of(row));
+  out["best"] = json_of(study.rows[study.chosen]);
+  out["reason"] = study.reason;
+  out["each_block"] = json_of(study.rows[study.each]);
+  return out;
 }
 
-/// Rows worth a look: from the smallest up, those that are at least 0.2 % faster than the one
-/// before.
-std::vector<Grouping> thinned(const std::vector<Grouping>& front) {
-  std::vector<Grouping> out;
-  for (auto g = front.rbegin(); g != front.rend(); ++g) {
-    if (out.empty() || out.back().step / g->step > 1.002) out.push_back(*g);
-  }
-  return {out.rbegin(), out.rend()};
+std::string line_of(const SimulatedGrouping& row, bool chosen) {
+  const std::string name =
+      row.even ? fmt::format("every:{}", row.grouping.sizes.front()) : text_of(row.grouping.sizes);
+  return fmt::format("  {:>1} {:>5} {:>10} {:>10} {:>9.1f}  {}{}\n", chosen ? ">" : "",
+                     row.grouping.sizes.size(), format_time(row.grouping.step),
+                     format_time(row.step), static_cast<double>(row.memory.value) / (1 << 30), name,
+                     !row.fits         ? "  (does not fit)"
+                     : row.retries > 0 ? "  (allocator retries)"
+                                       : "");
 }
 
-/// What is left of the device for buffers of groups: its memory less what one block a unit needs
-/// beside its own buffers.
-Bytes room(const Evaluation& each_run, const Grouping& each) {
-  const MemoryResult& m = each_run.result.memory;
-  return m.capacity - (m.device_peak - each.buffers);
+std::string text_of(const Job& job, const GroupingStudy& study, std::size_t blocks) {
+  std::string out = fmt::format(
+      "{} · {} · {}\n\nEvery contiguous grouping of {} blocks was searched for the best in a model "
+      "of overlap without host time and\ninterference (docs/simulator.md). What it found and all "
+      "equal groups, simulated in full:\n\n",
+      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
+      blocks);
+  out += fmt::format("  {:>1} {:>5} {:>10} {:>10} {:>9}  {}\n", "", "units", "model", "simulated",
+                     "peak GiB", "groups");
+  for (std::size_t i = 0; i < study.rows.size(); ++i)
+    out += line_of(study.rows[i], i == study.chosen);
+  return out + fmt::format(
+                   "\n  Choose {}: {}.\n  Resharding and root split are as given: tune without "
+                   "--all-groupings tries them, too.\n",
+                   text_of(study.rows[study.chosen].grouping.sizes), study.reason);
 }
 
 }  // namespace
 
 int tune_groupings(const Job& job, Arguments& a) {
-  const WrapCosts costs = wrap_costs(job);
-  const Grouping each = evaluate_grouping(costs, std::vector<std::int64_t>(costs.blocks(), 1));
-  const Evaluation each_run = evaluate(with_grouping(job, each.sizes));
-  const std::vector<Grouping> front = grouping_front(costs, room(each_run, each));
-  if (front.empty()) {
+  const GroupingStudy study = study_groupings(job);
+  if (study.chosen == study.rows.size()) {
     warn("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
     return kTargetMissed;
   }
-  const Grouping best = thinned(front).front();
-  if (a.has("export")) return print(torch_code(with_grouping(job, best.sizes))), kOk;
-  const Evaluation best_run = evaluate(with_grouping(job, best.sizes));
-  if (a.flag("json")) {
-    Json out;
-    out["blocks"] = costs.blocks();
-    out["front"] = Json::array();
-    for (const Grouping& g : front) out["front"].push_back(json_of(g));
-    out["best"] = json_of(best_run);
-    out["each_block"] = json_of(each_run);
-    return print_json(out), kOk;
-  }
-  std::string out = fmt::format(
-      "{} · {} · {}\nevery contiguous grouping of {} blocks; optimal in a model of overlap without "
-      "host time and interference (docs/simulator.md), within the device's memory\n\n",
-      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
-      costs.blocks());
-  out += fmt::format("  {:>6} {:>10} {:>12}  {}\n", "units", "step", "buffers GiB", "groups");
-  for (const Grouping& g : thinned(front)) {
-    out += fmt::format("  {:>6} {:>10} {:>12.1f}  {}\n", g.sizes.size(), format_time(g.step),
-                       static_cast<double>(g.buffers.value) / (1 << 30), text_of(g.sizes));
-  }
-  out += fmt::format(
-      "\n  simulated in full: {} for {}\n                     {} for one block a unit\n"
-      "  resharding and root split are as given: tune without --all-groupings tries them, too\n",
-      simulated_text(best_run), text_of(best.sizes), simulated_text(each_run));
-  return print(out), kOk;
+  const std::size_t blocks = job.model->roles.blocks.size();
+  if (a.has("export"))
+    return print(torch_code(with_grouping(job, study.rows[study.chosen].grouping.sizes))), kOk;
+  if (a.flag("json")) return print_json(json_of(study, blocks)), kOk;
+  return print(text_of(job, study, blocks)), kOk;
 }
 
 }  // namespace foreshard::cli

@@ -5,8 +5,8 @@
 
 namespace foreshard::cli {
 
-/// `tune --all-groupings`: the exact front of contiguous groupings, the fastest one simulated in
-/// full beside one block a unit.
+/// `tune --all-groupings`: the exact front of contiguous groupings and all equal groups, simulated
+/// in full, and the best of them.
 int tune_groupings(const Job& job, Arguments& arguments);
 
 }  // namespace foreshard::cli

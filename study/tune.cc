@@ -20,10 +20,6 @@
 namespace foreshard {
 namespace {
 
-/// Within this of the fastest, less memory counts for more. Less than what suggestions of simulate
-/// are worth (2 %): those must not undo the choice.
-constexpr double kCloseEnough = 1.01;
-
 /// The smallest K for each distinct number of units, and 0 for the whole model. A unit of one
 /// module is a block.
 std::vector<std::int64_t> granularities(const Job& job) {

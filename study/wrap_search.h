@@ -7,13 +7,17 @@
 //
 // Model of a step (F2-AG-4, F2-AG-5, F2-RS-4: one gather runs ahead; a reduction must end before
 // the next one begins):
-//   forward  group j: max(F_j, G_{j+1})                 gather of the next group behind the compute
-//   of this one backward group j: max(B_j, G_{j-1} + R_{j+1})       gather of the group before and
-//   reduction of the group after it begin: max(embedding, G_1); turn: max(head, G_last) with
-//   resharding; end: R_1
+//
+//   begin              max(embedding, G_1)
+//   forward, group j   max(F_j, G_{j+1}): the next group is gathered behind the compute of this one
+//   turn               max(head, G_last) with resharding
+//   backward, group j  max(B_j, G_{j-1} + R_{j+1}): the group before is gathered, the one after is
+//                      reduced
+//   end                R_1
+//
 // F, B: compute of the group; G, R: gather and reduction times of its bytes, which share one link.
-// Host time and the slowdown of kernels by transfers are left out; `tune --all-groupings` simulates
-// what the search finds in full.
+// Host time and the slowdown of kernels by transfers are left out; grouping_study.h simulates what
+// the search finds in full.
 
 #include <cstdint>
 #include <functional>

@@ -10,10 +10,15 @@ function fit() {
   return memory.fits_device ? "Does not fit the host's memory" : 'Does not fit';
 }
 
+function device_memory() {
+  if (memory.runs_with_bytes === undefined) return `${gib(memory.device_peak_bytes)} of ${gib(memory.device_capacity_bytes)} GiB`;
+  return `has ${gib(memory.device_capacity_bytes)} GiB, runs with ${gib_up(memory.runs_with_bytes)} GiB`;
+}
+
 function verdict() {
   const tile = (value, what, kind = '') => `<div class="tile ${kind}"><b>${value}</b><span>${what}</span></div>`;
   const tiles = [
-    tile(fit(), `${gib(memory.device_peak_bytes)} of ${gib(memory.device_capacity_bytes)} GiB`,
+    tile(fit(), device_memory(),
          memory.fits && !memory.borderline && !memory.tight ? 'good' : 'bad'),
     tile(duration(answer.step_time_s), answer.step_time_p10_s ?
          `a step (${duration(answer.step_time_p10_s)} to ${duration(answer.step_time_p90_s)})` : 'a step'),

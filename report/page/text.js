@@ -2,6 +2,7 @@
 
 const escape_html = s => String(s).replace(/[&<>"]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'}[c]));
 const gib = bytes => (bytes / 2 ** 30).toFixed(1);
+const gib_up = bytes => (Math.ceil(bytes / 2 ** 30 * 10) / 10).toFixed(1);  // What is needed is not rounded down.
 const signed_gib = bytes => gib(bytes).replace('-0.0', '0.0').replace(/^(?=[1-9]|0\.[1-9])/, '+') + ' GiB';
 const percent = share => (100 * share).toFixed(1) + ' %';
 

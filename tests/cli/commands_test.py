@@ -35,7 +35,6 @@ def test_welcome_and_help():
     for command in ("simulate", "plan", "show", "run", "compare", "diff", "tune", "size", "calibrate", "import", "models", "hw"):
         text = run(command, "--help").stdout
         check(text.index("Examples") < text.index("Usage"), f"{command} --help must start with examples")
-    check("complete -o filenames" in run("completion", "bash").stdout, "completion")
 
 
 def test_refusals_of_what_cannot_run():

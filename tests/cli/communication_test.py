@@ -79,6 +79,16 @@ def test_groupings():
     check(found["blocks"] == 12 and all(sum(g["sizes"]) == 12 for g in found["front"]), "groupings cover the blocks")
     steps = [g["model_step_s"] for g in found["front"]]
     check(steps == sorted(steps), "the front starts with the fastest")
+    rows = found["simulated"]
+    check([r["units"] for r in rows] == sorted(r["units"] for r in rows) and rows[-1]["sizes"] == [1] * 12, "rows by units")
+    # 12 blocks in equal groups of 1, 2, 3, 4, 6, 12, and of 5 (5, 5, 2): as few units as 4, so left out.
+    for sizes in ([2] * 6, [3] * 4, [4] * 3, [6] * 2, [12]):
+        check(sizes in [r["sizes"] for r in rows], f"equal groups {sizes} are simulated")
+    fastest = min(r["step_time_s"] for r in rows)
+    check(found["best"]["step_time_s"] <= 1.01 * fastest, f"the best is no slower than 1 % over the fastest simulated: {found['best']}")
+    every_two = json.loads(run("simulate", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--wrap", "every:2", "--json").stdout)
+    row = next(r for r in rows if r["sizes"] == [2] * 6)
+    check(abs(row["step_time_s"] / every_two["step_time_s"] - 1) < 1e-9, f"a row is what simulate says: {row}, {every_two['step_time_s']}")
 
 
 def main():

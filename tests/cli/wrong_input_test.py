@@ -58,6 +58,8 @@ def options():
     for strategy in ("hybrid_shard", "hybrid_shard_zero2"):
         for replicas in ([], ["--replicate", "1"]):
             refuse(["plan", "llama-tiny", "--gpus", "8", "--framework", "fsdp1", "--fsdp1-strategy", strategy, *replicas], "--replicate", "one replica")
+    refuse(["simulate", "gpt2", *JOB, "--html", "a.x", "--trace", "./a.x"], "--trace", "--html")
+    refuse(["tune", "gpt2", *JOB, "--export", "torch", "--json"], "--json", "--export")
     refuse(["score"], "score runs", "score collectives")
     for network in ("2x-a100-80-99999999g", "dgx-h100@99999999g", "dgx-h100@0g", "dgx-h100@1e300g"):
         refuse(["simulate", "llama3-8b", "--gpus", "16", "--on", network], "no network rate")
