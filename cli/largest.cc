@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "study/headroom.h"
 #include "study/largest.h"
+#include "study/ways_to_fit.h"
 
 namespace foreshard::cli {
 namespace {
@@ -56,10 +57,9 @@ int answer_largest(const Job& job, Arguments& a, const SimulationOptions& option
       fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
                   describe_precision(job.config));
   if (!r.evaluation)
-    return print(out +
-                 fmt::format("  Not even --{} {} fits with {:.0f} % of the device free: more GPUs, "
-                             "--checkpoint full or --offload\n",
-                             option, r.granularity, 100 * kHeadroom)),
+    return print(out + fmt::format("  Not even --{} {} fits with {:.0f} % of the device free: {}\n",
+                                   option, r.granularity, 100 * kHeadroom,
+                                   ways_to_fit(with_value(job, what, r.granularity)))),
            kOk;
   const Evaluation& e = *r.evaluation;
   out += fmt::format("  Largest --{}: {}      {}\n", option, r.value, stop_text(r, option));

@@ -61,8 +61,8 @@ std::map<std::string, double> prices_of(Arguments& a) {
         !std::isfinite(x))
       a.report("price", fmt::format("found \"{}\"", item),
                "allowed: NAME=USD per GPU and hour, e.g. h100=2.10/h,b200=4");
-    else
-      out[item.substr(0, equals)] = x;
+    else if (!out.emplace(item.substr(0, equals), x).second)
+      a.report("price", fmt::format("names {} twice", item.substr(0, equals)));
   }
   return out;
 }
@@ -75,6 +75,8 @@ std::vector<std::int64_t> integers_of(Arguments& a, const std::string& option, s
     if (error != std::errc() || end != item.data() + item.size() || n < 1 || n > most)
       a.report(option, fmt::format("found \"{}\"", item),
                fmt::format("allowed: numbers from 1 to {}, separated by commas", most));
+    else if (std::find(out.begin(), out.end(), n) != out.end())
+      a.report(option, fmt::format("names {} twice", n));
     else
       out.push_back(n);
   }
@@ -202,7 +204,7 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
   if (!asked)
     out += "  no row can be planned as asked\n";
   else if (!r.fastest)
-    out += "  nothing fits without allocator retries: more GPUs, --checkpoint full or --offload\n";
+    out += "  nothing fits without allocator retries: " + r.ways_to_fit + "\n";
   if (!q.global_batch)
     out +=
         "  the batch of a step differs between rows: --global-batch N keeps it fixed, by "
@@ -234,7 +236,11 @@ int run_size(Arguments& a) {
   if (!a.has("on")) a.report("on", "is missing", "which machines? e.g. --on dgx-h100,dgx-h200");
   for (const std::string& name : a.list("on")) {
     try {
-      q.hardware.push_back(load_hardware(name));
+      HardwareProfile machine = load_hardware(name);
+      if (std::any_of(q.hardware.begin(), q.hardware.end(),
+                      [&](const auto& h) { return h.name == machine.name; }))
+        a.report("on", fmt::format("names {} twice", machine.name));
+      q.hardware.push_back(std::move(machine));
       if (const std::string taken = size_taken(name); !taken.empty()) a.note("--on " + taken);
     } catch (const InputError& e) {
       a.report(e);
@@ -290,25 +296,26 @@ CommandSpec size_command() {
   c.groups = job_options();
   for (OptionGroup& g : c.groups)
     for (OptionSpec& o : g.options) respell(o);
-  c.groups.push_back({"Budget",
-                      {{"tokens", "N", "Tokens to train on, e.g. 1T, 300B", {}, true},
-                       {"deadline", "DAYS", "e.g. 45d", {}, true},
-                       {"price",
-                        "NAME=USD,...",
-                        "Price of a GPU-hour by machine or GPU, e.g. h100=2.10/h",
-                        {},
-                        true},
-                       {"micro-batches",
-                        "B,B,...",
-                        "Micro-batches to try (default 1,2,4,... while a doubling fits and is worth 2 %)",
-                        {},
-                        true},
-                       {"global-batch",
-                        "N",
-                        "Sequences of one optimizer step on any number of GPUs: sets --accumulate "
-                        "in each row",
-                        {},
-                        true}}});
+  c.groups.push_back(
+      {"Budget",
+       {{"tokens", "N", "Tokens to train on, e.g. 1T, 300B", {}, true},
+        {"deadline", "DAYS", "e.g. 45d", {}, true},
+        {"price",
+         "NAME=USD,...",
+         "Price of a GPU-hour by machine or GPU, e.g. h100=2.10/h",
+         {},
+         true},
+        {"micro-batches",
+         "B,B,...",
+         "Micro-batches to try (default 1,2,4,... while a doubling fits and is worth 2 %)",
+         {},
+         true},
+        {"global-batch",
+         "N",
+         "Sequences of one optimizer step on any number of GPUs: sets --accumulate "
+         "in each row",
+         {},
+         true}}});
   c.groups.push_back({"Answer", {{"json", "", "One JSON document instead of text", {}, false}}});
   c.run = run_size;
   return c;

@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "study/job_change.h"
 #include "study/tune.h"
+#include "study/ways_to_fit.h"
 
 namespace foreshard::cli {
 namespace {
@@ -73,10 +74,8 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
   if (shown < r.choices.size())
     out += fmt::format("  ... {} slower ones with --all\n", r.choices.size() - shown);
   if (r.chosen == r.choices.size())
-    return out + fmt::format(
-                     "\n  Nothing fits into {} GiB: more GPUs, --checkpoint full or a smaller "
-                     "--micro-batch.\n",
-                     gib(r.capacity));
+    return out +
+           fmt::format("\n  Nothing fits into {} GiB: {}.\n", gib(r.capacity), ways_to_fit(job));
   const WrapChoice& c = r.choices[r.chosen];
   out += fmt::format("\n  Choose {}: {}.\n", c.options, r.reason);
   return out + "  Calls for PyTorch: --export torch\n";
@@ -143,8 +142,7 @@ std::vector<WrapPoint> wrap_points(const TuneResult& result) {
   for (const WrapChoice& c : result.choices) {
     const std::string label =
         fmt::format("{} block{}, {}{}", granularity(c), c.blocks_per_unit == 1 ? "" : "s",
-                    c.reshard ? "reshard" : "keep",
-                    c.root_split ? "" : ", no root split");
+                    c.reshard ? "reshard" : "keep", c.root_split ? "" : ", no root split");
     out.push_back({label, c.step, c.memory, c.fits, c.pareto, c.chosen, false, c.verdict});
   }
   return out;

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "core/json.h"
 #include "study/grouping_study.h"
+#include "study/ways_to_fit.h"
 
 namespace foreshard::cli {
 namespace {
@@ -86,7 +87,7 @@ std::string text_of(const Job& job, const GroupingStudy& study, std::size_t bloc
 int tune_groupings(const Job& job, Arguments& a) {
   const GroupingStudy study = study_groupings(job);
   if (study.chosen == study.rows.size()) {
-    warn("no grouping fits: more GPUs, --checkpoint full or a smaller --micro-batch");
+    warn("no grouping fits: " + ways_to_fit(job));
     return kTargetMissed;
   }
   const std::size_t blocks = job.model->roles.blocks.size();

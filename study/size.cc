@@ -15,6 +15,7 @@
 #include "study/headroom.h"
 #include "study/needed_memory.h"
 #include "study/parallel.h"
+#include "study/ways_to_fit.h"
 
 namespace foreshard {
 namespace {
@@ -26,8 +27,8 @@ std::vector<std::int64_t> gpu_counts(const SizeQuestion& q, const HardwareProfil
   if (row_of(q.job.config.framework).ranks == RankLayout::kOneDevice) return {1};
   std::vector<std::int64_t> out;
   const std::int64_t per_node = std::max(1, h.gpus_per_node());
-  const std::int64_t most = h.nodes > 0 ? std::min<std::int64_t>(kMostGpus, h.nodes * per_node)
-                                        : kMostGpus;
+  const std::int64_t most =
+      h.nodes > 0 ? std::min<std::int64_t>(kMostGpus, h.nodes * per_node) : kMostGpus;
   for (std::int64_t n = per_node; n <= most; n *= 2) out.push_back(n);
   return out;
 }
@@ -67,8 +68,7 @@ Job resized(const SizeQuestion& q, const Attempt& a) {
   if (framework.ranks == RankLayout::kOneDevice && a.gpus > 1)
     throw InputError(
         Issue{"--framework", "", fmt::format("{} trains on one GPU", framework.name), ""});
-  const std::string lacks =
-      settle_attention(job, job.attention_kernel != AttentionKernel::kFlash2);
+  const std::string lacks = settle_attention(job, job.attention_kernel != AttentionKernel::kFlash2);
   if (!lacks.empty() && takes_flash(job.config.attention))
     throw InputError(Issue{"--attention-kernel", "", lacks, ""});
   if (row_of(job.config.framework).whole_copies()) {
@@ -226,30 +226,74 @@ std::vector<std::int64_t> micro_batches_of(const SizeQuestion& q) {
   return out;
 }
 
-/// The best of all micro-batches and kinds of checkpointing; micro-batches grow until one does not
-/// fit.
+/// The best row so far. What does not fit is shown at its smallest need, what is refused only if
+/// all is.
+class BestRow {
+ public:
+  BestRow(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus)
+      : q_(q), h_(h), gpus_(gpus) {}
+
+  SizeRow attempt(std::int64_t micro_batch, CheckpointKind checkpoint) {
+    const Attempt a{h_, gpus_, micro_batch, checkpoint};
+    const SizeRow row = foreshard::attempt(q_, a);
+    if (!best_ || (best_->refused && !row.refused) || is_better(row, *best_) ||
+        (!best_->fits && !row.refused && row.memory < best_->memory))
+      best_ = row, checkpoint_ = checkpoint;
+    return row;
+  }
+
+  SizeRow take() {
+    if (!best_->fits && !best_->refused)
+      state_need(*best_, q_, {h_, gpus_, best_->micro_batch, checkpoint_});
+    return *best_;
+  }
+
+ private:
+  const SizeQuestion& q_;
+  const HardwareProfile& h_;
+  std::int64_t gpus_;
+  std::optional<SizeRow> best_;
+  CheckpointKind checkpoint_ = CheckpointKind::kNone;
+};
+
+bool fits_well(const SizeRow& row) { return row.fits && row.retries == 0 && !row.tight; }
+
+/// Micro-batches grow until one does not fit, or until a doubling is not worth it. The first: the
+/// largest that fits well; the second: the smallest that was tried and does not, or 0.
+std::pair<std::int64_t, std::int64_t> grow(const SizeQuestion& q, CheckpointKind checkpoint,
+                                           BestRow& best) {
+  double last = 0;  // Samples per second of the batch before.
+  std::int64_t good = 0, bad = 0;
+  for (const std::int64_t b : micro_batches_of(q)) {
+    const SizeRow row = best.attempt(b, checkpoint);
+    if (row.refused) continue;
+    if (fits_well(row))
+      good = b;
+    else if (bad == 0)
+      bad = b;
+    if (!row.fits) break;
+    if (q.micro_batches.empty() && row.samples_per_s_per_gpu < kWorthDoubling * last) break;
+    last = row.samples_per_s_per_gpu;
+  }
+  return {good, bad};
+}
+
+/// The best of all micro-batches and kinds of checkpointing. Between the last doubling that fits
+/// well and the first that does not, the largest that does is searched.
 SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t gpus) {
+  BestRow best(q, h, gpus);
   const std::vector<CheckpointKind> checkpoints =
       q.checkpoints.empty() ? std::vector{q.job.config.checkpoint} : q.checkpoints;
-  std::optional<SizeRow> best;
-  CheckpointKind best_checkpoint = checkpoints[0];
   for (const CheckpointKind checkpoint : checkpoints) {
-    double last = 0;  // Samples per second of the batch before.
-    for (const std::int64_t b : micro_batches_of(q)) {
-      const SizeRow row = attempt(q, {h, gpus, b, checkpoint});
-      // What does not fit is shown at its smallest need, what is refused only if all is.
-      if (!best || (best->refused && !row.refused) || is_better(row, *best) ||
-          (!best->fits && !row.refused && row.memory < best->memory))
-        best = row, best_checkpoint = checkpoint;
-      if (!row.fits && !row.refused) break;
-      const bool stale = row.fits && row.samples_per_s_per_gpu < kWorthDoubling * last;
-      if (q.micro_batches.empty() && stale) break;
-      last = row.samples_per_s_per_gpu;
+    auto [good, bad] = grow(q, checkpoint, best);
+    if (!q.micro_batches.empty() || good == 0) continue;
+    while (bad - good > 1) {
+      const std::int64_t middle = good + (bad - good) / 2;
+      const SizeRow row = best.attempt(middle, checkpoint);
+      (!row.refused && fits_well(row) ? good : bad) = middle;
     }
   }
-  if (!best->fits && !best->refused)
-    state_need(*best, q, {h, gpus, best->micro_batch, best_checkpoint});
-  return *best;
+  return best.take();
 }
 
 void add_budget(SizeRow& row, const SizeQuestion& q, const HardwareProfile& h) {
@@ -355,6 +399,16 @@ SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& prog
     if (out.rows[i].price)
       better(out.cheapest, i,
              [](const SizeRow& a, const SizeRow& b) { return *a.price < *b.price; });
+  }
+  const auto asked = std::find_if(out.rows.rbegin(), out.rows.rend(),
+                                  [](const SizeRow& row) { return !row.refused; });
+  if (!out.fastest && asked != out.rows.rend()) {
+    const auto machine = std::find_if(q.hardware.begin(), q.hardware.end(),
+                                      [&](const auto& h) { return h.name == asked->hardware; });
+    const CheckpointKind checkpoint =
+        q.checkpoints.empty() ? q.job.config.checkpoint : q.checkpoints.back();
+    out.ways_to_fit =
+        ways_to_fit(resized(q, {*machine, asked->gpus, asked->micro_batch, checkpoint}));
   }
   return out;
 }

@@ -20,7 +20,8 @@ struct SizeQuestion {
   /// Empty: one node, doubled up to 512 GPUs; with a deadline also the fewest whole nodes between
   /// the last doubling that misses it and the first that meets it.
   std::vector<std::int64_t> gpus;
-  /// Empty: 1, 2, 4 and so on while a doubling fits and is worth 2 %.
+  /// Empty: 1, 2, 4 and so on while a doubling fits and is worth 2 %; then the largest that leaves
+  /// headroom between the last that does and the first that does not.
   std::vector<std::int64_t> micro_batches;
   std::vector<CheckpointKind> checkpoints;  ///< Empty: the job's.
   /// Sequences of one optimizer step, on any number of GPUs: the job's accumulation follows. Sizes
@@ -45,7 +46,7 @@ struct SizeRow {
   double samples_per_s_per_gpu = 0, mfu = 0;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
   std::int64_t step_retries = 0;  ///< In the last of them.
-  bool tight = false;        ///< Fits, but leaves less free than advice does (headroom.h).
+  bool tight = false;             ///< Fits, but leaves less free than advice does (headroom.h).
   Bytes memory, capacity;
   double days = 0, gpu_hours = 0;
   std::optional<double> price;
@@ -60,6 +61,7 @@ struct SizeResult {
   std::optional<std::size_t>
       cheapest;  ///< Lowest price that meets the deadline (or at all without one).
   std::optional<std::size_t> fastest;
+  std::string ways_to_fit;  ///< Where no row fits well: what else the last one could do.
 };
 
 /// Whether a price under this name is the machine's: by its own name, an alias, or its GPU's.

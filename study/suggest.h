@@ -22,14 +22,15 @@ struct Suggestion {
 };
 
 /// At most `most` changes worth knowing: those that fit where the job does not (where no single
-/// option does: several at once, host memory, 16-bit states, or the smallest number of GPUs) or fits
-/// with allocator retries only, those that make it faster, and the best one that would be faster but
-/// does not fit. A change that fits with allocator retries only is none of them.
+/// option does: several at once, host memory, 16-bit states, or the smallest number of GPUs) or
+/// fits with allocator retries only, those that make it faster, and the best one that would be
+/// faster but does not fit. A change that fits with allocator retries only is none of them.
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most = 3);
 
 /// Share of the gathered parameters that is padding, because FSDP2 cuts each parameter into equal
 /// numbers of rows: 0.5 if half of what is gathered is real.
 double padded_share(const Schedule& schedule);
+inline constexpr double kMuchPadding = 0.1;
 /// What a reader should know of the job beside the changes: uneven rows, in words; "" if nothing.
 std::string remark_on(const Job& job, const Schedule& schedule);
 /// What the attention kernel of the job is on this GPU, where it is not what was named; "" else.

@@ -66,6 +66,8 @@ def options():
     refuse(["simulate", "llama3-8b", *JOB, "--wrap", "modules:no.such.module"], "no.such.module")
     refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "many"], "--tokens")
     refuse(["size", "gpt2", "--on", "dgx-h100", "--tokens", "1T", "--price", "h100"], "--price")
+    refuse(["size", "gpt2", "--on", "dgx-h100,dgx-h100", "--gpus", "8,8", "--micro-batches", "1,1", "--price", "h100=1,h100=2"],
+           "4 problems", "--on", "--gpus", "--micro-batches", "--price")
 
 
 def full_disk():

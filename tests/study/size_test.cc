@@ -59,6 +59,23 @@ TEST(Size, TriesSmallMicroBatchesWhereALargeOneDoesNotFit) {
   EXPECT_EQ(r.rows[0].micro_batch, 1);
 }
 
+// Not only powers of two: one sequence more than the answer's leaves too little of the device free,
+// or is no faster.
+TEST(Size, FindsTheLargestMicroBatchBetweenDoublings) {
+  SizeQuestion q = question();
+  q.gpus = {8};
+  q.job.config.sequence = 1024;
+  q.job.config.checkpoint = CheckpointKind::kNone;
+  const SizeRow row = size(q).rows[0];
+  ASSERT_TRUE(row.fits);
+  EXPECT_FALSE(row.tight);
+  q.micro_batches = {row.micro_batch + 1};
+  const SizeRow more = size(q).rows[0];
+  EXPECT_TRUE(!more.fits || more.tight || more.retries > 0 ||
+              more.samples_per_s_per_gpu < 1.02 * row.samples_per_s_per_gpu);
+  EXPECT_GT(row.micro_batch & (row.micro_batch - 1), 0) << "an example that doublings answer";
+}
+
 // Accumulation to a global batch: a long step is put together from short ones; the whole of it,
 // simulated, takes as long.
 TEST(Size, LongStepsTakeWhatTheirSimulationTakes) {
