@@ -220,6 +220,8 @@ int run_size(Arguments& a) {
   q.micro_batches = integers_of(a, "micro-batches", 1 << 20);
   if (a.has("micro-batch") && q.micro_batches.empty()) q.micro_batches = {q.job.config.micro_batch};
   if (!a.has("checkpoint")) q.checkpoints = {CheckpointKind::kNone, CheckpointKind::kFull};
+  if (a.has("shard")) q.shard = q.job.config.shard;
+  if (a.has("replicate")) q.replicate = q.job.config.replicate;
   if (a.has("global-batch")) {
     q.global_batch = a.integer("global-batch", 1, 1, 1 << 26);
     if (a.has("accumulate"))

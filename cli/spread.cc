@@ -65,8 +65,9 @@ struct RankWork {
   Time kernels, collectives;
 };
 
-RankWork work_on(const HardwareProfile& hardware, const Schedule& schedule) {
-  const auto cost = make_cost_model(make_cluster(hardware, static_cast<int>(schedule.world)));
+RankWork work_on(Job job, const HardwareProfile& hardware, const Schedule& schedule) {
+  job.hardware = hardware;
+  const auto cost = cost_model_of(job, schedule);
   const RankProgram& p = schedule.programs[0];
   RankWork out;
   for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
@@ -97,7 +98,7 @@ void note_memory(Arguments& a, Job job, const HardwareProfile& hardware, const S
 /// Mixed machines: ranks of "8-15:dgx-a100-80" take as long as that machine's kernels and links
 /// would, in proportion.
 void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
-  const RankWork here = work_on(job.hardware, schedule);
+  const RankWork here = work_on(job, job.hardware, schedule);
   for (const std::string& item : a.list("other-nodes")) {
     const std::size_t colon = item.find(':');
     const auto range = colon == std::string::npos
@@ -116,7 +117,7 @@ void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
     }
     const HardwareProfile other = load_hardware(item.substr(colon + 1));
     note_memory(a, job, other, schedule);
-    const RankWork there = work_on(other, schedule);
+    const RankWork there = work_on(job, other, schedule);
     const auto world = static_cast<std::size_t>(job.gpus);
     v.rank_compute.resize(world, 1.0);
     v.rank_link.resize(world, 1.0);
@@ -153,7 +154,7 @@ int spread(Arguments& a) {
   if (v.none())
     throw InputError(Issue{"spread", "", "nothing varies",
                            "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
-  const auto cost = make_cost_model(make_cluster(job.hardware, static_cast<int>(job.gpus)));
+  const auto cost = cost_model_of(job, schedule);
   const StepDistribution d = simulate_distribution(
       schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads));
   if (a.flag("json")) {

@@ -109,12 +109,12 @@ int tune_frameworks(Arguments& a) {
   a.check();
   std::vector<Row> rows(names.size());
   parallel_for(names.size(), [&](std::size_t i) { rows[i] = row_for(a, names[i]); });
-  const auto some = std::find_if(rows.begin(), rows.end(), [](const Row& r) { return r.job; });
-  if (some == rows.end()) throw InputError(Issue{"--frameworks", "", rows[0].refused, ""});
-  const Job& job = *some->job;
   std::stable_sort(rows.begin(), rows.end(), [](const Row& x, const Row& y) {
     return x.fits() != y.fits() ? x.fits() : x.speed() > y.speed();
   });
+  const auto some = std::find_if(rows.begin(), rows.end(), [](const Row& r) { return r.job; });
+  if (some == rows.end()) throw InputError(Issue{"--frameworks", "", rows[0].refused, ""});
+  const Job& job = *some->job;
   if (a.flag("json")) {
     Json out = Json::array();
     for (const Row& r : rows) out.push_back(json_of(r));

@@ -81,7 +81,7 @@ std::string with_thousands(std::int64_t n) {
 std::string retries_text(std::int64_t in_last_step, std::int64_t in_all_steps) {
   const std::int64_t n = in_last_step > 0 ? in_last_step : in_all_steps;
   return fmt::format("{} allocator {} {}", n, n == 1 ? "retry" : "retries",
-                     in_last_step > 0 ? "a step" : "in the first steps");
+                     in_last_step > 0 ? "a step" : "in earlier steps");
 }
 
 }  // namespace foreshard

@@ -15,7 +15,7 @@ std::string format_signed_time(Time t);      ///< "+180 us", "-1.93 s", "0"
 std::string format_rate(BytesPerSecond r);   ///< "450 GB/s"
 std::string format_count(double n);          ///< "70.55 B" style with K, M, B, T
 std::string with_thousands(std::int64_t n);  ///< "61,865,984"
-/// Of the allocator: "3 allocator retries a step", or "1 allocator retry in the first steps" where
+/// Of the allocator: "3 allocator retries a step", or "1 allocator retry in earlier steps" where
 /// the last step has none.
 std::string retries_text(std::int64_t in_last_step, std::int64_t in_all_steps);
 

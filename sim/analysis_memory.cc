@@ -208,8 +208,10 @@ void explain_memory(const Run& run, const DeviceMemory& device, SimulationResult
   m.device_peak = m.reserved_peak + m.context + m.communicators;
   m.capacity = run.options.device_memory.value_or(device.capacity);
   m.host_peak = ledger.host_peak();
-  m.retries_total = rank.retries;
-  if (!rank.step_memory.empty()) m.retries = rank.step_memory.back().retries;
+  for (const RankRecord& each : run.output.ranks) {
+    m.retries_total = std::max(m.retries_total, each.retries);
+    if (!each.step_memory.empty()) m.retries = std::max(m.retries, each.step_memory.back().retries);
+  }
   m.fits_device = ledger.failures().empty();
   m.host_node_peak = fullest_node(run, device.ranks_per_node);
   m.host_capacity = device.host_capacity;

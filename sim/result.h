@@ -100,8 +100,9 @@ struct MemoryResult {
   Bytes host_peak;           ///< Pinned and pageable host memory of the rank.
   Bytes host_node_peak;      ///< Of all ranks on the fullest node.
   Bytes host_capacity;       ///< Main memory of a node; 0: unknown, then never too small.
-  std::int64_t retries = 0;  ///< Allocator retries in the last step.
-  std::int64_t retries_total = 0;
+  /// Allocator retries of the rank that has most, which need not be the fullest: in the last step,
+  /// and in all.
+  std::int64_t retries = 0, retries_total = 0;
   /// False if a request failed. The simulation then goes on with unlimited memory, so that peaks
   /// say what is needed.
   bool fits_device = true;

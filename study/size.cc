@@ -54,7 +54,23 @@ std::string undivided(const SizeQuestion& q, std::int64_t gpus, std::int64_t mic
                      *q.global_batch, gpus, micro_batch);
 }
 
-/// The job of an attempt: the shard group grows with the GPUs, copies stay.
+/// Shard group and copies: what was asked for stays, the other follows from the GPUs.
+void shape_mesh(const SizeQuestion& q, Job& job) {
+  const std::int64_t shard = q.shard.value_or(0), replicate = q.replicate.value_or(0);
+  const std::int64_t asked =
+      std::max<std::int64_t>(1, shard) * std::max<std::int64_t>(1, replicate);
+  if (shard > 0 && replicate > 0 ? asked != job.gpus : job.gpus % asked != 0)
+    throw InputError(
+        Issue{shard > 0 ? "--shard" : "--replicate", "",
+              shard > 0 && replicate > 0
+                  ? fmt::format("{} x --replicate {} is not {} GPUs", shard, replicate, job.gpus)
+                  : fmt::format("{} does not divide {} GPUs", asked, job.gpus),
+              ""});
+  job.config.shard = shard > 0 ? shard : job.gpus / asked;
+  job.config.replicate = replicate > 0 ? replicate : job.gpus / job.config.shard;
+}
+
+/// The job of an attempt.
 Job resized(const SizeQuestion& q, const Attempt& a) {
   Job job = q.job;
   job.hardware = a.hardware;
@@ -75,15 +91,7 @@ Job resized(const SizeQuestion& q, const Attempt& a) {
     job.config.replicate = a.gpus;
     return job;
   }
-  if (job.config.replicate > 1 && job.config.shard > 1) {  // HSDP: the shard group was asked for.
-    if (a.gpus % job.config.shard != 0)
-      throw InputError(Issue{
-          "--shard", "", fmt::format("{} does not divide {} GPUs", job.config.shard, a.gpus), ""});
-    job.config.replicate = a.gpus / job.config.shard;
-  } else {
-    job.config.shard = a.gpus;
-    job.config.replicate = 1;
-  }
+  shape_mesh(q, job);
   return job;
 }
 

@@ -27,6 +27,9 @@ struct SizeQuestion {
   /// Sequences of one optimizer step, on any number of GPUs: the job's accumulation follows. Sizes
   /// that do not divide it are refused in their row.
   std::optional<std::int64_t> global_batch;
+  /// Ranks of a shard group and copies, where they were asked for: HSDP's other number follows from
+  /// the GPUs. Without either the shard group is all GPUs.
+  std::optional<std::int64_t> shard, replicate;
   double tokens = 0;  ///< Budget; 0: no days and prices.
   std::optional<double> deadline_days;
   std::map<std::string, double> prices;  ///< USD per GPU-hour by hardware or GPU name.

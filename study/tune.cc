@@ -89,6 +89,19 @@ void check_tunable(const Job& job) {
                            "tune varies the number of blocks in a unit"});
 }
 
+/// Choices that come to the same: with one unit nothing is freed after forward, with a tie embedding
+/// and head are one anyway. Sorted by step and memory; the first stays.
+void drop_equal(std::vector<WrapChoice>& choices) {
+  const auto facts = [](const WrapChoice& c) {
+    return std::tie(c.units, c.step, c.memory, c.allocated, c.collectives, c.traffic, c.fits);
+  };
+  choices.erase(std::unique(choices.begin(), choices.end(),
+                            [&](const WrapChoice& a, const WrapChoice& b) {
+                              return facts(a) == facts(b);
+                            }),
+                choices.end());
+}
+
 void mark_pareto(std::vector<WrapChoice>& choices) {
   for (WrapChoice& a : choices) {
     a.pareto =
@@ -270,6 +283,7 @@ TuneResult tune(const Job& job, const std::function<void(int, int)>& progress,
                    [](const WrapChoice& a, const WrapChoice& b) {
                      return std::tie(a.step, a.memory) < std::tie(b.step, b.memory);
                    });
+  drop_equal(out.choices);
   mark_pareto(out.choices);
   choose(out);
   explain(out);

@@ -143,6 +143,13 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
         "8-bit all-gathers other than FSDP2's of weights with one scale a tensor: the weights are "
         "gathered in 16 bits");
   }
+  const bool computes_in_fp16 =
+      config.precision.param.value_or(config.model_dtype) == DType::kFloat16;
+  if (computes_in_fp16 && !row_of(config.framework).deepspeed)
+    s.not_modelled.push_back(
+        "the gradient scaler that fp16 needs: its pass over the gradients, the all-reduce of "
+        "found_inf "
+        "and the host's read of it");
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;

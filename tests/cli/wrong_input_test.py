@@ -106,6 +106,33 @@ def models(folder):
     refuse(["simulate", "/dev/zero", *JOB], "is a device")
 
 
+def widths(folder):
+    """Layers of a graph file whose widths do not fit, under every framework: PyTorch stops at the first product."""
+    def graph(norm=16, up_in=16, up_out=64, down_in=64, down_out=16):
+        leaves = {"norm": {"leaf": "layer_norm", "dim": norm}, "up": {"leaf": "linear", "in": up_in, "out": up_out},
+                  "down": {"leaf": "linear", "in": down_in, "out": down_out}}
+        block = {"class": "Block", "children": leaves, "inputs": "x", "outputs": "x",
+                 "forward": [{"call": name, "in": "x" if name == "norm" else "h", "out": "h"} for name in leaves] + [{"do": "add", "in": ["x", "h"], "out": "x"}]}
+        root = {"class": "Toy", "inputs": "ids", "outputs": "logits",
+                "children": {"embed": {"leaf": "embedding", "rows": 64, "dim": 16}, "layers": {"repeat": 2, "of": block},
+                             "head": {"leaf": "linear", "in": 16, "out": 64}},
+                "forward": [{"call": "embed", "in": "ids", "out": "h"}, {"call": "layers", "each": True, "in": "h", "out": "h"},
+                            {"call": "head", "in": "h", "out": "logits"}]}
+        return json.dumps({"format": "foreshard-model", "version": 1, "name": "toy", "architecture": "Toy",
+                           "arguments": [{"name": "ids", "kind": "tokens", "vocabulary": 64}], "root": root,
+                           "roles": {"blocks": "layers.*", "embeddings": "embed", "tail": "head"}})
+
+    good = write(folder, "fits.json", graph())
+    done = subprocess.run([PROGRAM, "simulate", good, *JOB, "--suggest", "no"], capture_output=True, text=True)
+    if done.returncode != 0:
+        FAILURES.append(f"a graph file whose widths fit: {done.stderr}")
+    for change, module in (({"norm": 15}, "layers.0.norm"), ({"up_in": 17}, "layers.0.up"), ({"up_out": 63}, "layers.0.down"),
+                           ({"down_in": 65}, "layers.0.down"), ({"down_out": 17}, "layers.0")):
+        bad = write(folder, "widths.json", graph(**change))
+        for framework in ("fsdp2", "fsdp1", "ddp", "zero1", "zero2", "zero3", "sharded-optimizer"):
+            refuse(["simulate", bad, *JOB, "--framework", framework], module, " of [")
+
+
 def configs(folder):
     head = "model: gpt2\non: dgx-h100\n"
     cases = {"unknown": (head + "gpu: 8\n", "line 3", "gpus"), "twice": (head + "gpus: 8\ngpus: 16\n", "line 4", "second time"),
@@ -161,6 +188,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         models(folder)
+        widths(folder)
         configs(folder)
         plans(folder)
     print("\n".join(FAILURES) or "all refused", f"\nslowest answer {WORST[0]:.2f} s: {WORST[1]}")

@@ -69,5 +69,31 @@ TEST(Autocast, RunsEachFunctionInPyTorchsDtype) {
     for (const OpKind op : *list) EXPECT_GT(met[op], 0) << name_of(op);
 }
 
+// Liger-Kernel's fused_linear_cross_entropy.py over fp32 weights: `@` casts both operands, addmm of
+// 16-bit operands adds to the fp32 gradient of the weight (out_dtype).
+TEST(Autocast, FusedLossMultipliesIn16Bits) {
+  ParallelConfig c;
+  c.framework = FrameworkKind::kDdp;
+  c.replicate = 2;
+  c.sequence = 64;
+  c.precision.param = DType::kBFloat16;
+  c.autocast = true;
+  c.loss = LossKind::kFused;
+  PlanOptions options;
+  options.steps = 1;
+  const Schedule s = plan(load_model("llama-tiny"), c, options);
+  const RankProgram& p = s.programs[0];
+  int products = 0, sums = 0;
+  for (const Launch& l : p.launches) {
+    if (l.op != OpKind::kMatmul && l.op != OpKind::kMatmulBias) continue;
+    EXPECT_EQ(l.dtype, DType::kBFloat16);
+    ++products;
+    const Tensor& y = p.tensors[p.operands[l.first_operand + l.inputs].value];
+    if (l.op == OpKind::kMatmulBias && y.dtype == DType::kFloat32) ++sums;
+  }
+  EXPECT_GT(products, 0);
+  EXPECT_GT(sums, 0);
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -58,7 +58,7 @@ TEST(AnswerText, RetriesAreBorderline) {
   StepAnswer a = answer();
   a.memory.retries_total = 2;
   EXPECT_TRUE(
-      says(a, "Fits, borderline: 60.0 of 80.0 GiB, 2 allocator retries in the first steps"));
+      says(a, "Fits, borderline: 60.0 of 80.0 GiB, 2 allocator retries in earlier steps"));
   a.memory.retries = 1;
   EXPECT_TRUE(says(a, "1 allocator retry a step"));
   EXPECT_TRUE(to_json(a)["memory"]["borderline"].get<bool>());

@@ -86,6 +86,25 @@ TEST(Memory, RetryWaitsForTheDeviceAndPaysTheDriver) {
   EXPECT_EQ(r.breakdown.total(), r.step_time);
 }
 
+// The same beside a rank that holds more at once (44 MiB against 40) and asks once: the retries are
+// those of the rank that has them.
+TEST(Memory, RetriesOfAnotherRankThanTheFullestCount) {
+  ToyProgram p, q;
+  const auto a = p.buffer(20 * kMiB, 0), b = p.buffer(20 * kMiB, 1), c = p.buffer(40 * kMiB, 0);
+  p.alloc(a).free(a).alloc(b).free(b).alloc(c).launch(1).free(c);
+  const auto whole = q.buffer(44 * kMiB, 0);
+  q.alloc(whole).launch(1).free(whole).end_step();
+  ToyCost cost;
+  cost.device.capacity = Bytes(45 * kMiB);
+  Schedule s = toy::schedule_of(p, 2);
+  s.programs.push_back(q.p);
+  s.program_of_rank = {0, 1};
+  const SimulationResult r = simulate(s, cost);
+  EXPECT_EQ(r.memory.rank, 1);
+  EXPECT_EQ(r.memory.retries, 1);
+  EXPECT_EQ(r.memory.retries_total, 1);
+}
+
 // More than the device has: an answer that says what and when, and how much would be needed.
 TEST(Memory, OutOfMemoryIsAnAnswer) {
   ToyProgram p;

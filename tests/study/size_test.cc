@@ -65,7 +65,7 @@ TEST(Size, FindsTheLargestMicroBatchBetweenDoublings) {
   SizeQuestion q = question();
   q.gpus = {8};
   q.job.config.sequence = 1024;
-  q.job.config.checkpoint = CheckpointKind::kNone;
+  q.micro_batches.clear();
   const SizeRow row = size(q).rows[0];
   ASSERT_TRUE(row.fits);
   EXPECT_FALSE(row.tight);

@@ -9,6 +9,7 @@
 #include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/recipe.h"
 #include "schedules/planner/recipes/scratch.h"
+#include "schedules/planner/recipes/shape_check.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
@@ -219,6 +220,7 @@ SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads) {
 SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                     const SymTensor& mask, bool causal, double dropout_p, double scale,
                     std::int64_t window) {
+  check_attention(h, q, k, v);
   const bool half = q->dtype == DType::kBFloat16 || q->dtype == DType::kFloat16;
   const bool equal_heads = q->shape[3] == v->shape[3] && q->shape[3] <= 256;
   const bool packed = !mask && causal && h.config().packed_sequences;

@@ -20,10 +20,14 @@ void HostImpl::end_autocast() {
   }
 }
 
+DType autocast_dtype(const Host& h) {
+  return h.config().precision.param.value_or(DType::kBFloat16);
+}
+
 namespace {
 
 SymTensor cached_cast(Host& h, const SymTensor& t) {
-  const DType low = h.config().precision.param.value_or(DType::kBFloat16);
+  const DType low = autocast_dtype(h);
   if (!t || t->dtype == low || !is_floating(t->dtype)) return t;
   HostImpl& impl = h.impl();
   const bool cacheable = t->dtype == DType::kFloat32 && t->requires_grad && t->is_leaf();
@@ -41,7 +45,8 @@ SymTensor cached_cast(Host& h, const SymTensor& t) {
 SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                           const SymTensor& bias) {
   if (!h.impl().autocast) return linear(h, x, weight, bias);
-  if (float8_is_eager(h.config()) && float8_applies(h, weight)) {  // Float8Linear.forward casts by itself.
+  if (float8_is_eager(h.config()) &&
+      float8_applies(h, weight)) {  // Float8Linear.forward casts by itself.
     const SymTensor input = cast(h, x, DType::kBFloat16);
     return float8_linear_eager(h, input, weight, bias ? cast(h, bias, input->dtype) : bias);
   }

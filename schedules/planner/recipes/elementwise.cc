@@ -6,19 +6,18 @@
 #include <algorithm>
 #include <array>
 
-#include "core/error.h"
 #include "schedules/planner/host/grad_dtype.h"
+#include "schedules/planner/recipes/shape_check.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
 namespace {
 
-Shape broadcast(const Shape& a, const Shape& b) {
+Shape broadcast(Host& h, const Shape& a, const Shape& b) {
   Shape y = a.rank >= b.rank ? a : b;
   for (int d = 1; d <= y.rank; ++d) {
     const std::int64_t x = d <= a.rank ? a[-d] : 1, z = d <= b.rank ? b[-d] : 1;
-    if (x != z && x != 1 && z != 1)
-      throw InternalError("element-wise function of shapes that do not broadcast");
+    if (x != z && x != 1 && z != 1) refuse_shapes(h, "element-wise function", a, b);
     y[-d] = x == 1 ? z : x;
   }
   return y;
@@ -66,7 +65,7 @@ SymTensor result_like(Host& h, const Shape& shape, DType dtype, const SymTensor&
 
 SymTensor launch_binary(Host& h, OpKind op, const SymTensor& a, const SymTensor& b) {
   SymTensor y =
-      result_like(h, broadcast(a->shape, b->shape), promote(a, b), a->numel >= b->numel ? a : b);
+      result_like(h, broadcast(h, a->shape, b->shape), promote(a, b), a->numel >= b->numel ? a : b);
   h.launch(op, {a, b}, {y});
   return y;
 }

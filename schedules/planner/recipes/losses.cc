@@ -1,5 +1,6 @@
 // Losses: cross entropy as log_softmax and nll_loss, mean squared error.
 
+#include "schedules/planner/recipes/shape_check.h"
 #include "schedules/planner/recipes/special.h"
 
 namespace foreshard {
@@ -58,6 +59,7 @@ SymTensor mean_square(Host& h, const SymTensor& x) {
 
 SymTensor cross_entropy(Host& h, const SymTensor& logits, const SymTensor& targets,
                         LossReduction reduction) {
+  check_targets(h, logits, targets);
   SymTensor log_probabilities;
   {
     Record r(h, log_softmax_backward, {&logits});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/shape_check.h"
 
 namespace foreshard {
 namespace {
@@ -113,6 +114,7 @@ void layer_norm_backward(BackwardContext& ctx) {
 }  // namespace
 
 SymTensor rms_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, double eps) {
+  check_norm(h, x_in, weight);
   const auto run = [&](const SymTensor& x, Record* r) {
     if (r && *r) {
       r->save(x);
@@ -136,6 +138,7 @@ SymTensor rms_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, doub
 
 SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias,
                      double eps) {
+  check_norm(h, x_in, weight);
   SymTensor x = contiguous(h, x_in);
   Record r(h, layer_norm_backward, {&x, &weight, &bias});
   if (r) {

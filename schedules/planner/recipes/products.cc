@@ -3,6 +3,7 @@
 #include "core/op_kind.h"
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/shape_check.h"
 
 namespace foreshard {
 namespace {
@@ -26,6 +27,7 @@ enum class ProductOf : std::uint8_t {
 
 void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c,
                     const SymTensor& bias = {}, ProductOf of = ProductOf::kActivations) {
+  check_product(h, a, b, bias);
   LaunchRequest q;
   const std::array<SymTensor, 3> with_bias{bias, a, b};
   q.op = bias ? OpKind::kMatmulBias : OpKind::kMatmul;

@@ -19,6 +19,8 @@ SymTensor autocast_float(Host& h, const SymTensor& x);
 /// An argument of a function that runs in the low dtype, such as a convolution. Arguments are cast
 /// from right to left.
 SymTensor autocast_low(Host& h, const SymTensor& x);
+/// What autocast casts products to.
+DType autocast_dtype(const Host& h);
 /// softmax, sum, cumsum and norm are asked for fp32 results (fp32_set_opt_dtype,
 /// fp32_append_dtype): dtype of the result for an input of dtype `own`.
 DType autocast_sum_dtype(Host& h, DType own);

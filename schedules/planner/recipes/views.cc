@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedules/planner/recipes/recipe.h"
+#include "schedules/planner/recipes/shape_check.h"
 
 namespace foreshard {
 
@@ -87,7 +88,7 @@ void copy_backward(BackwardContext& ctx) {
 
 SymTensor view(Host& h, const SymTensor& x, const Shape& shape) {
   std::array<std::int64_t, kMaxRank> stride{};
-  if (shape.numel() != x->numel) throw InternalError("view changes the number of elements");
+  if (shape.numel() != x->numel) refuse_shapes(h, "view", x->shape, shape);
   if (!view_strides(*x, shape, stride))
     throw InternalError("view of a tensor whose strides do not allow it");
   return recorded_view(h, view_backward, x, shape, stride, x->offset);
@@ -95,7 +96,7 @@ SymTensor view(Host& h, const SymTensor& x, const Shape& shape) {
 
 SymTensor reshape(Host& h, const SymTensor& x, const Shape& shape) {
   std::array<std::int64_t, kMaxRank> stride{};
-  if (shape.numel() != x->numel) throw InternalError("reshape changes the number of elements");
+  if (shape.numel() != x->numel) refuse_shapes(h, "reshape", x->shape, shape);
   if (view_strides(*x, shape, stride))
     return recorded_view(h, view_backward, x, shape, stride, x->offset);
   // clone(contiguous) then _unsafe_view.
