@@ -93,7 +93,14 @@ void Zero3::reduce_bucket(Host& host) {
     }
   }
   cause_.clear();
-  for (const ParameterId id : bucket_) parameters_.at(id).full->grad.reset();
+  for (const ParameterId id : bucket_) {
+    SymTensor& grad = parameters_.at(id).full->grad;
+    // partition_grads records every gradient; for a view of the bucket, which stays, that is
+    // nothing.
+    if (overlap_ && grad && !(bucket_buffer_ && grad->storage == bucket_buffer_->storage))
+      host.program().record_stream(grad->storage->buffer, reduce_stream_);
+    grad.reset();
+  }
   bucket_.clear();
   elements_ = 0;
   reduce_events_.push_back(host.record_event(reduce_stream_));
