@@ -51,6 +51,8 @@ struct Handle {
   /// FlatParameter._saved_grad_shard; the attribute may exist and be null.
   std::optional<SymTensor> saved_gradient;
   std::vector<SymTensor> views;  ///< What the modules' attributes are, by entry (null: padding).
+  /// What the tracked views of the constructor keep alive, until others take their place.
+  Ref<AutogradNode> constructed_accumulator;
   std::vector<OriginalParameter> originals;  ///< By entry; empty without original parameters.
   bool skipped_sharded_views = false;
 

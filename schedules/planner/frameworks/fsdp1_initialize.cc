@@ -258,7 +258,11 @@ void Fsdp1::make_flat_parameter(State& state) {
     }
   }
   h.views.resize(layout.entries.size());
-  if (config_.fsdp1.use_orig_params) make_originals(state);
+  if (config_.fsdp1.use_orig_params) return make_originals(state);
+  // Sharding ends with `flat_param.set_(shard)`, after which autograd makes a new AccumulateGrad,
+  // on the stream of the next views; without it the one of the constructor stays, on its stream.
+  if (!state.unit.sharded() && layout.trainable)
+    h.constructed_accumulator = host_->grad_accumulator(h.flat_param);
 }
 
 void Fsdp1::make_originals(State& state) {
