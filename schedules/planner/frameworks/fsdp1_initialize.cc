@@ -27,6 +27,10 @@ bool has_tied_parameters(const Model& model) {
   return false;
 }
 
+bool is_place(const FlatEntry& e, ModuleId m, const std::string& name) {
+  return std::find(e.places.begin(), e.places.end(), std::pair(m, name)) != e.places.end();
+}
+
 ShardUnit unit_row(const Model& model, const Unit& unit) {
   const FlatLayout& layout = *unit.flat;
   ShardUnit row;
@@ -68,6 +72,7 @@ void Fsdp1::initialize(Host& host) {
   for (const auto& state : states_)
     if (state->handle) publish(*state);
   find_contested();
+  if (config_.fsdp1.use_orig_params) find_outside();
   remark_on_untrained();
   list_local_parameters();
   full_precision_.resize(model.modules.size());
@@ -361,6 +366,24 @@ void Fsdp1::find_contested() {
         "{} is tied across the units {}: FSDP1 keeps a copy in each, and these train apart, as in "
         "PyTorch, which does not say so; one unit around all of them keeps the tie",
         host_->model().parameters[p].name, fmt::join(units[p], ", ")));
+  }
+}
+
+void Fsdp1::find_outside() {
+  const Model& model = host_->model();
+  std::vector<const FlatEntry*> cut(model.parameters.size());
+  for (const auto& state : states_) {
+    if (!state->handle || !state->unit.sharded()) continue;
+    for (const FlatEntry& e : state->handle->layout->entries)
+      if (!e.is_padding()) cut[e.id.value] = &e;
+  }
+  for (const ModuleId m : modules_in_order(model)) {
+    for (const OwnedParameter& p : model.at(m).parameters) {
+      const FlatEntry* const e = cut[p.id.value];
+      if (e == nullptr || is_place(*e, m, p.name)) continue;
+      outside_.emplace_back(m, model.at(p.id).name);
+      host_->watch(m);
+    }
   }
 }
 
