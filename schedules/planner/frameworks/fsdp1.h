@@ -230,7 +230,7 @@ class Fsdp1 final : public Framework {
   /// Modules that use a parameter which a unit without them stores: with original parameters they
   /// see its shard, whatever that unit has gathered.
   std::vector<std::pair<ModuleId, std::string>> outside_;  ///< And the parameter's name.
-  bool initialized_ = false;  ///< Lazy initialisation is done.
+  bool initialized_ = false;                               ///< Lazy initialisation is done.
   SymTensor zero_scalar_;  ///< FullyShardedDataParallel._zero_scalar, made by the first clipping.
   bool sync_ = true;       ///< False inside no_sync.
   bool callback_queued_ = false;

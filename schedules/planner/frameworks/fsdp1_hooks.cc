@@ -35,8 +35,9 @@ void Fsdp1::pre_forward(Host&, ModuleId module, std::span<SymTensor> inputs) {
   }
   for (const auto& [m, parameter] : outside_) {
     if (m != module) continue;
-    throw HostRefusal(parameter, "is tied across units: " + host_->model().at(m).name +
-                                     " uses it while it is sharded, since another unit stores it",
+    throw HostRefusal(parameter,
+                      "is tied across units: " + host_->model().at(m).name +
+                          " uses it while it is sharded, since another unit stores it",
                       "one unit around all of them");
   }
   if (!full_precision_[module.value]) return;
