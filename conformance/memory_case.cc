@@ -189,6 +189,9 @@ MemoryCase read_memory_case(const Json& c) {
   read_training(c, m.config);
   read_float8(c, m.config);
   m.model = read_model(c.at("model"), m.config.model_dtype);
+  m.buffers_on_host = c.at("model").at("kind") == "hf" &&
+                      m.config.framework == FrameworkKind::kFsdp2 &&
+                      m.config.offload == OffloadKind::kParameters;
   // The recordings' device answers every read-back with zeros, so the library takes each batch for
   // packed sequences.
   m.config.packed_sequences = c.at("model").at("kind") == "hf";

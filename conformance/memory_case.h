@@ -24,6 +24,9 @@ struct MemoryCase {
   Bytes device_memory;
   DeviceEvents events = DeviceEvents::kInstant;
   std::int64_t lag = 0;  ///< `events: lag:N`.
+  /// The recordings make Hugging Face models whose parameters are offloaded empty in host memory,
+  /// and their buffers stay there: the forward copies what it needs of them.
+  bool buffers_on_host = false;
 };
 
 /// Reads `case`; InputError on what we cannot express.

@@ -11,13 +11,24 @@
 namespace foreshard {
 namespace {
 
+/// The model's buffers: what persists and is there before the first step.
+void place_buffers_on_host(RankProgram& program) {
+  for (std::uint32_t i = 0; i < program.steps.front().begin; ++i) {
+    const Instruction& op = program.instructions[i];
+    if (op.kind != InstructionKind::kAlloc) continue;
+    Buffer& b = program.buffers[op.id];
+    if (b.category == BufferCategory::kPersistent) b.space = MemorySpace::kHostPageable;
+  }
+}
+
 MemoryReplay run(const MemoryCase& c) {
   PlanOptions plan_options;
   plan_options.steps = c.steps;
   plan_options.ranks = {c.rank};
   plan_options.executable = false;
   plan_options.idle_experts = true;
-  const Schedule schedule = plan(c.model, c.config, plan_options);
+  Schedule schedule = plan(c.model, c.config, plan_options);
+  if (c.buffers_on_host) place_buffers_on_host(schedule.programs.at(0));
   ReplayOptions options;
   options.allocator = c.allocator;
   options.device_memory = c.device_memory;

@@ -1,6 +1,7 @@
 #include "study/memory_replay.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 
@@ -41,12 +42,16 @@ class SlowProgress final : public StreamProgress {
     s.clock[stream] += operations;
     s.last_operation = issued_ += operations;
   }
-  /// The process group asks at once whether it has begun. On a stream that was idle before it but
-  /// for a wait, the answer rests on an old operation; it tells the host that the wait is over.
-  void issue_collective(std::uint32_t stream) {
-    const Event before = record(stream);
+  /// Before a collective the process group goes through those in flight, oldest first, as far as
+  /// they have ended; right after it, it asks for the new one. On a stream that was idle before it
+  /// but for a wait, the answer rests on an old operation; it tells the host that the wait is over.
+  void issue_collective(std::uint32_t stream, GroupId group) {
+    std::deque<BeginAndEnd>& in_flight = in_flight_[group.value];
+    while (!in_flight.empty() && ended(in_flight.front())) in_flight.pop_front();
+    const Event begin = record(stream);
     issue(stream, 1);
-    reached(before);
+    in_flight.push_back({begin, record(stream)});
+    ended(in_flight.back());
   }
   void record_event(std::uint32_t event, std::uint32_t stream) { events_[event] = record(stream); }
   void wait_event(std::uint32_t stream, std::uint32_t event) {
@@ -72,6 +77,13 @@ class SlowProgress final : public StreamProgress {
     std::int64_t operation;
     Clock clock;
   };
+  struct BeginAndEnd {
+    Event begin, end;
+  };
+  /// The end is asked for only once it has begun.
+  bool ended(const BeginAndEnd& collective) {
+    return reached(collective.begin) && reached(collective.end);
+  }
   static void join(Clock& a, const Clock& b) {
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = std::max(a[i], b[i]);
   }
@@ -82,6 +94,7 @@ class SlowProgress final : public StreamProgress {
   Clock host_;
   std::vector<Recorded> recorded_;
   std::unordered_map<std::uint32_t, Event> events_;
+  std::unordered_map<std::uint32_t, std::deque<BeginAndEnd>> in_flight_;  ///< By group.
 };
 
 class Replay {
@@ -126,9 +139,11 @@ class Replay {
       case InstructionKind::kCopy:
         slow_.issue(program_.copies[op.id].stream, 1);
         return true;
-      case InstructionKind::kCollective:
-        slow_.issue_collective(program_.collectives[op.id].stream);
+      case InstructionKind::kCollective: {
+        const Collective& c = program_.collectives[op.id];
+        slow_.issue_collective(c.stream, c.group);
         return true;
+      }
       case InstructionKind::kRecordEvent:
         slow_.record_event(op.id, op.stream);
         return true;

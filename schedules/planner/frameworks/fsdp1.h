@@ -51,6 +51,8 @@ struct Handle {
   /// FlatParameter._saved_grad_shard; the attribute may exist and be null.
   std::optional<SymTensor> saved_gradient;
   std::vector<SymTensor> views;  ///< What the modules' attributes are, by entry (null: padding).
+  /// What the tracked views of the constructor keep alive, until others take their place.
+  Ref<AutogradNode> constructed_accumulator;
   std::vector<OriginalParameter> originals;  ///< By entry; empty without original parameters.
   bool skipped_sharded_views = false;
 
@@ -114,6 +116,7 @@ class Fsdp1 final : public Framework {
   void publish(State& state);
   void make_plain(ParameterId id);
   void find_contested();
+  void find_outside();
   /// Says what PyTorch accepts and does not train as it reads.
   void remark_on_untrained();
   void list_local_parameters();
@@ -224,7 +227,10 @@ class Fsdp1 final : public Framework {
   /// Parameters stored in several units (F1-G-6): the modules that use them take their own unit's
   /// view.
   std::vector<std::pair<ModuleId, std::pair<State*, std::size_t>>> contested_;
-  bool initialized_ = false;  ///< Lazy initialisation is done.
+  /// Modules that use a parameter which a unit without them stores: with original parameters they
+  /// see its shard, whatever that unit has gathered.
+  std::vector<std::pair<ModuleId, std::string>> outside_;  ///< And the parameter's name.
+  bool initialized_ = false;                               ///< Lazy initialisation is done.
   SymTensor zero_scalar_;  ///< FullyShardedDataParallel._zero_scalar, made by the first clipping.
   bool sync_ = true;       ///< False inside no_sync.
   bool callback_queued_ = false;

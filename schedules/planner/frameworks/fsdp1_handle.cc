@@ -125,6 +125,7 @@ void Fsdp1::use_unsharded_views(State& state) {
     if (!h.originals.empty()) h.originals[i].forward_view = h.views[i];
     host_->set_parameter(e.id, h.views[i]);
   }
+  h.constructed_accumulator = {};
   host_->set_grad_enabled(grad_before);
 }
 

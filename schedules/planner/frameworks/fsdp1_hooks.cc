@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "schedules/planner/frameworks/fsdp1.h"
+#include "schedules/planner/host/host_refusal.h"
 
 namespace foreshard::fsdp1 {
 namespace {
@@ -31,6 +32,13 @@ void Fsdp1::pre_forward(Host&, ModuleId module, std::span<SymTensor> inputs) {
     if (m != module) continue;
     const Handle& h = *stored.first->handle;
     host_->set_parameter(h.layout->entries[stored.second].id, h.views[stored.second]);
+  }
+  for (const auto& [m, parameter] : outside_) {
+    if (m != module) continue;
+    throw HostRefusal(parameter,
+                      "is tied across units: " + host_->model().at(m).name +
+                          " uses it while it is sharded, since another unit stores it",
+                      "one unit around all of them");
   }
   if (!full_precision_[module.value]) return;
   DType from = DType::kFloat32;

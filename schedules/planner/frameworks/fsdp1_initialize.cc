@@ -27,6 +27,10 @@ bool has_tied_parameters(const Model& model) {
   return false;
 }
 
+bool is_place(const FlatEntry& e, ModuleId m, const std::string& name) {
+  return std::find(e.places.begin(), e.places.end(), std::pair(m, name)) != e.places.end();
+}
+
 ShardUnit unit_row(const Model& model, const Unit& unit) {
   const FlatLayout& layout = *unit.flat;
   ShardUnit row;
@@ -68,6 +72,7 @@ void Fsdp1::initialize(Host& host) {
   for (const auto& state : states_)
     if (state->handle) publish(*state);
   find_contested();
+  if (config_.fsdp1.use_orig_params) find_outside();
   remark_on_untrained();
   list_local_parameters();
   full_precision_.resize(model.modules.size());
@@ -258,7 +263,11 @@ void Fsdp1::make_flat_parameter(State& state) {
     }
   }
   h.views.resize(layout.entries.size());
-  if (config_.fsdp1.use_orig_params) make_originals(state);
+  if (config_.fsdp1.use_orig_params) return make_originals(state);
+  // Sharding ends with `flat_param.set_(shard)`, after which autograd makes a new AccumulateGrad,
+  // on the stream of the next views; without it the one of the constructor stays, on its stream.
+  if (!state.unit.sharded() && layout.trainable)
+    h.constructed_accumulator = host_->grad_accumulator(h.flat_param);
 }
 
 void Fsdp1::make_originals(State& state) {
@@ -357,6 +366,24 @@ void Fsdp1::find_contested() {
         "{} is tied across the units {}: FSDP1 keeps a copy in each, and these train apart, as in "
         "PyTorch, which does not say so; one unit around all of them keeps the tie",
         host_->model().parameters[p].name, fmt::join(units[p], ", ")));
+  }
+}
+
+void Fsdp1::find_outside() {
+  const Model& model = host_->model();
+  std::vector<const FlatEntry*> cut(model.parameters.size());
+  for (const auto& state : states_) {
+    if (!state->handle || !state->unit.sharded()) continue;
+    for (const FlatEntry& e : state->handle->layout->entries)
+      if (!e.is_padding()) cut[e.id.value] = &e;
+  }
+  for (const ModuleId m : modules_in_order(model)) {
+    for (const OwnedParameter& p : model.at(m).parameters) {
+      const FlatEntry* const e = cut[p.id.value];
+      if (e == nullptr || is_place(*e, m, p.name)) continue;
+      outside_.emplace_back(m, model.at(p.id).name);
+      host_->watch(m);
+    }
   }
 }
 
