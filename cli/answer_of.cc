@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/format.h"
+#include "models/adapter_targets.h"
 #include "schedules/planner/framework_table.h"
 #include "sim/provenance.h"
 #include "study/headroom.h"
@@ -94,7 +95,8 @@ bool is_kernel(const std::string& resource) {
   return false;
 }
 
-/// "8.04 B parameters", and where some are frozen: ", 13.6 M trained, 7.50 B in 4 bits".
+/// "8.04 B parameters", and where some are frozen: ", LoRA rank 16 on q_proj, v_proj in fp32, 13.6 M
+/// trained, 7.50 B in 4 bits".
 std::string size_text(const Model& model) {
   double trained = 0, packed = 0;
   bool frozen = false;
@@ -105,6 +107,8 @@ std::string size_text(const Model& model) {
   }
   std::string out =
       format_count(static_cast<double>(model.parameter_count().value)) + " parameters";
+  if (const std::string adapters = describe_adapters(model); !adapters.empty())
+    out += ", " + adapters;
   if (frozen) out += fmt::format(", {} trained", format_count(trained));
   if (packed > 0) out += fmt::format(", {} in 4 bits", format_count(packed));
   return out;

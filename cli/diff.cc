@@ -59,6 +59,11 @@ struct Side {
 
 Side read_plan_side(const std::string& file, const std::string& machine) {
   Side side;
+  if (const Json json = parse_json(read_text_file(file), file);
+      json.is_object() && !json.contains("format") &&
+      (json.contains("model_type") || json.contains("architectures")))
+    throw InputError(Issue{file, "", "is a model's config.json, where a side is a plan or options",
+                           fmt::format("\"--model {}\" with the other options", file)});
   Schedule schedule = read_schedule_file(file);
   require_valid(schedule, file);
   side.gpus = schedule.world;

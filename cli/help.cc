@@ -75,8 +75,8 @@ std::string help_of_program() {
       "\n  foreshard COMMAND --help    examples and options of a command\n"
       "  foreshard completion bash   completion for the shell: source <(foreshard completion "
       "bash); or zsh\n"
-      "\nExit codes: 0 fine, 2 wrong input, 3 device or run failure, 4 a target missed, 1 a bug of "
-      "ours.\n";
+      "\nExit codes: 0 fine, 2 wrong input, 3 device or run failure, 4 a target missed (nothing "
+      "that was tried fits, a deadline, simulate --must-fit), 1 a bug of ours.\n";
   return out;
 }
 

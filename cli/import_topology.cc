@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "hwprofiles/import_topology.h"
 #include "hwprofiles/topology.h"
+#include "study/job.h"
 
 namespace foreshard::cli {
 namespace {
@@ -17,6 +18,7 @@ Json json_of(const ImportedTopology& t) {
               {"gpus_per_pcie_switch", t.gpus_per_pcie_switch},
               {"sockets", t.sockets},
               {"nics", t.nics},
+              {"nics_on_switches", or_null(t.nics_on_switches)},
               {"nic_bytes_per_s", or_null(t.nic_rate)},
               {"pcie_bytes_per_s", or_null(t.pcie_rate)},
               {"compute_capability", or_null(t.compute_capability)},
@@ -39,6 +41,16 @@ std::string text_of(const std::string& file, const ImportedTopology& t) {
   return out;
 }
 
+/// What the file leaves open and the profile takes from its base.
+std::string kept_of_base(const HardwareProfile& p, const ImportedTopology& t,
+                         const std::string& base) {
+  if (p.network.kind == NetworkKind::kNone) return "";
+  if (t.nics == 0)
+    return fmt::format("  note: NICs are those of {}: {}\n", base, network_text(p));
+  return t.nic_rate ? "" : fmt::format("  note: the NICs' {:.0f} Gb/s are those of {}\n",
+                                       p.network.nic_rate.value * 8e-9, base);
+}
+
 }  // namespace
 
 int import_topology(Arguments& a) {
@@ -54,7 +66,7 @@ int import_topology(Arguments& a) {
   if (a.has("output")) write_file_atomically(a.text("output"), to_json(*profile).dump(1) + "\n");
   if (a.flag("json")) return print_json(json_of(t)), kOk;
   std::string out = text_of(file, t);
-  if (profile) out += "\n" + Topology(*profile, 1).draw();
+  if (profile) out += kept_of_base(*profile, t, a.text("on")) + "\n" + Topology(*profile, 1).draw();
   if (a.has("output")) out += fmt::format("wrote {0}; use it with --on {0}\n", a.text("output"));
   return print(out), kOk;
 }

@@ -7,6 +7,7 @@
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
 #include "hwprofiles/spelling.h"
+#include "models/adapter_targets.h"
 #include "models/load_model.h"
 #include "schedules/planner/config_names.h"
 #include "schedules/planner/framework_table.h"
@@ -92,7 +93,7 @@ bool builds_in_compute_dtype(FrameworkKind framework) {
   return row.precision == PrecisionRule::kMasters && !row.casts_model;
 }
 
-/// Frozen weights under adapters are kept in 16 bits (--lora-base), and the adapters with them.
+/// Frozen weights under adapters are kept in 16 bits (--lora-base).
 void read_precision(Arguments& a, ParallelConfig& c) {
   if (a.has("lora-rank")) c.model_dtype = DType::kBFloat16;
   if (const auto t = read_dtype(a, "model-dtype")) c.model_dtype = *t;
@@ -220,6 +221,11 @@ void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
                        model.longest_sequence, c.sequence));
     c.sequence = model.longest_sequence;
   }
+  if (!a.has("seq") && c.sequence < model.shortest_sequence) {
+    a.note(fmt::format("--seq {} is taken, which a sample's images fill (default {})",
+                       model.shortest_sequence, c.sequence));
+    c.sequence = model.shortest_sequence;
+  }
   if (a.has("root-split") || !row_of(c.framework).forms_units()) return;
   if (const auto tie = tie_across_root_split(model, c.wrap)) {
     a.note(fmt::format("--root-split no is taken: two units would share a parameter ({})", *tie));
@@ -329,6 +335,9 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
     for (std::string& w : warnings) a.note(std::move(w));
     if (a.has("model-dtype") || a.has("lora-rank") || builds_in_compute_dtype(c.framework))
       model.set_dtype(c.model_dtype);
+    // DeepSpeed and sharded optimizers cast the whole module, adapters too.
+    if (adapter_facts(model) && row_of(c.framework).precision == PrecisionRule::kMasters)
+      model.cast(compute_dtype(c));
     fit_defaults(a, model, c);
     read_framework_options_with_model(a, model, c);
     if (const auto blocks = static_cast<std::int64_t>(model.roles.blocks.size());

@@ -65,7 +65,8 @@ OptionGroup training_group() {
               "(default no)",
               {"yes", "no"}),
        option("reduce-dtype", "DTYPE",
-              "Dtype of gradient reduction (default fp32; ZeRO: the compute dtype)"),
+              "Dtype of gradient reduction (default fp32; ZeRO and DDP's own mixed precision: the "
+              "compute dtype; DDP else: the parameters' dtype)"),
        option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
        option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
        option("checkpoint-outside-units", "yes|no",
@@ -124,7 +125,12 @@ OptionGroup adapter_options() {
            option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
            option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
            option("lora-targets", "NAMES",
-                  "Linear modules, e.g. q_proj,v_proj (default) or all-linear"),
+                  "Linear modules, e.g. q_proj,v_proj, or all-linear (default: PEFT's for the "
+                  "family, else q_proj,v_proj)"),
+           option("lora-dtype", "KIND",
+                  "What adapters are kept in: fp32 (default, as PEFT casts them over a 16-bit base) "
+                  "or base, that of the other weights",
+                  {"fp32", "base"}),
            option("lora-base", "KIND",
                   "How frozen weights are kept: 16bit (default), 4bit (QLoRA), 4bit-double",
                   {"16bit", "4bit", "4bit-double"})}};
@@ -133,7 +139,7 @@ OptionGroup adapter_options() {
 std::string with_adapters(std::string model, Arguments& arguments) {
   const bool ranked = arguments.has("lora-rank") || model.find("lora_rank=") != std::string::npos;
   for (const char* name :
-       {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-base"}) {
+       {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-dtype", "lora-base"}) {
     if (!arguments.has(name)) continue;
     if (!ranked) {
       arguments.report(name, "there are no adapters without a rank", "add --lora-rank R");

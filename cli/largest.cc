@@ -52,15 +52,16 @@ int answer_largest(const Job& job, Arguments& a, const SimulationOptions& option
   const LargestOf what = option == "seq" ? LargestOf::kSequence : LargestOf::kMicroBatch;
   const LargestResult r = largest(job, what, options);
   const Job found = r.value > 0 ? with_value(job, what, r.value) : job;
-  if (a.flag("json")) return print_json(json_of(r, option, found)), kOk;
+  const int code = r.evaluation ? kOk : kTargetMissed;
+  if (a.flag("json")) return print_json(json_of(r, option, found)), code;
   std::string out =
       fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
                   describe_precision(job.config));
   if (!r.evaluation)
     return print(out + fmt::format("  Not even --{} {} fits with {:.0f} % of the device free: {}\n",
-                                   option, r.granularity, 100 * kHeadroom,
-                                   ways_to_fit(with_value(job, what, r.granularity)))),
-           kOk;
+                                   option, r.smallest, 100 * kHeadroom,
+                                   ways_to_fit(with_value(job, what, r.smallest)))),
+           code;
   const Evaluation& e = *r.evaluation;
   out += fmt::format("  Largest --{}: {}      {}\n", option, r.value, stop_text(r, option));
   out += fmt::format(

@@ -84,7 +84,7 @@ ParallelConfig unit_config(Arguments& a) {
 }
 
 std::int64_t usual_length(const Model& model) {
-  const std::int64_t usual = ParallelConfig{}.sequence;
+  const std::int64_t usual = std::max(ParallelConfig{}.sequence, model.shortest_sequence);
   return model.longest_sequence > 0 ? std::min(usual, model.longest_sequence) : usual;
 }
 

@@ -99,7 +99,7 @@ int simulate(Arguments& a) {
     print(text_of(*memory, terminal_style()));
   else
     print(text_of(answer, terminal_style(), a.flag("explain")));
-  return kOk;
+  return a.flag("must-fit") && !answer.memory.fits ? kTargetMissed : kOk;
 }
 
 }  // namespace
@@ -149,6 +149,11 @@ CommandSpec simulate_command() {
          "least four)",
          {},
          true},
+        {"must-fit",
+         "",
+         "Exit code 4 where the job does not fit (else 0: that is an answer, too)",
+         {},
+         false},
         {"device-memory",
          "GIB",
          "Memory of each GPU in place of the profile's; also 80GB, 512MiB",

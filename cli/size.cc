@@ -213,6 +213,16 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
          "  not modelled: loss of time to failures, restarts, evaluation and checkpoint saving\n";
 }
 
+/// Nothing fits or meets the deadline: a target missed. No row that can be planned: the options are
+/// wrong for each.
+int exit_code_of(const SizeQuestion& q, const SizeResult& r) {
+  if (std::all_of(r.rows.begin(), r.rows.end(), [](const SizeRow& row) { return row.refused; }))
+    return kWrongInput;
+  const bool fits =
+      std::any_of(r.rows.begin(), r.rows.end(), [](const SizeRow& row) { return row.fits; });
+  return !fits || (q.deadline_days && !r.smallest) ? kTargetMissed : kOk;
+}
+
 int run_size(Arguments& a) {
   SizeQuestion q;
   q.job = read_job(a, {.hardware = JobNeeds::Hardware::kLeftToCaller, .gpus = false});
@@ -262,7 +272,7 @@ int run_size(Arguments& a) {
     print_json(json_of(q, r));
   else
     print(text_of(q, r));
-  return q.deadline_days && !r.smallest ? kTargetMissed : kOk;
+  return exit_code_of(q, r);
 }
 
 /// Options of a job that vary here.

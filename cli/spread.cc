@@ -9,16 +9,18 @@
 #include "cli/job_options.h"
 #include "cli/output.h"
 #include "core/format.h"
+#include "core/integers.h"
 #include "core/json.h"
 #include "schedules/planner/planner.h"
 #include "sim/distribution.h"
-#include "sim/hardware_cost.h"
+#include "sim/mixed_cost.h"
 #include "study/evaluate.h"
 
 namespace foreshard::cli {
 namespace {
 
 constexpr std::int64_t kMostSamples = 10'000;
+constexpr double kSmallestFactor = 1e-3, kLargestFactor = 1e3;
 
 std::optional<double> number_of(std::string_view text) {
   double x = 0;
@@ -38,9 +40,23 @@ std::optional<std::pair<std::size_t, std::size_t>> ranks_of(std::string_view tex
   return std::pair(static_cast<std::size_t>(*first), static_cast<std::size_t>(*last));
 }
 
+/// Ranks of an item of a list; false, with a report, where another item has named one of them.
+bool take(Arguments& a, const std::string& option, const std::string& item,
+          const std::pair<std::size_t, std::size_t>& range, std::vector<bool>& taken) {
+  for (std::size_t r = range.first; r <= range.second; ++r) {
+    if (taken[r]) {
+      a.report(option, fmt::format("\"{}\" names rank {} again", item, r), "each rank once");
+      return false;
+    }
+    taken[r] = true;
+  }
+  return true;
+}
+
 /// "3:1.2,8-15:1.05" as one factor for each rank; empty if the option is absent.
 std::vector<double> factors_of(Arguments& a, const std::string& option, std::int64_t world) {
   std::vector<double> out;
+  std::vector<bool> taken(static_cast<std::size_t>(world), false);
   for (const std::string& item : a.list(option)) {
     const std::size_t colon = item.find(':');
     const auto factor = colon == std::string::npos
@@ -53,34 +69,33 @@ std::vector<double> factors_of(Arguments& a, const std::string& option, std::int
                fmt::format("RANK:FACTOR or FIRST-LAST:FACTOR, ranks 0 to {}", world - 1));
       continue;
     }
+    if (!(*factor >= kSmallestFactor && *factor <= kLargestFactor)) {
+      a.report(option, fmt::format("found \"{}\"", item),
+               fmt::format("a factor of {} to {}", kSmallestFactor, kLargestFactor));
+      continue;
+    }
+    if (!take(a, option, item, *range, taken)) continue;
     out.resize(static_cast<std::size_t>(world), 1.0);
     for (std::size_t r = range->first; r <= range->second; ++r) out[r] = *factor;
   }
   return out;
 }
 
-/// Time of one rank's last step, added up: kernels, and collectives of the first group that has
-/// any.
-struct RankWork {
-  Time kernels, collectives;
-};
-
-RankWork work_on(Job job, const HardwareProfile& hardware, const Schedule& schedule) {
-  job.hardware = hardware;
-  const auto cost = cost_model_of(job, schedule);
+/// Kernels of one rank's last step, added up.
+Time kernels_on(const CostModel& cost, const Schedule& schedule) {
   const RankProgram& p = schedule.programs[0];
-  RankWork out;
+  Time out{};
   for (std::uint32_t i = p.steps.back().begin; i < p.steps.back().end; ++i) {
     const Instruction& in = p.instructions[i];
-    if (in.kind == InstructionKind::kLaunch)
-      out.kernels += cost->launch(p, p.launches[in.id]).device;
-    if (in.kind != InstructionKind::kCollective) continue;
-    const Group& group = schedule.groups[p.collectives[in.id].group.value];
-    std::vector<std::int64_t> ranks;
-    for (std::int64_t r = 0; r < group.size; ++r) ranks.push_back(r * group.stride);
-    out.collectives += cost->collective(p.collectives[in.id], ranks).device;
+    if (in.kind == InstructionKind::kLaunch) out += cost.launch(p, p.launches[in.id]).device;
   }
   return out;
+}
+
+std::unique_ptr<CostModel> cost_of(Job job, const HardwareProfile& hardware,
+                                   const Schedule& schedule) {
+  job.hardware = hardware;
+  return cost_model_of(job, schedule);
 }
 
 /// Says that a rank does not fit: its times are those of a job that runs.
@@ -95,10 +110,31 @@ void note_memory(Arguments& a, Job job, const HardwareProfile& hardware, const S
         format_memory(m.capacity)));
 }
 
-/// Mixed machines: ranks of "8-15:dgx-a100-80" take as long as that machine's kernels and links
-/// would, in proportion.
-void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
-  const RankWork here = work_on(job, job.hardware, schedule);
+/// A profile of so many nodes, which stands for `gpus` GPUs of the job alone: as a kind of machine
+/// for all `world` of them, so that its collectives can be asked.
+HardwareProfile as_kind(HardwareProfile profile, std::int64_t gpus, std::int64_t world) {
+  make_cluster(profile, static_cast<int>(gpus));  // Refuses more nodes than there are.
+  const std::int64_t nodes = ceil_div(world, std::max<std::int64_t>(1, profile.gpus_per_node()));
+  if (profile.nodes > 0) profile.nodes = std::max(profile.nodes, static_cast<int>(nodes));
+  return profile;
+}
+
+/// Ranks that --other-nodes names, as far as it can be read; mix() reports the rest.
+std::int64_t ranks_elsewhere(const Arguments& a, std::int64_t world) {
+  std::int64_t count = 0;
+  for (const std::string& item : a.list("other-nodes"))
+    if (const auto range = ranks_of(std::string_view(item).substr(0, item.find(':')), world))
+      count += static_cast<std::int64_t>(range->second - range->first + 1);
+  return std::min(count, world);
+}
+
+/// Mixed machines: kernels of ranks "8-15:dgx-a100-80" take as long as that machine's, in
+/// proportion; the links of each are its own.
+std::vector<MachineRanks> mix(Arguments& a, const Job& job, const Schedule& schedule,
+                              const CostModel& here, Variation& v) {
+  std::vector<MachineRanks> others;
+  const Time kernels = kernels_on(here, schedule);
+  std::vector<bool> taken(static_cast<std::size_t>(job.gpus), false);
   for (const std::string& item : a.list("other-nodes")) {
     const std::size_t colon = item.find(':');
     const auto range = colon == std::string::npos
@@ -115,23 +151,24 @@ void mix(Arguments& a, const Job& job, const Schedule& schedule, Variation& v) {
                fmt::format("whole nodes of {} ranks", per_node));
       continue;
     }
-    const HardwareProfile other = load_hardware(item.substr(colon + 1));
+    if (!take(a, "other-nodes", item, *range, taken)) continue;
+    const auto count = static_cast<std::int64_t>(range->second - range->first + 1);
+    const HardwareProfile other =
+        as_kind(load_hardware(item.substr(colon + 1)), count, job.gpus);
     note_memory(a, job, other, schedule);
-    const RankWork there = work_on(job, other, schedule);
-    const auto world = static_cast<std::size_t>(job.gpus);
-    v.rank_compute.resize(world, 1.0);
-    v.rank_link.resize(world, 1.0);
-    for (std::size_t r = range->first; r <= range->second; ++r) {
-      v.rank_compute[r] *= there.kernels / here.kernels;
-      if (here.collectives.value > 0)
-        v.rank_link[r] *= std::max(1.0, there.collectives / here.collectives);
-    }
+    MachineRanks machine{static_cast<std::int64_t>(range->first),
+                         static_cast<std::int64_t>(range->second), cost_of(job, other, schedule)};
+    v.rank_compute.resize(static_cast<std::size_t>(job.gpus), 1.0);
+    const double slower = kernels_on(*machine.cost, schedule) / kernels;
+    for (std::size_t r = range->first; r <= range->second; ++r) v.rank_compute[r] *= slower;
+    others.push_back(std::move(machine));
   }
   a.check();
+  return others;
 }
 
 int spread(Arguments& a) {
-  const Job job = read_job(a);
+  Job job = read_job(a);
   SimulationOptions options;
   Variation& v = options.variation;
   v.rank_compute = factors_of(a, "slow-ranks", job.gpus);
@@ -146,17 +183,21 @@ int spread(Arguments& a) {
   const std::int64_t threads =
       a.integer("threads", std::max(1U, std::thread::hardware_concurrency()), 1, 256);
   a.check();
+  if (const std::int64_t own = job.gpus - ranks_elsewhere(a, job.gpus); own > 0)
+    job.hardware = as_kind(job.hardware, own, job.gpus);
   PlanOptions plan_options;
   plan_options.executable = false;
   const Schedule schedule = plan(*job.model, job.config, plan_options);
   note_memory(a, job, job.hardware, schedule);
-  mix(a, job, schedule, v);
-  if (v.none())
+  const std::unique_ptr<CostModel> here = cost_model_of(job, schedule);
+  std::vector<MachineRanks> others = mix(a, job, schedule, *here, v);
+  if (v.none() && others.empty())
     throw InputError(Issue{"spread", "", "nothing varies",
                            "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
-  const auto cost = cost_model_of(job, schedule);
-  const StepDistribution d = simulate_distribution(
-      schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads));
+  const auto cost = make_mixed_cost(cost_model_of(job, schedule), std::move(others));
+  const StepDistribution d =
+      simulate_distribution(schedule, *cost, options, static_cast<int>(samples),
+                            static_cast<int>(threads), here.get());
   if (a.flag("json")) {
     Json out = {{"model", job.model->name},
                 {"gpus", job.gpus},

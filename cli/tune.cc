@@ -132,7 +132,7 @@ int tune(Arguments& a) {
   } else {
     print(text_of(job, r, a.flag("all") ? r.choices.size() : 14));
   }
-  return kOk;
+  return r.chosen == r.choices.size() ? kTargetMissed : kOk;
 }
 
 }  // namespace

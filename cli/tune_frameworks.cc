@@ -115,10 +115,11 @@ int tune_frameworks(Arguments& a) {
   const auto some = std::find_if(rows.begin(), rows.end(), [](const Row& r) { return r.job; });
   if (some == rows.end()) throw InputError(Issue{"--frameworks", "", rows[0].refused, ""});
   const Job& job = *some->job;
+  const int code = rows.front().fits() ? kOk : kTargetMissed;  // Those that fit stand first.
   if (a.flag("json")) {
     Json out = Json::array();
     for (const Row& r : rows) out.push_back(json_of(r));
-    return print_json(out), kOk;
+    return print_json(out), code;
   }
   std::string out = fmt::format("{} · {}\neach with its defaults and the options given\n\n",
                                 job.model->name, describe_machines(job.hardware, job.gpus));
@@ -127,7 +128,7 @@ int tune_frameworks(Arguments& a) {
   for (const Row& r : rows) out += line_of(r);
   return print(out +
                "\n  What each leaves out: foreshard simulate ... --framework NAME --explain\n"),
-         kOk;
+         code;
 }
 
 }  // namespace foreshard::cli

@@ -22,9 +22,9 @@ inline constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) +
 std::string_view name_of(KernelClass kernel_class);
 
 // Values of Launch::dims (docs/formats/op_operands.md). dims[4] of a product: libraries run a
-// weight gradient, which sums over tokens, a little slower; a causal mask hides half of a product
-// of attention without a fused kernel. dims[5]: 8-bit operands with a scale for each row.
-inline constexpr std::int64_t kWeightGradientProduct = 1, kCausalProduct = 2, kRowScales = 1;
+// weight gradient, which sums over tokens, a little slower. dims[5]: 8-bit operands with a scale
+// for each row.
+inline constexpr std::int64_t kWeightGradientProduct = 1, kRowScales = 1;
 
 // Every kind of device work that a schedule can launch. The planner's recipes
 // (schedules/planner/recipes) launch it with its shapes and bytes, models/ops/op_flops.cc counts

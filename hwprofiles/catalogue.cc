@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "core/json.h"
@@ -316,6 +317,18 @@ bool looks_like_file(const std::string& text) {
          text.find('/') != std::string::npos;
 }
 
+/// "a100.yaml@400g", "4x-a100.yaml": the file without what only catalogue names take.
+std::string file_within(const std::string& typed) {
+  std::string file = typed.substr(0, typed.rfind('@'));
+  const std::size_t digits = file.find_first_not_of("0123456789");
+  if (digits > 0 && digits != std::string::npos && file.compare(digits, 2, "x-") == 0)
+    file.erase(0, digits + 2);
+  std::error_code ignored;
+  const bool file_of_another_name =
+      file != typed && looks_like_file(file) && std::filesystem::exists(file, ignored);
+  return file_of_another_name && !std::filesystem::exists(typed, ignored) ? file : "";
+}
+
 }  // namespace
 
 HardwareProfile parse_hardware(std::string_view text, const std::string& file) {
@@ -353,6 +366,9 @@ void keep_gpus(HardwareProfile& machine, int gpus) {
 }
 
 HardwareProfile load_hardware(const std::string& name_or_file) {
+  if (const std::string file = file_within(name_or_file); !file.empty())
+    bad_name(name_or_file, "Nx- and @RATEg go with names of the catalogue, not with profile files",
+             fmt::format("\"nodes\" and \"network\" of a copy of {}", file));
   if (looks_like_file(name_or_file))
     return parse_hardware(read_text_file(name_or_file), name_or_file);
   Catalogue catalogue;

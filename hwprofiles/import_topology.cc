@@ -1,6 +1,7 @@
 #include "hwprofiles/import_topology.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -119,9 +120,16 @@ class MatrixReader {
           fmt::format("{} cells where the header names {} devices", row.size(), devices_.size()),
           "X, NV1 to NV18, PIX, PXB, PHB, NODE, SYS");
     }
+    if (row.size() == devices_.size() && words.size() > devices_.size() + 1 &&
+        parse_cell(words[devices_.size() + 1]))
+      issues_.add(fmt::format("line {}", number),
+                  fmt::format("more cells than the {} devices of the header", devices_.size()),
+                  "the header may be damaged");
     // After the cells: CPU affinity, NUMA affinity.
-    if (has_numa_ && is_gpu(words[0]) && words.size() >= devices_.size() + 3)
-      numa_.insert(words[devices_.size() + 2]);
+    if (is_gpu(words[0])) {
+      const bool said = has_numa_ && words.size() >= devices_.size() + 3;
+      numa_.push_back(said ? words[devices_.size() + 2] : std::string());
+    }
     row.resize(devices_.size());
     rows_.push_back(std::move(row));
   }
@@ -132,6 +140,12 @@ class MatrixReader {
       devices_.push_back(word);
       if (is_gpu(word)) ++gpus_;
     }
+    for (std::size_t i = devices_.size(); i < words.size(); ++i)
+      if (is_gpu(words[i]) || is_nic(words[i]))
+        issues_.add("header",
+                    fmt::format("\"{}\" stands between {} and {}", words[devices_.size()],
+                                devices_.back(), words[i]),
+                    "device names, then CPU Affinity and NUMA Affinity");
     has_numa_ = std::find(words.begin(), words.end(), "NUMA") != words.end();
     if (devices_.size() > kMostDevices)
       issues_.add("", fmt::format("{} devices", devices_.size()), "at most 1024");
@@ -162,7 +176,6 @@ class MatrixReader {
   ImportedTopology classify() const {
     ImportedTopology t;
     t.gpus = gpus_;
-    t.nics = static_cast<int>(devices_.size()) - gpus_;
     int most_sum = 0;
     int most_single = 0;
     for (int a = 0; a < gpus_; ++a) {
@@ -183,15 +196,41 @@ class MatrixReader {
       t.fabric = only_pairs(t.mesh) ? FabricKind::kNvLinkPairs : FabricKind::kNvLinkMesh;
       if (t.fabric == FabricKind::kNvLinkPairs) t.mesh.clear();
     }
-    t.gpus_per_pcie_switch = largest_cluster(Cell::Path::kSwitch);
-    t.sockets = clusters_apart();
-    if (t.sockets == 1 && most_sum > 0 && numa_.size() > 1) {
-      t.sockets = 2;  // hosts of GPUs have at most two; a socket may be several NUMA nodes
-      t.notes.push_back(
-          fmt::format("NVLink hides the sockets; {} NUMA nodes are taken as two", numa_.size()));
-    }
-    if (t.nics == 0) t.notes.push_back("the matrix lists no NIC");
+    t.gpus_per_pcie_switch = largest_switch();
+    find_sockets(t);
+    find_nics(t);
     return t;
+  }
+
+  /// A card's cell in a GPU's row.
+  bool shares_switch(int gpu, int card) const {
+    return at(gpu, card).path == Cell::Path::kSwitch;
+  }
+  bool near_a_gpu(int card) const {
+    for (int g = 0; g < gpus_; ++g)
+      if (shares_switch(g, card)) return true;
+    return false;
+  }
+
+  /// Cards for collectives: where some share a switch with a GPU, the others are for storage and
+  /// management (NCCL takes the near ones).
+  void find_nics(ImportedTopology& t) const {
+    std::vector<std::string> far;
+    for (int card = gpus_; card < static_cast<int>(devices_.size()); ++card) {
+      if (near_a_gpu(card))
+        ++t.nics;
+      else
+        far.push_back(devices_[static_cast<std::size_t>(card)]);
+    }
+    t.nics_on_switches = t.nics > 0;
+    if (t.nics == 0)
+      t.nics = static_cast<int>(far.size());
+    else if (!far.empty())
+      t.notes.push_back(fmt::format(
+          "{} {} no switch with a GPU: left out as {} for storage or management",
+          fmt::join(far, ", "), far.size() == 1 ? "shares" : "share",
+          far.size() == 1 ? "a card" : "cards"));
+    if (t.nics == 0) t.notes.push_back("the matrix lists no NIC");
   }
 
   static bool only_pairs(const std::vector<MeshEdge>& mesh) {
@@ -199,44 +238,118 @@ class MatrixReader {
                        [](const MeshEdge& e) { return e.a % 2 == 0 && e.b == e.a + 1; });
   }
 
-  int largest_cluster(Cell::Path path) const {
+  /// On one PCIe switch: by their own path, or, where NVLink hides it, by a card that both share a
+  /// switch with.
+  bool on_one_switch(int a, int b) const {
+    if (at(a, b).path == Cell::Path::kSwitch) return true;
+    if (at(a, b).path != Cell::Path::kNvLink) return false;
+    for (int card = gpus_; card < static_cast<int>(devices_.size()); ++card)
+      if (shares_switch(a, card) && shares_switch(b, card)) return true;
+    return false;
+  }
+
+  int largest_switch() const {
     int largest = 1;
     for (int a = 0; a < gpus_; ++a) {
       int size = 1;
-      for (int b = 0; b < gpus_; ++b) size += at(a, b).path == path ? 1 : 0;
+      for (int b = 0; b < gpus_; ++b) size += b != a && on_one_switch(a, b) ? 1 : 0;
       largest = std::max(largest, size);
     }
     return largest;
   }
 
-  /// Number of sockets: groups of GPUs that only SYS paths join. NVLink hides the path, so GPUs
-  /// that all see each other over NVLink count as one.
-  int clusters_apart() const {
-    std::vector<int> cluster(static_cast<std::size_t>(gpus_), -1);
-    int clusters = 0;
+  /// Surely on one socket: a path that stays on it, or the same NUMA node.
+  bool on_one_socket(int a, int b) const {
+    if (at(a, b).path == Cell::Path::kSocket || on_one_switch(a, b)) return true;
+    const std::string &na = numa_[static_cast<std::size_t>(a)],
+                      &nb = numa_[static_cast<std::size_t>(b)];
+    return is_number(na) && na == nb;
+  }
+
+  static bool is_number(const std::string& text) {
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+      return std::isdigit(c) != 0;
+    });
+  }
+
+  /// Number of each GPU's group, where `joined` GPUs are of one group, and how many there are.
+  template <typename Joined>
+  std::pair<std::vector<int>, int> groups(const Joined& joined) const {
+    std::vector<int> group(static_cast<std::size_t>(gpus_), -1);
+    int count = 0;
     for (int a = 0; a < gpus_; ++a) {
-      for (int b = 0; b < a; ++b) {
-        const auto path = at(a, b).path;
-        if (path == Cell::Path::kSwitch || path == Cell::Path::kSocket)
-          cluster[static_cast<std::size_t>(a)] = cluster[static_cast<std::size_t>(b)];
-      }
-      const bool apart = a == 0 || [&] {
-        for (int b = 0; b < a; ++b) {
-          if (at(a, b).path == Cell::Path::kSystem) return true;
+      if (group[static_cast<std::size_t>(a)] >= 0) continue;
+      std::vector<int> open{a};
+      group[static_cast<std::size_t>(a)] = count;
+      while (!open.empty()) {
+        const int x = open.back();
+        open.pop_back();
+        for (int b = 0; b < gpus_; ++b) {
+          if (group[static_cast<std::size_t>(b)] >= 0 || !joined(x, b)) continue;
+          group[static_cast<std::size_t>(b)] = count;
+          open.push_back(b);
         }
-        return false;
-      }();
-      if (cluster[static_cast<std::size_t>(a)] < 0)
-        cluster[static_cast<std::size_t>(a)] = apart ? clusters++ : 0;
+      }
+      ++count;
     }
-    return std::max(1, clusters);
+    return {group, count};
+  }
+
+  /// Groups of GPUs that are surely together, of which SYS paths join some. Two sockets where they
+  /// can be laid on two so that each SYS path runs between them (what NVLink hides then follows),
+  /// else one for each group.
+  void find_sockets(ImportedTopology& t) const {
+    const auto [group, count] = groups([&](int a, int b) { return on_one_socket(a, b); });
+    std::vector<std::vector<bool>> apart(static_cast<std::size_t>(count),
+                                         std::vector<bool>(static_cast<std::size_t>(count)));
+    bool any = false;
+    for (int a = 0; a < gpus_; ++a) {
+      for (int b = 0; b < gpus_; ++b) {
+        if (at(a, b).path != Cell::Path::kSystem) continue;
+        const auto x = static_cast<std::size_t>(group[static_cast<std::size_t>(a)]),
+                   y = static_cast<std::size_t>(group[static_cast<std::size_t>(b)]);
+        if (x != y) apart[x][y] = any = true;
+      }
+    }
+    const std::set<std::string> numa(numa_.begin(), numa_.end());
+    if (!any) {
+      t.sockets = 1;
+      if (t.links_per_gpu > 0 && numa.size() > 1) {
+        t.sockets = 2;  // hosts of GPUs have at most two; a socket may be several NUMA nodes
+        t.notes.push_back(
+            fmt::format("NVLink hides the sockets; {} NUMA nodes are taken as two", numa.size()));
+      }
+      return;
+    }
+    t.sockets = lies_on_two(apart) ? 2 : count;
+  }
+
+  static bool lies_on_two(const std::vector<std::vector<bool>>& apart) {
+    std::vector<int> side(apart.size(), 0);
+    for (std::size_t start = 0; start < apart.size(); ++start) {
+      if (side[start] != 0) continue;
+      side[start] = 1;
+      std::vector<std::size_t> open{start};
+      while (!open.empty()) {
+        const std::size_t x = open.back();
+        open.pop_back();
+        for (std::size_t y = 0; y < apart.size(); ++y) {
+          if (!apart[x][y]) continue;
+          if (side[y] == side[x]) return false;
+          if (side[y] != 0) continue;
+          side[y] = -side[x];
+          open.push_back(y);
+        }
+      }
+    }
+    return true;
   }
 
   IssueList issues_;
   std::vector<std::string> devices_;
   int gpus_ = 0;
   bool has_numa_ = false;
-  std::set<std::string> numa_;  ///< NUMA nodes that GPUs are near to.
+  std::vector<std::string> numa_;  ///< NUMA node that each GPU is near to; empty: not said.
   std::vector<std::vector<Cell>> rows_;
 };
 
@@ -249,8 +362,40 @@ ImportedTopology parse_smi_topology(std::string_view text, const std::string& fi
   return MatrixReader(file).read(text);
 }
 
+namespace {
+
+/// What the file says of the GPUs must be possible for those of the base.
+void check_gpu(const GpuProfile& gpu, const std::string& base, const ImportedTopology& t,
+               const std::string& source) {
+  IssueList issues(source);
+  if (const double most = gpu.nvlink_links.value_or(0); most > 0 && t.links_per_gpu > most)
+    issues.add("NVLink",
+               fmt::format("{} links a GPU, where the {} of {} has {:.0f}", t.links_per_gpu,
+                           gpu.title, base, most),
+               "--on a machine with the GPUs of this file");
+  if (t.compute_capability && gpu.compute_capability.known() &&
+      *t.compute_capability != gpu.compute_capability.value)
+    issues.add("compute capability",
+               fmt::format("{:.1f}, where the {} of {} has {:.1f}", *t.compute_capability,
+                           gpu.title, base, gpu.compute_capability.value),
+               "--on a machine with the GPUs of this file");
+  issues.throw_if_any();
+}
+
+/// "topo" of "/data/topo.txt".
+std::string stem_of(const std::string& file) {
+  const std::string name = file.substr(file.rfind('/') + 1);
+  const std::string stem = name.substr(0, name.find('.'));
+  return stem.empty() ? "imported" : stem;
+}
+
+}  // namespace
+
 HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& t,
                               const std::string& source) {
+  check_gpu(base.gpu, base.name, t, source);
+  base.name = stem_of(source);
+  base.title = fmt::format("{} x {}, {} (imported)", t.gpus, base.gpu.title, name_of(t.fabric));
   const auto count = [&](int value) {
     return Fact{static_cast<double>(value), Dimension::kCount, FactKind::kMeasured, source};
   };
@@ -267,7 +412,11 @@ HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& t,
              fmt::format("{} links of {:.4g} GB/s, {}", t.links_per_gpu, link * 1e-9, source)};
     base.gpu.nvlink_links = count(t.links_per_gpu);
   }
-  if (t.nics > 0 && base.network.kind != NetworkKind::kNone) base.network.nics = count(t.nics);
+  if (t.nics > 0 && base.network.kind != NetworkKind::kNone) {
+    base.network.nics = count(t.nics);
+    if (base.network.rails.value_or(0) > t.nics) base.network.rails = count(t.nics);
+    if (t.nics_on_switches) base.network.nics_on_switches = count(*t.nics_on_switches ? 1 : 0);
+  }
   const auto rate = [&](double value) {
     return Fact{value, Dimension::kBytesPerSecond, FactKind::kMeasured, source};
   };

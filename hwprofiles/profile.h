@@ -97,6 +97,7 @@ struct NetworkProfile {
   NetworkKind kind = NetworkKind::kNone;
   Fact nics;              ///< per node
   Fact nic_rate;          ///< B/s per NIC and direction
+  Fact nics_on_switches;  ///< 1: a NIC hangs on the PCIe switch of its GPUs, 0: on the CPU
   Fact rails;             ///< separate leaf switches that equal NIC indices share; 1 = one plane
   Fact oversubscription;  ///< capacity into the leaf over capacity out of it; 1 = full bisection
   Fact latency;           ///< s, one way, on top of NCCL's own network hop latency

@@ -51,6 +51,7 @@ constexpr Field<NodeProfile> kNode[] = {
 constexpr Field<NetworkProfile> kNetwork[] = {
     {"nics", &NetworkProfile::nics, kCount, N<NetworkProfile>::kPositive},
     {"nic_rate", &NetworkProfile::nic_rate, kBytesPerSecond, N<NetworkProfile>::kPositive},
+    {"nics_on_switches", &NetworkProfile::nics_on_switches, kCount, N<NetworkProfile>::kOptional},
     {"rails", &NetworkProfile::rails, kCount, N<NetworkProfile>::kPositive},
     {"oversubscription", &NetworkProfile::oversubscription, kCount, N<NetworkProfile>::kPositive},
     {"latency", &NetworkProfile::latency, kSeconds, N<NetworkProfile>::kRequired},

@@ -231,6 +231,7 @@ void read_machine(const Json& json, BaseFinder& bases, IssueList& issues,
                     nearest_name(base, bases.known_machines()));
     }
     machine.name.clear();  // a machine of its own
+    if (object.has("name")) machine.title = object.string("name", "");
   }
   FactDefaults defaults;
   read_defaults(object, defaults);

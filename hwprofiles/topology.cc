@@ -122,8 +122,9 @@ class Builder {
       const int nic = g_.add(VertexKind::kNic, node, i);
       const int beside = std::min(gpus - 1, i * gpus / nics);
       const int per_switch = std::max(1, count(p_.node.gpus_per_pcie_switch));
-      const int at = per_switch > 1 ? switches_[static_cast<std::size_t>(beside / per_switch)]
-                                    : cpu_of(beside);
+      const bool on_switch = per_switch > 1 && p_.network.nics_on_switches.value_or(1) != 0;
+      const int at =
+          on_switch ? switches_[static_cast<std::size_t>(beside / per_switch)] : cpu_of(beside);
       g_.join(nic, at, LinkKind::kPcie,
               std::max(p_.network.nic_rate.value, p_.gpu.pcie_bandwidth.value));
       nics_.push_back(nic);

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/integers.h"
+#include "models/adapter_targets.h"
 #include "models/import/program.h"
 
 namespace foreshard {
@@ -19,8 +20,6 @@ constexpr std::int64_t kBlock = 64,
 constexpr std::int64_t kValuesInStorage = 4;  // NF4 in bfloat16 (bnb_4bit_quant_storage).
 
 bool is_linear(const Module& m) { return m.class_name == "Linear" || m.class_name == "Conv1D"; }
-
-std::string last_name(const Module& m) { return m.name.substr(m.name.rfind('.') + 1); }
 
 std::vector<ModuleId> linear_modules(const Model& model) {
   const std::set<ModuleId> tail(model.roles.tail.begin(), model.roles.tail.end());
@@ -33,12 +32,14 @@ std::vector<ModuleId> linear_modules(const Model& model) {
 
 std::vector<ModuleId> targets_of(const Model& model, const LoraOptions& options) {
   const std::vector<ModuleId> all = linear_modules(model);
+  const std::vector<std::string> targets =
+      options.targets.empty() ? default_lora_targets(model) : options.targets;
   const auto wanted = [&](const std::string& name) {
-    return std::any_of(options.targets.begin(), options.targets.end(),
+    return std::any_of(targets.begin(), targets.end(),
                        [&](const std::string& t) { return t == "all-linear" || t == name; });
   };
   std::vector<ModuleId> chosen;
-  std::set<std::string> names, unmatched(options.targets.begin(), options.targets.end());
+  std::set<std::string> names, unmatched(targets.begin(), targets.end());
   for (const ModuleId id : all) {
     const std::string name = last_name(model.at(id));
     names.insert(name);
@@ -46,6 +47,12 @@ std::vector<ModuleId> targets_of(const Model& model, const LoraOptions& options)
     if (wanted(name)) chosen.push_back(id);
   }
   unmatched.erase("all-linear");
+  if (targets.empty()) {
+    throw InputError({"lora_targets", "",
+                      fmt::format("is missing: PEFT has no default for {}",
+                                  model.root().class_name),
+                      fmt::format("all-linear, or of {}", fmt::join(names, ", "))});
+  }
   if (!unmatched.empty() || chosen.empty()) {
     throw InputError({"lora_targets", fmt::format("{}", fmt::join(unmatched, ", ")),
                       "names no linear module of the model",
@@ -83,25 +90,33 @@ ModuleId move_to_base(ModelBuilder& b, ModuleId id) {
 }
 
 ModuleId add_factor(ModelBuilder& b, ModuleId parent, const std::string& name, std::int64_t in,
-                    std::int64_t out) {
+                    std::int64_t out, LoraOptions::Dtype dtype) {
   const ModuleId dict = b.add_module(parent, name, "ModuleDict");
   b.model().at(dict).has_forward = false;
-  return b.linear(dict, "default", in, out, false);
+  const ModuleId factor = b.linear(dict, "default", in, out, false);
+  ParameterDef& weight = b.model().parameters[b.model().at(factor).parameters[0].id.value];
+  weight.keeps_dtype = dtype == LoraOptions::Dtype::kFloat32;
+  return factor;
 }
 
-/// peft.tuners.lora.Linear: result + lora_B(lora_A(dropout(x))) * scaling.
+/// peft.tuners.lora.Linear: result + lora_B(lora_A(dropout(x))) * scaling, computed in what lora_A
+/// is in and given back in the dtype of the base's result.
 void adapt(ModelBuilder& b, ModuleId id, const LoraOptions& options) {
   const LinearShape shape = shape_of(b.model(), b.model().at(id));
   const ModuleId base = move_to_base(b, id);
-  const ModuleId down = add_factor(b, id, "lora_A", shape.in, options.rank);
-  const ModuleId up = add_factor(b, id, "lora_B", options.rank, shape.out);
+  const ModuleId down = add_factor(b, id, "lora_A", shape.in, options.rank, options.dtype);
+  const ModuleId up = add_factor(b, id, "lora_B", options.rank, shape.out, options.dtype);
   b.model().at(id).class_name = "lora.Linear";
   Program p(b, id, {"x"});
   p.call(base, {"x"}, "result");
+  p.op(Function::kDtypeOf, {"result"}, "dtype");
+  p.op(Function::kCast, {"x"}, "x");
+  p.last().parameters = {b.model().at(down).parameters[0].id};
   const Program::Value low = p.call(down, {p.dropout("x", options.dropout)});
   p.add("result",
         p.mul_scalar(p.call(up, {low}), options.alpha / static_cast<double>(options.rank)),
         "result");
+  p.cast_like("result", "dtype", "result");
   p.returns({"result"});
 }
 

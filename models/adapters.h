@@ -14,8 +14,11 @@ namespace foreshard {
 struct LoraOptions {
   std::int64_t rank = 8;
   double alpha = 8, dropout = 0;  ///< The adapter's result is scaled by alpha / rank.
-  /// Last names of linear modules, or "all-linear" (all but the head).
-  std::vector<std::string> targets = {"q_proj", "v_proj"};
+  /// Last names of linear modules, or "all-linear" (all but the head); none: default_lora_targets.
+  std::vector<std::string> targets;
+  /// What adapters are kept in: PEFT casts those over a 16-bit base to fp32
+  /// (autocast_adapter_dtype), or leaves them in the base's dtype.
+  enum class Dtype : std::uint8_t { kFloat32, kBase } dtype = Dtype::kFloat32;
   /// How frozen linear weights are kept. Four bits: NF4 in 16-bit storage, one scale for 64 values,
   /// the scales in fp32 or themselves in 8 bits with one scale for 256 (double quantisation).
   enum class Base : std::uint8_t { k16Bit, k4Bit, k4BitDouble } base = Base::k16Bit;

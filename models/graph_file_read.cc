@@ -384,6 +384,8 @@ Model Reader::read(const Json& json) {
   model.name = top.string("name", "");
   model.architecture = top.string("architecture", "");
   model.longest_sequence = top.integer("longest_sequence", 0, 0, kLargestSize);
+  model.shortest_sequence = top.integer("shortest_sequence", 0, 0, kLargestSize);
+  model.sample = top.string("sample", "");
   model.classes = top.integer("classes", 0, 0, kLargestSize);
   if (top.has("dtype")) model.stated_dtype = dtype(top, DType::kFloat32);
   read_arguments(top);

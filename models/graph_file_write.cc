@@ -100,6 +100,8 @@ Json Writer::write() {
             {"architecture", model_.architecture}};
   if (model_.stated_dtype) json["dtype"] = std::string(name_of(*model_.stated_dtype));
   if (model_.longest_sequence > 0) json["longest_sequence"] = model_.longest_sequence;
+  if (model_.shortest_sequence > 0) json["shortest_sequence"] = model_.shortest_sequence;
+  if (!model_.sample.empty()) json["sample"] = model_.sample;
   if (model_.classes > 0) json["classes"] = model_.classes;
   json["arguments"] = Json::array();
   for (const ModelArgument& a : model_.arguments) {

@@ -35,7 +35,7 @@ const std::map<Function, FunctionRule>& rules() {
                                                   {F::kSumDim, {1, 1, 1, 0, 0, 2}},
                                                   {F::kDropout, {1, 1, 1, 0, 0, 0, 1}},
                                                   {F::kMatmul, {2, 2}},
-                                                  {F::kCast, {1, 2}},
+                                                  {F::kCast, {1, 2, 1, 0, 1}},
                                                   {F::kView, {1, 1, 1, 0, 0, 1}},
                                                   {F::kReshape, {1, 1, 1, 0, 0, 1}},
                                                   {F::kTranspose, {1, 1, 1, 0, 0, 2}},

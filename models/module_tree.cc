@@ -78,6 +78,12 @@ std::optional<Function> parse_function(std::string_view text) {
 
 void Model::set_dtype(DType dtype) {
   for (ParameterDef& p : parameters) {
+    if (p.packs == 1 && !p.keeps_dtype) p.dtype = dtype;
+  }
+}
+
+void Model::cast(DType dtype) {
+  for (ParameterDef& p : parameters) {
     if (p.packs == 1) p.dtype = dtype;
   }
 }

@@ -58,8 +58,9 @@ using ValueSlot = std::int32_t;
   X(kTanh, "tanh")                                                                                 \
   X(kSoftmax, "softmax")     /* over the last dimension; dtype: compute dtype */                   \
   X(kDropout, "dropout")     /* floats: p */                                                       \
-  X(kMatmul, "matmul")       /* batched product of two values */                                   \
-  X(kCast, "cast")           /* dtype; no-op where equal */                                        \
+  X(kMatmul, "matmul")       /* batched product of two values; ints: see below */                  \
+  X(kCast, "cast")           /* dtype; no-op where equal; see below */                             \
+  X(kDtypeOf, "dtype_of")    /* x -> its dtype alone, for cast; holds no memory */                 \
   X(kView, "view")           /* ints: shape, -1 once; never copies (error if it must) */           \
   X(kReshape, "reshape")     /* ints: shape; copies where it must */                               \
   X(kTranspose, "transpose") /* ints: dim a, dim b */                                              \
@@ -159,8 +160,10 @@ using ValueSlot = std::int32_t;
 //   dtype for each product, forward and backward;
 //     the module's first buffer holds the scales, in 8 bits where they are quantised themselves.
 //   looped_experts: every expert is given tokens * top_k / experts tokens, whatever the indices
-//   say. cast: dtype is that of the result; with a second input, that value's dtype instead.
-//   softmax: dtype of the result (a
+//   say. cast: dtype is that of the result; with a second input, that value's dtype instead; with a
+//   parameter, the dtype that it has at that moment (sharded: its own; gathered: that of compute).
+//   matmul of a causal attention: ints[0] 1 for scores, 2 for values; ints[1]: keys that a query
+//   sees (0: all before it). softmax: dtype of the result (a
 //     16-bit input is converted inside the kernel), or with ints[0] = 1 the input's own. dropout: p
 //     0 hands x on.
 //   add, mul, div and so on promote as PyTorch does (bfloat16 * float32 -> float32) and broadcast.
@@ -177,7 +180,8 @@ enum class Activation : std::uint8_t {
   kQuickGelu,
   kGeluNew,
   kTanh,
-  kSigmoid
+  kSigmoid,
+  kGeluFast
 };
 
 enum class Function : std::uint8_t {
@@ -193,8 +197,9 @@ struct Statement {
   Function function = Function::kCall;
   std::vector<ValueSlot> inputs, outputs;
   ModuleId child;  ///< kCall.
-  std::vector<ParameterId>
-      parameters;  ///< Of the module that runs the statement, in the function's order.
+  /// Of the module that runs the statement, in the function's order; of a child where only its dtype
+  /// is asked for.
+  std::vector<ParameterId> parameters;
   std::vector<std::int64_t> ints;
   std::vector<double> floats;
   DType dtype = DType::kFloat32;
@@ -206,6 +211,7 @@ struct ParameterDef {
   std::vector<std::int64_t> shape;
   DType dtype = DType::kFloat32;
   bool trainable = true;
+  bool keeps_dtype = false;  ///< Whatever the model is loaded in (adapters that PEFT casts to fp32).
   std::int64_t packs =
       1;  ///< Values that one element holds (4: four-bit values in 16-bit storage).
   std::int64_t numel() const {
@@ -275,6 +281,8 @@ struct Model {
   ModelRoles roles;
   std::optional<DType> stated_dtype;  ///< What the file says the weights are kept in.
   std::int64_t longest_sequence = 0;  ///< Learned positions allow no more tokens; 0: no such limit.
+  std::int64_t shortest_sequence = 0;  ///< Places that a sample's images take among its tokens.
+  std::string sample;  ///< What a sample is beside its tokens, or instead: "1 image of 224 x 224".
   /// Labels among which a classifier of whole samples chooses one; 0: a token for each position.
   std::int64_t classes = 0;
   std::vector<std::string> not_modelled;
@@ -283,8 +291,10 @@ struct Model {
   Module& at(ModuleId id) { return modules[id.value]; }
   const Module& at(ModuleId id) const { return modules[id.value]; }
   const ParameterDef& at(ParameterId id) const { return parameters[id.value]; }
-  /// Every parameter that is not packed is kept in this dtype.
+  /// As loaded in this dtype: packed parameters and those that keep theirs are left.
   void set_dtype(DType dtype);
+  /// module.to(dtype): every parameter that is not packed.
+  void cast(DType dtype);
   /// Tied parameters once; packed values counted singly.
   Elements parameter_count() const;
   Elements trainable_count() const;

@@ -282,7 +282,7 @@ void read_header(ObjectReader& r, Schedule& s) {
   if (format != "foreshard-schedule" && !format.empty())
     r.report("format", fmt::format("found \"{}\", expected \"foreshard-schedule\"", format));
   const std::int64_t version = r.required_integer("version", 0, kAnyInt);
-  if (version != Schedule::kFormatVersion)
+  if (r.has("version") && version != Schedule::kFormatVersion)
     r.report("version",
              fmt::format("found {}, this program reads {}", version, Schedule::kFormatVersion));
   s.model = r.string("model", "");

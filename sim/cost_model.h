@@ -83,6 +83,8 @@ class CostModel {
   virtual Time step_overhead() const { return Time(0); }
   /// Node that holds a rank: ranks are alike only if their groups lie alike on the nodes.
   virtual std::int64_t node_of(std::int64_t rank) const = 0;
+  /// Kind of machine that holds a rank, where a cluster has several.
+  virtual std::int64_t machine_of(std::int64_t /*rank*/) const { return 0; }
 };
 
 }  // namespace foreshard

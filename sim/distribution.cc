@@ -21,7 +21,8 @@ Time quantile(const std::vector<Time>& sorted, int percent) {
 }  // namespace
 
 StepDistribution simulate_distribution(const Schedule& schedule, const CostModel& cost,
-                                       const SimulationOptions& options, int count, int threads) {
+                                       const SimulationOptions& options, int count, int threads,
+                                       const CostModel* equal) {
   if (count < 1)
     throw InputError(Issue{"options", "samples", "is " + std::to_string(count), "at least 1"});
   SimulationOptions fast = options;
@@ -59,7 +60,7 @@ StepDistribution simulate_distribution(const Schedule& schedule, const CostModel
   for (const Time t : sorted) sum += t;
   d.mean = sum / count;
   fast.variation = Variation{};
-  d.without_variation = simulate(schedule, cost, fast).step_time;
+  d.without_variation = simulate(schedule, equal ? *equal : cost, fast).step_time;
   if (d.without_variation.value > 0) d.cost = d.mean / d.without_variation - 1;
   return d;
 }

@@ -106,13 +106,15 @@ class LayoutBuilder {
     return ranks;
   }
 
-  /// How the members lie on nodes: for each member the number of the first member on the same node.
+  /// How the members lie on nodes: for each member the number of the first member on the same node,
+  /// and the kind of machine that it is.
   Signature placement(const std::vector<std::int64_t>& ranks) const {
     Signature s;
     std::map<std::int64_t, std::int64_t> first;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      s.push_back(
-          first.try_emplace(cost_.node_of(ranks[i]), static_cast<std::int64_t>(i)).first->second);
+      const std::int64_t node =
+          first.try_emplace(cost_.node_of(ranks[i]), static_cast<std::int64_t>(i)).first->second;
+      s.push_back(node + cost_.machine_of(ranks[i]) * schedule_.world);
     }
     return s;
   }

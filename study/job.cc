@@ -142,7 +142,8 @@ std::string describe_batch(const Job& job) {
   }
   out += fmt::format(" · global batch {} {}{}", with_thousands(batch),
                      tokens ? "sequence" : "sample", batch == 1 ? "" : "s");
-  return tokens ? out + fmt::format(" ({} tokens)", with_thousands(batch * c.sequence)) : out;
+  if (tokens) out += fmt::format(" ({} tokens)", with_thousands(batch * c.sequence));
+  return job.model->sample.empty() ? out : out + " · each " + job.model->sample;
 }
 
 std::string describe_training(const Job& job) {

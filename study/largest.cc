@@ -14,7 +14,7 @@ constexpr std::int64_t kMostSequences = 1 << 16, kMostTokens = 1 << 22, kTokenSt
 /// Values by index: 1 .. `last` times the granularity, the model's limit instead of what exceeds
 /// it.
 struct Range {
-  std::int64_t granularity = 1, most = kMostSequences;
+  std::int64_t granularity = 1, most = kMostSequences, first = 1;
   std::int64_t last() const { return ceil_div(most, granularity); }
   std::int64_t value(std::int64_t i) const { return std::min(i * granularity, most); }
 };
@@ -22,7 +22,8 @@ struct Range {
 Range range_of(const Job& job, LargestOf what) {
   if (what == LargestOf::kMicroBatch) return {1, kMostSequences};
   const std::int64_t positions = job.model->longest_sequence;
-  return {kTokenStep, positions > 0 ? std::min(positions, kMostTokens) : kMostTokens};
+  return {kTokenStep, positions > 0 ? std::min(positions, kMostTokens) : kMostTokens,
+          std::max<std::int64_t>(1, ceil_div(job.model->shortest_sequence, kTokenStep))};
 }
 
 }  // namespace
@@ -37,6 +38,7 @@ LargestResult largest(const Job& job, LargestOf what, const SimulationOptions& o
   const Range range = range_of(job, what);
   LargestResult out;
   out.granularity = range.granularity;
+  out.smallest = range.value(range.first);
   const auto fits = [&](std::int64_t i) {
     Evaluation e = evaluate(with_value(job, what, range.value(i)), options);
     const MemoryResult& m = e.result.memory;
@@ -45,7 +47,7 @@ LargestResult largest(const Job& job, LargestOf what, const SimulationOptions& o
     out.evaluation = std::move(e);
     return true;
   };
-  std::int64_t low = 0, high = 1;
+  std::int64_t low = range.first - 1, high = range.first;
   while (fits(high)) {
     low = high;
     if (low == range.last()) {

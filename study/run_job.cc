@@ -234,6 +234,7 @@ std::optional<LoraOptions> adapters_of(const MeasuredRun& run,
   const bool stated = std::sscanf(text.c_str() + at, "LoRA r%ld", &rank) == 1 && rank > 0;
   o.rank = stated ? rank : 16;
   o.alpha = static_cast<double>(o.rank);
+  o.dtype = LoraOptions::Dtype::kBase;  // torchtune, lit-gpt, fsdp_qlora build them so.
   if (contains(text, "(q,k,v,o)"))
     o.targets = {"q_proj", "k_proj", "v_proj", "o_proj"};
   else if (contains(text, "(q,v)"))

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/integers.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 #include "sim/cost/attention_rates.h"
@@ -282,14 +283,31 @@ std::string remark_on_attention(const Job& job, const Schedule& schedule) {
   return "";
 }
 
+/// "model.embed_tokens.weight, 128256 rows in 1000 parts of 129": where most is padded.
+std::string most_padded(const Model& model, std::int64_t parts) {
+  const ParameterDef* worst = nullptr;
+  std::int64_t most = 0;
+  for (const ParameterDef& p : model.parameters) {
+    if (p.shape.empty() || p.shape[0] < 1) continue;
+    const std::int64_t rows = ceil_div(p.shape[0], parts) * parts - p.shape[0];
+    const std::int64_t padded = rows * (p.numel() / p.shape[0]);
+    if (padded <= most) continue;
+    most = padded;
+    worst = &p;
+  }
+  if (!worst) return "";
+  const std::int64_t rows = worst->shape[0], part = ceil_div(rows, parts);
+  return fmt::format(" (most in {}: {} rows make {} parts of {})", worst->name, rows, parts, part);
+}
+
 std::string remark_on(const Job& job, const Schedule& schedule) {
   const double share = padded_share(schedule);
   if (job.config.framework != FrameworkKind::kFsdp2 || share <= kMuchPadding) return "";
   return fmt::format(
       "{:.0f} % of what is sharded is padding: FSDP2 cuts each parameter along dimension 0 into {} "
-      "equal parts, and some (experts) have fewer rows. --replicate makes the shard group smaller; "
+      "equal parts, rounded up{}. --replicate makes the shard group smaller; "
       "--framework fsdp1 and zero3 cut flat parameters, without this padding",
-      100 * share, job.config.shard);
+      100 * share, job.config.shard, most_padded(*job.model, job.config.shard));
 }
 
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {

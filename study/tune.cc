@@ -175,32 +175,57 @@ std::string memory_gap(const WrapChoice& a, const WrapChoice& b) {
   return fmt::format("{:+.1f} GiB", static_cast<double>((a.memory - b.memory).value) / (1 << 30));
 }
 
+/// Ways in which two choices differ: 1 to 3.
+int differences(const WrapChoice& a, const WrapChoice& b) {
+  return (a.blocks_per_unit != b.blocks_per_unit ? 1 : 0) + (a.reshard != b.reshard ? 1 : 0) +
+         (a.root_split != b.root_split ? 1 : 0);
+}
+
+/// The faster choice that fits and differs least from `c`: what is slower about `c` then has one
+/// cause where it can.
+const WrapChoice& nearest_faster(const WrapChoice& c, const std::vector<WrapChoice>& choices) {
+  const WrapChoice* found = nullptr;
+  for (const WrapChoice& other : choices) {
+    if (&other == &c) break;  // By step time.
+    if (other.fits && (!found || differences(c, other) < differences(c, *found))) found = &other;
+  }
+  return found ? *found : c;
+}
+
 /// What makes `c` slower than `best`: the part of its step that grew most.
 std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate) {
   const Time exposed = c.exposed_communication - best.exposed_communication,
              host = c.exposed_host - best.exposed_host;
   const Time slower = c.step - best.step;
-  if (host > exposed && host.value * 3 > slower.value) {
-    const std::int64_t more = c.collectives - best.collectives;
-    return fmt::format("host: {}waits {} longer for it",
-                       more > 0 ? fmt::format("{} more collectives to issue, ", more) : "",
-                       format_time(host));
-  }
+  const bool more = c.collectives > best.collectives;
+  const std::string instead = fmt::format("{} instead of {} exposed",
+                                          format_time(c.exposed_communication),
+                                          format_time(best.exposed_communication));
+  if (host > exposed && host.value * 3 > slower.value)
+    return fmt::format(
+        "host: {}waits {} longer for it",
+        more ? fmt::format("{} more collectives to issue, ", c.collectives - best.collectives) : "",
+        format_time(host));
   if (exposed.value * 3 < slower.value)
     return fmt::format("slower by {} outside communication", format_time(slower));
+  if (differences(c, best) == 1 && c.root_split != best.root_split)
+    return (c.root_split ? "embedding and head as units of their own: "
+                         : "embedding and head in the root's unit: ") +
+           instead;
   const auto latency = [rate](const WrapChoice& x) {
     return to_seconds(x.busy_communication) - static_cast<double>(x.traffic.value) / rate;
   };
   const double latency_grew = latency(c) - latency(best);
   const double traffic_grew = static_cast<double>((c.traffic - best.traffic).value) / rate;
-  if (c.units <= best.units && traffic_grew <= 0.1 * to_seconds(c.busy_communication))
-    return fmt::format("bandwidth: units too large to hide, {} exposed",
-                       format_time(c.exposed_communication));
-  if (latency_grew > traffic_grew)
-    return fmt::format("latency: {} collectives, {} exposed", c.collectives,
-                       format_time(c.exposed_communication));
-  return fmt::format("bandwidth: {} on the links, {} exposed", format_bytes_decimal(c.traffic),
-                     format_time(c.exposed_communication));
+  if (more && latency_grew > traffic_grew)
+    return fmt::format("latency: {} collectives instead of {}, {}", c.collectives, best.collectives,
+                       instead);
+  if (traffic_grew > 0.1 * to_seconds(c.busy_communication))
+    return fmt::format("bandwidth: {} instead of {} on the links, {}",
+                       format_bytes_decimal(c.traffic), format_bytes_decimal(best.traffic),
+                       instead);
+  return fmt::format("bandwidth: {} to hide, {}",
+                     c.units < best.units ? "larger units" : "harder", instead);
 }
 
 void explain(TuneResult& r) {
@@ -234,7 +259,7 @@ void explain(TuneResult& r) {
     else if (c.step / fastest->step <= 1.005)
       c.verdict = "memory: as fast, " + memory_gap(c, r.choices[r.chosen]);
     else
-      c.verdict = why_slower(c, *fastest, rate);
+      c.verdict = why_slower(c, nearest_faster(c, r.choices), rate);
   }
 }
 

@@ -122,6 +122,7 @@ Model import_gemma3(HfConfig& config) {
   p.call(m.decoder.embedding, {"input_ids"}, "inputs_embeds");
   p.call(projector, {p.call(tower.module, {"pixel_values"})}, "image_features");
   merge_images(p, token, "image_features");
+  m.one_image(vision.image, side * side);
   p.returns({p.call(m.decoder.model, {"inputs_embeds"}, "hidden_states")});
   return m.finish(text.vocabulary, tied,
                   {pixel_argument({-1, vision.channels, vision.image, vision.image})});

@@ -13,7 +13,7 @@ struct NamedActivation {
   const char* name;
   Activation activation;
 };
-constexpr std::array<NamedActivation, 10> kActivations = {
+constexpr std::array<NamedActivation, 11> kActivations = {
     {{"silu", Activation::kSilu},
      {"swish", Activation::kSilu},
      {"gelu", Activation::kGelu},
@@ -23,13 +23,22 @@ constexpr std::array<NamedActivation, 10> kActivations = {
      {"quick_gelu", Activation::kQuickGelu},
      {"tanh", Activation::kTanh},
      {"sigmoid", Activation::kSigmoid},
-     {"gelu_tanh", Activation::kGeluTanh}}};
+     {"gelu_tanh", Activation::kGeluTanh},
+     {"gelu_fast", Activation::kGeluFast}}};
 
 // NewGELUActivation: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), six kernels.
 Program::Value gelu_new(Program& p, const Program::Value& x, const Program::Value& out) {
   const Program::Value half = p.mul_scalar(x, 0.5);
   const Program::Value cubic = p.mul_scalar(p.pow(x, 3.0), 0.044715);
   const Program::Value inner = p.mul_scalar(p.add(x, cubic), std::sqrt(2.0 / std::numbers::pi));
+  return p.mul(half, p.add_scalar(p.op(Function::kTanh, {inner}), 1.0), out);
+}
+
+// FastGELUActivation: 0.5 x (1 + tanh(0.7978845608 x (1 + 0.044715 x x))), nine kernels.
+Program::Value gelu_fast(Program& p, const Program::Value& x, const Program::Value& out) {
+  const Program::Value half = p.mul_scalar(x, 0.5), scaled = p.mul_scalar(x, 0.7978845608);
+  const Program::Value square = p.mul(p.mul_scalar(x, 0.044715), x);
+  const Program::Value inner = p.mul(scaled, p.add_scalar(square, 1.0));
   return p.mul(half, p.add_scalar(p.op(Function::kTanh, {inner}), 1.0), out);
 }
 
@@ -52,7 +61,13 @@ void eager_attention(Program& p, const AttentionCall& call) {
     value = p.op_ints(Function::kRepeatKv, {value}, {call.repeats}, "repeated_value");
   }
   const std::string w = "attn_weights";
-  p.mul_scalar(p.op(Function::kMatmul, {"query_states", p.transpose(key, 2, 3)}), call.scale, w);
+  const auto product = [&](std::int64_t which, const std::string& a, const std::string& b,
+                           const std::string& out) {
+    std::vector<std::int64_t> hidden;
+    if (call.causal) hidden = {which, call.window};
+    return p.op_ints(Function::kMatmul, {a, b}, std::move(hidden), out);
+  };
+  p.mul_scalar(product(1, "query_states", p.transpose(key, 2, 3), ""), call.scale, w);
   if (call.softcap) {
     p.mul_scalar(w, 1.0 / *call.softcap, w);
     p.op(Function::kTanh, {w}, w);
@@ -61,7 +76,7 @@ void eager_attention(Program& p, const AttentionCall& call) {
   if (!call.mask.empty()) p.add(w, call.mask, w);
   p.cast_like(p.softmax(w, DType::kFloat32), "query_states", w);
   if (call.dropout > 0) p.dropout(w, call.dropout, w);
-  p.op(Function::kMatmul, {w, value}, "attn_output");
+  product(2, w, value, "attn_output");
 }
 
 }  // namespace
@@ -98,6 +113,8 @@ Program::Value activate(Program& p, Activation activation, const Program::Value&
       return p.mul(x, p.op(Function::kSigmoid, {p.mul_scalar(x, 1.702)}), out);
     case Activation::kGeluNew:
       return gelu_new(p, x, out);
+    case Activation::kGeluFast:
+      return gelu_fast(p, x, out);
   }
   return x;
 }

@@ -95,6 +95,8 @@ Model import_llava(HfConfig& config) {
   m.vision_blocks = tower.blocks;
   m.extra_units = tower.extra_units;
   write_model(m, l, tower, projector);
+  const std::int64_t classes = l.vision.clip && l.drop_first ? 1 : 0;
+  m.one_image(l.vision.image, l.vision.positions() - classes);
   return m.finish(l.text.vocabulary, l.tied,
                   {pixel_argument({-1, l.vision.channels, l.vision.image, l.vision.image})});
 }

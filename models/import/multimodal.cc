@@ -1,11 +1,19 @@
 #include "models/import/multimodal.h"
 
+#include <fmt/core.h>
+
 #include "models/import/families.h"
 
 namespace foreshard {
 
 void Multimodal::add_language_model(const DecoderSpec& spec) {
   decoder = add_decoder(b, model, "language_model", spec, true);
+}
+
+void Multimodal::one_image(std::int64_t side, std::int64_t places) {
+  Model& m = b.model();
+  m.shortest_sequence = places;
+  m.sample = fmt::format("1 image of {0} x {0} ({1} of the tokens)", side, places);
 }
 
 Model Multimodal::finish(std::int64_t vocabulary, bool tied,

@@ -21,6 +21,8 @@ struct Multimodal {
 
   /// language_model, and lm_head beside "model".
   void add_language_model(const DecoderSpec& spec);
+  /// A sample has one image, which takes `places` of its tokens.
+  void one_image(std::int64_t side, std::int64_t places);
   /// Writes the root, which hands all its arguments on to "model", ties the head and hands the
   /// model over.
   Model finish(std::int64_t vocabulary, bool tied,

@@ -218,7 +218,7 @@ Model import_qwen2_5_vl(HfConfig& config) {
   p.cat({p.call(tower, {"pixel_values"})}, 0, "image_embeds");
   merge_images(p, token, "image_embeds");
   p.returns({p.call(m.decoder.model, {"inputs_embeds"}, "hidden_states")});
-  m.b.model().not_modelled.push_back("images: one of 448 x 448 a sample");
+  m.one_image(kGridSide * vision.patch, vision.patches() / vision.unit());
   const std::int64_t pixels = vision.channels * vision.time * vision.patch * vision.patch;
   return m.finish(text.vocabulary, tied, {pixel_argument({-vision.patches(), pixels})});
 }

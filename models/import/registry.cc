@@ -166,7 +166,8 @@ void read_stated_dtype(ObjectReader& top, Model& model) {
 std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
   ObjectReader top(json, "", issues);
   if (!top.has("lora_rank")) {
-    for (const char* key : {"lora_alpha", "lora_dropout", "lora_targets", "lora_base"}) {
+    for (const char* key :
+         {"lora_alpha", "lora_dropout", "lora_targets", "lora_dtype", "lora_base"}) {
       if (top.has(key)) top.report(key, "needs a rank", "lora_rank");
     }
     return std::nullopt;
@@ -176,12 +177,16 @@ std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
   o.alpha = top.number("lora_alpha", 8.0, 1e-6, 1e9);
   o.dropout = top.number("lora_dropout", 0.0, 0.0, 0.999999);
   const std::string targets = top.string("lora_targets", "");
-  if (!targets.empty()) o.targets.clear();
   for (std::size_t at = 0; !targets.empty() && at <= targets.size();) {
     const std::size_t comma = std::min(targets.find(',', at), targets.size());
     o.targets.push_back(targets.substr(at, comma - at));
     at = comma + 1;
   }
+  const std::string dtype = top.string("lora_dtype", "fp32");
+  if (dtype == "base")
+    o.dtype = LoraOptions::Dtype::kBase;
+  else if (dtype != "fp32")
+    top.report("lora_dtype", "is \"" + dtype + "\"", "fp32 or base");
   const std::string base = top.string("lora_base", "16bit");
   if (base == "4bit")
     o.base = LoraOptions::Base::k4Bit;
@@ -189,7 +194,8 @@ std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
     o.base = LoraOptions::Base::k4BitDouble;
   else if (base != "16bit")
     top.report("lora_base", "is \"" + base + "\"", "16bit, 4bit or 4bit-double");
-  for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_base"})
+  for (const char* key :
+       {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_dtype", "lora_base"})
     json.erase(key);
   return o;
 }

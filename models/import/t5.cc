@@ -62,7 +62,7 @@ ModuleId add_attention(ModelBuilder& b, ModuleId parent, const T5& t, const Plac
   }
   p.op_ints(Function::kPositionMask, {"position_bias"}, {at.decoder && !cross ? 1 : 0}, "mask");
   AttentionCall call;
-  call.causal = false;
+  call.causal = at.decoder && !cross;
   call.scale = 1.0;  // Scores are not scaled; initial weights are instead.
   call.dropout = t.dropout;
   call.mask = "mask";
@@ -198,6 +198,7 @@ Model build(const T5& t) {
   p.returns({p.call(head, {"sequence_output"}, "lm_logits")});
   Model& m = b.model();
   m.architecture = "T5ForConditionalGeneration";
+  m.sample = "a decoder input as long as the encoder's, whose tokens are the ones counted";
   m.arguments = {token_argument("input_ids", t.vocabulary),
                  token_argument("decoder_input_ids", t.vocabulary)};
   std::vector<ModuleId> blocks = encoder.blocks;

@@ -89,6 +89,7 @@ Model build(const Vit& v) {
 
   b.model().architecture = "ViTForImageClassification";
   b.model().classes = v.labels;
+  b.model().sample = fmt::format("1 image of {0} x {0}", v.image);
   b.model().arguments = {pixel_argument({-1, v.channels, v.image, v.image})};
   b.model().roles = {
       blocks, {b.model().find_module("vit.embeddings.patch_embeddings")}, {norm}, {embeddings}};

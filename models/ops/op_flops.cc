@@ -13,7 +13,7 @@ Flops product(const Dims& d) {
 /// Two products of queries x keys x head dim; a causal mask halves the work.
 Flops attention(const Dims& d) {
   const std::int64_t full = saturated_product({4, d[0], d[1], d[2], d[3], d[4]});
-  return Flops(d[5] != 0 ? full / 2 : full);
+  return Flops(d[5] > 0 ? full / 2 : full);
 }
 
 /// Five products: scores again, dV, dP, dQ, dK (FlashAttention-2).
@@ -56,6 +56,21 @@ Counted counted_as(OpKind kind) {
 }
 
 }  // namespace
+
+Flops flops_behind_mask(OpKind kind, const Dims& dims) {
+  const Counted counted = counted_as(kind);
+  const bool attends = counted == Counted::kAttention || counted == Counted::kAttentionBackward;
+  const std::int64_t use = attends ? dims[5] : counted == Counted::kProduct ? dims[4] : 0;
+  return Flops(use < 0 ? -use : 0);
+}
+
+std::int64_t attended_pairs(std::int64_t queries, std::int64_t keys, bool causal,
+                            std::int64_t window) {
+  const std::int64_t all = saturated_product({queries, keys});
+  if (!causal) return all;
+  if (window <= 0 || window >= keys) return all / 2;
+  return saturated_product({queries, window}) - window * (window - 1) / 2;
+}
 
 bool has_dims(OpKind kind) { return counted_as(kind) != Counted::kNone; }
 

@@ -21,4 +21,13 @@ bool has_dims(OpKind kind);
 /// FLOPs of a launch with these Launch::dims.
 Flops flops_of(OpKind kind, const std::array<std::int64_t, 6>& dims);
 
+/// What a kernel of attention computes whole although a mask hides part of it: the FLOPs that the
+/// mask lets through, as dims hold them (negative). 0: nothing is hidden, or the kernel leaves it
+/// out.
+Flops flops_behind_mask(OpKind kind, const std::array<std::int64_t, 6>& dims);
+/// Pairs of queries and keys that attention asks for: half of all if causal, of a window the keys
+/// from a query backwards.
+std::int64_t attended_pairs(std::int64_t queries, std::int64_t keys, bool causal,
+                            std::int64_t window);
+
 }  // namespace foreshard

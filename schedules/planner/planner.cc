@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "models/adapter_targets.h"
 #include "models/ops/op_flops.h"
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
@@ -40,6 +41,12 @@ void check(const Model& model, const ParallelConfig& c) {
                "is " + std::to_string(c.sequence) + ", but the model has learned positions for " +
                    std::to_string(model.longest_sequence),
                "at most " + std::to_string(model.longest_sequence));
+  }
+  if (c.sequence < model.shortest_sequence) {
+    issues.add("sequence",
+               fmt::format("is {}, but the images of a sample take {} of its tokens", c.sequence,
+                           model.shortest_sequence),
+               fmt::format("at least {}", model.shortest_sequence));
   }
   issues.throw_if_any();
   if (c.sequence > kMostTokensAtOnce / c.micro_batch)
@@ -96,14 +103,15 @@ std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
 
 /// What the model asks of a launch: a fused attention backward computes the scores again (one
 /// product of its five), which is recomputation as much as a checkpoint's.
-/// Whole products behind a causal mask count half, as in the fused kernels that leave the rest out:
-/// what a model asks for does not follow from the kernel that computes it.
+/// Of what a mask hides only the rest counts, as in the fused kernels that leave it out: what a
+/// model asks for does not follow from the kernel that computes it.
 double asked_flops(const Launch& l) {
+  if (const Flops seen = flops_behind_mask(l.op, l.dims); seen.value > 0)
+    return static_cast<double>(seen.value);
   const bool repeats_scores =
       l.op == OpKind::kFlashAttentionBackward || l.op == OpKind::kEfficientAttentionBackward;
-  const bool masked = l.op == OpKind::kMatmul && l.dims[4] == kCausalProduct;
   const auto done = static_cast<double>(l.flops.value);
-  return repeats_scores ? done / 5 * 4 : masked ? done / 2 : done;
+  return repeats_scores ? done / 5 * 4 : done;
 }
 
 /// FLOPs of the first step's launches without recomputation (optimizer and clipping have none).
@@ -178,10 +186,12 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   }
   if (widens_frozen_weights(model, config)) {
     s.remarks.push_back(fmt::format(
-        "weights are kept in {}, frozen ones and adapters alike, and widened to {} when they are "
-        "gathered: an option for compute changes no weights; --model-dtype fp32 keeps them whole",
+        "frozen weights are kept in {} and widened to {} when they are gathered: an option for "
+        "compute changes no weights; --model-dtype fp32 keeps them whole",
         name_of(config.model_dtype), name_of(*config.precision.param)));
   }
+  if (std::string remark = unpacked_experts(model); !remark.empty())
+    s.remarks.push_back(std::move(remark));
   s.tokens_per_step = tokens_of(model, config);
   s.model_flops_per_step = model_flops(s.programs[0]) * static_cast<double>(s.world);
   return s;

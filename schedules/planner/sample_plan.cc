@@ -23,7 +23,7 @@ Schedule sample_plan(const Model& model, std::int64_t micro_batch, std::int64_t 
 
 Flops counted_flops(const Launch& l) {
   const bool attention = kernel_class_of(l.op) == KernelClass::kAttention;
-  return attention && l.dims[5] != 0 ? l.flops * 2 : l.flops;
+  return attention && l.dims[5] > 0 ? l.flops * 2 : l.flops;
 }
 
 }  // namespace foreshard

@@ -185,7 +185,7 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   // Two products forward, five backward, half of them under a causal mask.
   const double pair =
       (direction == Direction::kForward ? 2 : 5) * 2 * sequences * static_cast<double>(dims[4]);
-  const double half = dims[5] != 0 ? 0.5 : 1;
+  const double half = dims[5] > 0 ? 0.5 : 1;
   const double work = flops.value > 0 ? static_cast<double>(flops.value)
                                       : pair * queries * keys * half;
   // A window shortens the loop over keys: as long as in a triangle (or square) of as many pairs.

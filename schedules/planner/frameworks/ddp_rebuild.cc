@@ -25,7 +25,9 @@ void Ddp::make_buckets(Host& host, const std::vector<Indices>& assignment) {
     DType dtype = parameters_[bucket.parameters[0]]->dtype;
     if (rebuilt_ && options_.mixed_precision)
       dtype = options_.mixed_precision->param.value_or(dtype);
-    unit.gather_dtype = unit.reduce_dtype = dtype;
+    unit.gather_dtype = dtype;
+    unit.reduce_dtype =
+        options_.mixed_precision ? options_.mixed_precision->reduce.value_or(dtype) : dtype;
     bucket.unit = host.program().add_unit(std::move(unit));
     bucket.numel = numel;
     bucket.dtype = dtype;

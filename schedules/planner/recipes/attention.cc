@@ -23,9 +23,16 @@ SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape) {
 }
 
 std::array<std::int64_t, 6> attention_dims(const SymTensor& q, const SymTensor& k, bool causal,
-                                           std::int64_t head) {
+                                           std::int64_t head, std::int64_t seen) {
   return {q->shape[0],   q->shape[1], q->shape[2], k->shape[2], head > 0 ? head : q->shape[3],
-          causal ? 1 : 0};
+          seen > 0 ? -seen : causal ? 1 : 0};
+}
+
+std::int64_t seen_flops(const SymTensor& q, const SymTensor& k, bool causal, std::int64_t window,
+                        std::int64_t sizes) {
+  if (!causal) return 0;
+  const std::int64_t pairs = attended_pairs(q->shape[2], k->shape[2], causal, window);
+  return saturated_product({2, q->shape[0], q->shape[1], pairs, sizes});
 }
 
 void launch_attention(Host& h, OpKind op, std::span<const SymTensor> in,
@@ -105,7 +112,8 @@ void efficient_backward(BackwardContext& ctx) {
     const std::array<SymTensor, 4> out{gq, gk, gv, gmask};
     const std::int64_t sizes = 3 * d + 2 * v->shape[3];
     launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6),
-                     std::span(out).first(gmask ? 4 : 3), attention_dims(q, k, causal, sizes / 5),
+                     std::span(out).first(gmask ? 4 : 3),
+                     attention_dims(q, k, causal, sizes / 5, 2 * ctx.node.ints[3]),
                      causal, ctx.node.floats[0], kernels, product_flops(q, k, causal, sizes));
     delta.reset();
     workspace.reset();
@@ -118,11 +126,13 @@ void efficient_backward(BackwardContext& ctx) {
   if (gmask) ctx.set(3, std::move(gmask));
 }
 
+/// `seen`: FLOPs that `mask` lets through, if it hides any.
 SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                    const SymTensor& mask, bool causal, double dropout_p, double scale) {
+                    const SymTensor& mask, bool causal, double dropout_p, double scale,
+                    std::int64_t seen = 0) {
   Record r(h, efficient_backward, {&q, &k, &v, &mask});
   if (r) {
-    r->ints = {causal ? 1 : 0, mask ? 1 : 0, dropout_p > 0 ? 1 : 0};
+    r->ints = {causal ? 1 : 0, mask ? 1 : 0, dropout_p > 0 ? 1 : 0, seen};
     r->floats[0] = scale;
     if (mask) r.save(mask);
     r.save(k);
@@ -150,7 +160,7 @@ SymTensor efficient(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     const std::array<SymTensor, 2> results{o, lse};
     const std::int64_t sizes = q->shape[3] + v->shape[3];
     launch_attention(h, OpKind::kEfficientAttention, std::span(operands).first(mask ? 4 : 3),
-                     results, attention_dims(q, k, causal, sizes / 2), causal, scale, 1,
+                     results, attention_dims(q, k, causal, sizes / 2, seen), causal, scale, 1,
                      product_flops(q, k, causal, sizes));
     h.impl().offer_kept(KeptOp::kAttention, kept);
   }
@@ -238,14 +248,15 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
   if (eager) {
     SymTensor added;
     if (mask || packed) added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
-    return eager_attention(h, q, k, v, added, causal, dropout_p, scale);
+    return eager_attention(h, q, k, v, added, causal, dropout_p, scale, window);
   }
   if (by_ops && !mask && !packed) return math_attention(h, q, k, v, causal, dropout_p, scale);
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
   SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
             wide_v = repeat_to_heads(h, v, q->shape[1]);
   SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
-  SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale);
+  SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale,
+                          seen_flops(q, k, causal, window, q->shape[3] + v->shape[3]));
   added.reset();
   wide_k.reset();  // The frame's locals, in their order.
   wide_v.reset();

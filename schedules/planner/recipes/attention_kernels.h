@@ -14,9 +14,14 @@ namespace foreshard {
 /// stands.
 SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape);
 /// `head`: mean head size of the products where q's and v's differ (forward one each, backward
-/// three and two).
+/// three and two). `seen`: FLOPs that a mask lets through; 0: the kernel computes no more than
+/// those.
 std::array<std::int64_t, 6> attention_dims(const SymTensor& q, const SymTensor& k, bool causal,
-                                           std::int64_t head = 0);
+                                           std::int64_t head = 0, std::int64_t seen = 0);
+/// FLOPs that attention asks of products whose inner sizes add up to `sizes`; 0 where that is all
+/// pairs.
+std::int64_t seen_flops(const SymTensor& q, const SymTensor& k, bool causal, std::int64_t window,
+                        std::int64_t sizes);
 /// Kernels that sum dk and dv over the query heads of a key head.
 constexpr int group_sums(std::int64_t heads, std::int64_t key_heads) {
   return key_heads != heads ? 2 : 0;

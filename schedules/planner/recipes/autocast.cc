@@ -74,10 +74,10 @@ SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, co
   return o;
 }
 
-SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b) {
-  if (!h.impl().autocast) return matmul(h, a, b);
+SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b, std::int64_t seen) {
+  if (!h.impl().autocast) return matmul(h, a, b, seen);
   SymTensor b16 = cached_cast(h, b), a16 = cached_cast(h, a);
-  return matmul(h, a16, b16);
+  return matmul(h, a16, b16, seen);
 }
 
 SymTensor autocast_low(Host& h, const SymTensor& x) {

@@ -14,14 +14,6 @@
 namespace foreshard {
 namespace {
 
-/// FLOPs of so many products where a causal query sees the last `window` keys only.
-std::int64_t window_flops(const SymTensor& q, const SymTensor& k, std::int64_t window,
-                          std::int64_t products) {
-  const std::int64_t s = q->shape[2], w = std::min(window, k->shape[2]);
-  const std::int64_t pairs = saturated_product({s, w}) - w * (w - 1) / 2;
-  return saturated_product({2 * products, q->shape[0], q->shape[1], pairs, q->shape[3]});
-}
-
 /// `t` [b, h, s, d] if its memory is dense in the order [b, s, h, d], else a copy that is.
 SymTensor rows_first(Host& h, const SymTensor& t) {
   const Shape& n = t->shape;
@@ -63,7 +55,7 @@ void flash_backward(BackwardContext& ctx) {
     // dot(do, o), the products, dq from fp32.
     launch_attention(h, OpKind::kFlashAttentionBackward, in, out, attention_dims(q, k, causal),
                      causal, ctx.node.floats[0], 3 + group_sums(heads, kv),
-                     window > 0 ? window_flops(q, k, window, 5) : -1, window);
+                     window > 0 ? seen_flops(q, k, true, window, 5 * d) : -1, window);
     wide_v.reset();
     wide_k.reset();
     dq.reset();
@@ -126,7 +118,7 @@ SymTensor flash(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor
     const std::array<SymTensor, 2> results{o, lse};
     launch_attention(h, OpKind::kFlashAttention, operands, results, attention_dims(q, k, causal),
                      causal, scale, splits > 1 ? 2 : 1,
-                     window > 0 ? window_flops(q, k, window, 2) : -1, window);
+                     window > 0 ? seen_flops(q, k, true, window, 2 * d) : -1, window);
     lse_parts.reset();
     parts.reset();
     h.impl().offer_kept(KeptOp::kAttention, kept);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/ops/op_flops.h"
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/recipe.h"
@@ -96,8 +97,30 @@ SymTensor repeat_kv(const Call& c) {
   return reshape(c.h, wide, {x->shape[0], x->shape[1] * n, x->shape[2], x->shape[3]});
 }
 
+/// What a module that reads `parameter.dtype` sees now; a sharded parameter has its own.
+DType dtype_now(const Host& h, ParameterId id) {
+  const SymTensor& p = h.parameter(id);
+  return p ? p->dtype : h.model().at(id).dtype;
+}
+
 SymTensor do_cast(const Call& c) {
-  return cast(c.h, c.in[0], c.in.size() > 1 ? c.in[1]->dtype : c.s.dtype);
+  if (c.in.size() > 1) return cast(c.h, c.in[0], c.in[1]->dtype);
+  return cast(c.h, c.in[0], c.s.parameters.empty() ? c.s.dtype : dtype_now(c.h, c.s.parameters[0]));
+}
+
+/// Of a causal attention's product, which its ints name; 0: nothing is hidden.
+std::int64_t seen_flops(const Call& c) {
+  if (c.i(0) == 0) return 0;
+  const SymTensor &a = c.in[0], &b = c.in[1];
+  const bool scores = c.i(0) == 1;
+  const std::int64_t queries = a->shape[-2], keys = scores ? b->shape[-1] : a->shape[-1];
+  const std::int64_t inner = scores ? a->shape[-1] : b->shape[-1];
+  return saturated_product({2, a->numel / (queries * a->shape[-1]),
+                            attended_pairs(queries, keys, true, c.i(1)), inner});
+}
+
+SymTensor dtype_of(const Call& c) {
+  return c.h.unallocated(Shape{0}, c.in[0]->dtype, 0, result_category(c.h));
 }
 
 SymTensor arange(const Call& c) {
@@ -191,9 +214,11 @@ SymTensor single(const Call& c) {
     case Function::kDropout:
       return dropout(h, in[0], c.f(0));
     case Function::kMatmul:
-      return autocast_matmul(h, in[0], in[1]);
+      return autocast_matmul(h, in[0], in[1], seen_flops(c));
     case Function::kCast:
       return do_cast(c);
+    case Function::kDtypeOf:
+      return dtype_of(c);
     case Function::kView:
       return view(h, in[0], target_shape(in[0], c.s.ints));
     case Function::kReshape:

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "schedules/planner/recipes/attention_kernels.h"
 #include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/special.h"
 
@@ -63,13 +64,14 @@ SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
   SymTensor weights;
   {
     SymTensor scores =
-        matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root), causal);
+        matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root),
+               seen_flops(q, k, causal, 0, q->shape[3]));
     if (bias) h.launch(OpKind::kAddInPlace, {scores, bias}, {scores});
     weights = safe_softmax(h, scores);
   }
   if (dropout_p > 0) weights = dropout(h, weights, dropout_p);
   SymTensor narrow = given == wide ? SymTensor() : cast(h, weights, given);
-  SymTensor o = matmul(h, weights, v, causal);
+  SymTensor o = matmul(h, weights, v, seen_flops(q, k, causal, 0, v->shape[3]));
   if (given != wide) o = cast(h, o, given);
   weights.reset();
   k.reset();
@@ -86,11 +88,13 @@ SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
 /// Products in the compute dtype, softmax in fp32. The mask is made in each layer; models that hand
 /// one down make it once.
 SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                          const SymTensor& mask, bool causal, double dropout_p, double scale) {
+                          const SymTensor& mask, bool causal, double dropout_p, double scale,
+                          std::int64_t window) {
   const DType given = q->dtype;
   SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
             wide_v = repeat_to_heads(h, v, q->shape[1]);
-  SymTensor weights = matmul(h, q, transpose(h, wide_k, 2, 3));
+  SymTensor weights = matmul(h, q, transpose(h, wide_k, 2, 3),
+                             seen_flops(q, k, causal, window, q->shape[3]));
   weights = unary(h, Function::kMulScalar, weights,
                   scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3])));
   if (mask) {
@@ -106,7 +110,7 @@ SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const
   weights = softmax(h, weights, DType::kFloat32);
   if (given != DType::kFloat32) weights = cast(h, weights, given);
   if (dropout_p > 0) weights = dropout(h, weights, dropout_p);
-  return matmul(h, weights, wide_v);
+  return matmul(h, weights, wide_v, seen_flops(q, k, causal, window, v->shape[3]));
 }
 
 }  // namespace foreshard

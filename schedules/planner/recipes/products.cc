@@ -17,16 +17,12 @@ SymTensor fold(Host& h, const SymTensor& x) {
   return raw_view(h, contiguous(h, x), rows);
 }
 
-/// What a product computes: weight gradients sum over tokens, which libraries run a little slower.
-/// Of a causal attention half of each product lies behind the mask.
-enum class ProductOf : std::uint8_t {
-  kActivations,
-  kWeightGradient = kWeightGradientProduct,
-  kCausalAttention = kCausalProduct
-};
+/// dims[4] of a product of activations. Others: kWeightGradientProduct; -n where a mask lets n of
+/// its FLOPs through.
+constexpr std::int64_t kActivations = 0;
 
 void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& c,
-                    const SymTensor& bias = {}, ProductOf of = ProductOf::kActivations) {
+                    const SymTensor& bias = {}, std::int64_t use = kActivations) {
   check_product(h, a, b, bias);
   LaunchRequest q;
   const std::array<SymTensor, 3> with_bias{bias, a, b};
@@ -37,17 +33,17 @@ void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTe
             c->shape[-1],
             a->shape[-1],
             c->numel / (c->shape[-2] * c->shape[-1]),
-            static_cast<std::int64_t>(of),
+            use,
             0};
   h.launch(q);
 }
 
 /// Product without autograd: result, workspace, kernel.
 SymTensor product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& bias = {},
-                  ProductOf of = ProductOf::kActivations) {
+                  std::int64_t use = kActivations) {
   SymTensor c = empty_result(h, {a->shape[0], b->shape[1]}, a->dtype);
   blas_workspace(h, static_cast<bool>(bias));
-  launch_product(h, a, b, c, bias, of);
+  launch_product(h, a, b, c, bias, use);
   return c;
 }
 
@@ -65,7 +61,7 @@ SymTensor forward_product(Host& h, const SymTensor& a, const SymTensor& b) {
 /// node.
 SymTensor weight_gradient(Host& h, const SymTensor& g, const SymTensor& x) {
   SymTensor gt = swapped(h, g);
-  SymTensor w = product(h, gt, x, {}, ProductOf::kWeightGradient);
+  SymTensor w = product(h, gt, x, {}, kWeightGradientProduct);
   return raw_view(h, w, w->shape);
 }
 
@@ -78,7 +74,7 @@ void mm_backward(BackwardContext& ctx) {
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   // The gradient of w has w's layout: (grad^T x)^T.
   if (ctx.needs(1))
-    ctx.set(1, swapped(h, product(h, swapped(h, g), fold(h, x), {}, ProductOf::kWeightGradient)));
+    ctx.set(1, swapped(h, product(h, swapped(h, g), fold(h, x), {}, kWeightGradientProduct)));
   if (ctx.needs(0)) {
     SymTensor gx = product(h, g, swapped(h, w));
     ctx.set(0, ctx.node.shape.rank == 2 ? std::move(gx) : raw_view(h, gx, ctx.node.shape));
@@ -177,7 +173,8 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
                       "input and weight have different dtypes (" +
                           std::string(name_of(x_in->dtype)) + " and " +
                           std::string(name_of(weight->dtype)) + ")",
-                      "cast the inputs, or give the unit the same dtype");
+                      "cast the inputs, or give the unit the same dtype; under adapters --autocast yes "
+                      "or --lora-dtype base");
   }
   if (float8_applies(h, weight)) return float8_linear(h, x_in, weight, bias);
   const std::int64_t out = weight->shape[0];
@@ -233,7 +230,7 @@ void conv1d_backward(BackwardContext& ctx) {
   SymTensor w = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
   SymTensor g = contiguous(h, fold(h, ctx.grad()));
   if (ctx.needs(1)) ctx.set(1, product(h, g, swapped(h, w)));
-  if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g, {}, ProductOf::kWeightGradient));
+  if (ctx.needs(2)) ctx.set(2, product(h, swapped(h, x), g, {}, kWeightGradientProduct));
   w.reset();
   x.reset();
   ctx.drop_saved();
@@ -258,12 +255,13 @@ SymTensor conv1d_linear(Host& h, const SymTensor& x_in, const SymTensor& weight,
 
 namespace {
 
-SymTensor batched(Host& h, const SymTensor& a, const SymTensor& b, ProductOf of) {
+/// `seen`: FLOPs that a mask lets through; 0: all.
+SymTensor batched(Host& h, const SymTensor& a, const SymTensor& b, std::int64_t seen) {
   Shape s = a->shape;
   s[-1] = b->shape[-1];
   SymTensor c = empty_result(h, s, a->dtype);
   blas_workspace(h, false);
-  launch_product(h, a, b, c, {}, of);
+  launch_product(h, a, b, c, {}, seen > 0 ? -seen : kActivations);
   return c;
 }
 
@@ -282,10 +280,9 @@ void bmm_backward(BackwardContext& ctx) {
   int i = 0;
   SymTensor b = ctx.needs(0) ? ctx.saved(i++) : SymTensor();
   SymTensor a = ctx.needs(1) ? ctx.saved(i++) : SymTensor();
-  const ProductOf of =
-      ctx.node.ints[0] != 0 ? ProductOf::kCausalAttention : ProductOf::kActivations;
-  if (ctx.needs(1)) ctx.set(1, batched(h, swapped_last(h, a), ctx.grad(), of));
-  if (ctx.needs(0)) ctx.set(0, batched(h, ctx.grad(), swapped_last(h, b), of));
+  const std::int64_t seen = ctx.node.ints[0];
+  if (ctx.needs(1)) ctx.set(1, batched(h, swapped_last(h, a), ctx.grad(), seen));
+  if (ctx.needs(0)) ctx.set(0, batched(h, ctx.grad(), swapped_last(h, b), seen));
 }
 
 /// _unsafe_view of a batched result: its gradient is folded again, by a copy if need be.
@@ -337,14 +334,14 @@ SymTensor folded_matmul(Host& h, const SymTensor& a_in, const SymTensor& b) {
 
 }  // namespace
 
-SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in, bool causal) {
+SymTensor matmul(Host& h, const SymTensor& a_in, const SymTensor& b_in, std::int64_t seen) {
   if (b_in->shape.rank == 2) return folded_matmul(h, a_in, b_in);
   SymTensor a = foldable(h, a_in), b = foldable(h, b_in);
   Record r(h, bmm_backward, {&a, &b});
   if (r.needs(0)) r.save(b);
   if (r.needs(1)) r.save(a);
-  if (r) r->ints[0] = causal ? 1 : 0;
-  SymTensor c = batched(h, a, b, causal ? ProductOf::kCausalAttention : ProductOf::kActivations);
+  if (r) r->ints[0] = seen;
+  SymTensor c = batched(h, a, b, seen);
   r.attach(c);
   if (c->shape.rank <= 3) return c;
   Record unfold(h, unfold_backward, {&c});

@@ -103,8 +103,8 @@ SymTensor float8_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                         const SymTensor& bias);
 SymTensor conv1d_linear(Host& h, const SymTensor& x, const SymTensor& weight,
                         const SymTensor& bias);
-/// `causal`: of attention scores, half of which a mask hides.
-SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b, bool causal = false);
+/// `seen`: of attention, FLOPs that the mask lets through; 0: all.
+SymTensor matmul(Host& h, const SymTensor& a, const SymTensor& b, std::int64_t seen = 0);
 
 SymTensor rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps);
 SymTensor layer_norm(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias,

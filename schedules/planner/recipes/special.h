@@ -14,7 +14,7 @@ SymTensor autocast_linear(Host& h, const SymTensor& x, const SymTensor& weight,
 SymTensor autocast_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                              const SymTensor& mask, bool causal, double dropout_p, double scale,
                              std::int64_t window);
-SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b);
+SymTensor autocast_matmul(Host& h, const SymTensor& a, const SymTensor& b, std::int64_t seen = 0);
 SymTensor autocast_float(Host& h, const SymTensor& x);
 /// An argument of a function that runs in the low dtype, such as a convolution. Arguments are cast
 /// from right to left.
@@ -40,7 +40,8 @@ SymTensor math_attention(Host& h, const SymTensor& q, const SymTensor& k, const 
                          bool causal, double dropout_p, double scale);
 /// AttentionKind::kEager; `mask` is added to the scores, or null.
 SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                          const SymTensor& mask, bool causal, double dropout_p, double scale);
+                          const SymTensor& mask, bool causal, double dropout_p, double scale,
+                          std::int64_t window);
 
 /// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
 SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);
