@@ -24,8 +24,9 @@ bool holds(const Module& module, ParameterId id) {
 
 /// Its own and those of children that have no forward (out_proj of nn.MultiheadAttention). Any
 /// other child must be called for them, as hooks are of calls (ZeRO-3 gathers a module's
-/// parameters when it is called).
+/// parameters when it is called). A cast reads a dtype only.
 void check_parameters(const Model& model, const Module& module, const Statement& s) {
+  if (s.function == Function::kCast) return;
   for (const ParameterId id : s.parameters) {
     const bool known =
         holds(module, id) ||
