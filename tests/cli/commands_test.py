@@ -149,6 +149,38 @@ def test_help_is_short():
     check("--zero-reduce-bucket-size" in run("simulate", "--help-all").stdout, "--help-all has everything")
 
 
+def test_searches_that_find_nothing_say_so_by_their_exit_code():
+    """Nothing fits: 4; no row can be planned: 2; simulate answers with 0 unless it must fit."""
+    big = ["llama3-70b", "--on", "dgx-a100-40", "--seq", "2048"]
+    run("simulate", *big, "--gpus", "8", "--suggest", "no")
+    run("simulate", *big, "--gpus", "8", "--suggest", "no", "--must-fit", code=4)
+    run("simulate", "gpt2", "--gpus", "1", "--framework", "none", "--on", "dgx-h100", "--seq", "64", "--suggest", "no", "--must-fit")
+    run("simulate", *big[:3], "--gpus", "8", "--largest", "seq", code=4)
+    run("tune", *big, "--gpus", "8", "--wrap", "blocks", code=4)
+    run("size", *big, "--gpus", "8", "--micro-batches", "1", "--checkpoint", "none", code=4)
+    run("size", "gpt2", "--on", "dgx-h100", "--seq", "4096", "--gpus", "8", code=2)
+
+
+def test_a_mixed_network_is_no_slower_than_the_slow_one():
+    job = ["spread", "llama3.2-1b", "--gpus", "16", "--seq", "2048", "--json"]
+    for fast, slow in (("dgx-h100", "dgx-h100@2x200g"), ("dgx-a100-40@8x200g", "dgx-a100-40@2x200g")):
+        mixed = json.loads(run(*job, "--on", fast, "--other-nodes", f"8-15:{slow}").stdout)
+        reverse = json.loads(run(*job, "--on", slow, "--other-nodes", f"8-15:{fast}").stdout)
+        check(mixed["median_s"] <= reverse["equal_ranks_s"] and mixed["median_s"] > mixed["equal_ranks_s"], f"{fast}: {mixed}")
+        check(reverse["median_s"] <= reverse["equal_ranks_s"], f"one faster node: {reverse}")
+    run(*job, "--on", "dgx-h100", "--slow-ranks", "0-3:1.3,2:2", code=2)
+    check("--slow-ranks" in run(*job, "--on", "dgx-h100", "--slow-ranks", "3:0", code=2).stderr, "a factor of 0")
+
+
+def test_the_header_says_what_is_trained_and_on_what():
+    job = ["--gpus", "2", "--on", "dgx-h100", "--seq", "64", "--suggest", "no"]
+    text = run("simulate", "gpt2", *job, "--lora-rank", "8").stdout
+    check("LoRA rank 8 on c_attn in fp32, 294.91 K trained" in text, text)
+    text = run("simulate", "llama-tiny", *job, "--lora-rank", "8", "--lora-dtype", "base", "--lora-base", "4bit").stdout
+    check("LoRA rank 8 on q_proj, v_proj in bf16" in text and "in 4 bits" in text, text)
+    check("1 image of 224 x 224" in run("simulate", "vit-b16", *job[:4], "--suggest", "no").stdout, "images of ViT")
+
+
 def test_a_deterministic_spread_runs_once():
     words = ["spread", "gpt2", "--seq", "64", "--gpus", "4", "--on", "dgx-h100"]
     check(len(json.loads(run(*words, "--slow-ranks", "1:1.2", "--json").stdout)["steps_s"]) == 1, "nothing is random")
@@ -413,6 +445,9 @@ def main():
     test_models_and_hardware()
     test_images_per_second()
     test_help_is_short()
+    test_searches_that_find_nothing_say_so_by_their_exit_code()
+    test_a_mixed_network_is_no_slower_than_the_slow_one()
+    test_the_header_says_what_is_trained_and_on_what()
     test_a_deterministic_spread_runs_once()
     test_describe_without_options()
     test_precision_without_sharding()

@@ -1,5 +1,7 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -80,6 +82,80 @@ TEST(SmiTopology, BridgesAndSocketsAreSeen) {
   EXPECT_EQ(t.links_per_gpu, 4);
 }
 
+/// Rows of a matrix without its header; NUMA nodes in the last column.
+std::string matrix(const std::string& header, const std::vector<std::string>& rows) {
+  std::string text = header + "\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) text += fmt::format("GPU{} {}\n", i, rows[i]);
+  return text;
+}
+
+// Sockets: bridged pairs with SYS between them and NODE paths beside bridges, with and without the
+// NUMA column; DGX-1V's cube (4 + 4, links across) without one.
+TEST(SmiTopology, SocketsAreFoundBesideNvlink) {
+  const std::string four = "GPU0 GPU1 GPU2 GPU3 CPU Affinity NUMA Affinity",
+                    bare = "GPU0 GPU1 GPU2 GPU3 CPU Affinity";
+  const std::vector<std::string> numa = {"X NV4 SYS SYS 0-15 0", "NV4 X SYS SYS 0-15 0",
+                                         "SYS SYS X NV4 16-31 1", "SYS SYS NV4 X 16-31 1"};
+  EXPECT_EQ(parse_smi_topology(matrix(four, numa), "t").sockets, 2);
+  const std::vector<std::string> plain = {"X NV4 SYS SYS 0-15", "NV4 X SYS SYS 0-15",
+                                          "SYS SYS X NV4 16-31", "SYS SYS NV4 X 16-31"};
+  EXPECT_EQ(parse_smi_topology(matrix(bare, plain), "t").sockets, 2);
+  const std::vector<std::string> nodes = {
+      "X NV4 NODE NODE SYS SYS SYS SYS 0 0", "NV4 X NODE NODE SYS SYS SYS SYS 0 0",
+      "NODE NODE X NV4 SYS SYS SYS SYS 0 0", "NODE NODE NV4 X SYS SYS SYS SYS 0 0",
+      "SYS SYS SYS SYS X NV4 NODE NODE 1 1", "SYS SYS SYS SYS NV4 X NODE NODE 1 1",
+      "SYS SYS SYS SYS NODE NODE X NV4 1 1", "SYS SYS SYS SYS NODE NODE NV4 X 1 1"};
+  const std::string eight = "GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7 CPU Affinity NUMA Affinity";
+  EXPECT_EQ(parse_smi_topology(matrix(eight, nodes), "t").sockets, 2);
+  const std::vector<std::string> cube = {
+      "X NV1 NV1 NV2 NV2 SYS SYS SYS", "NV1 X NV2 NV1 SYS NV2 SYS SYS",
+      "NV1 NV2 X NV2 SYS SYS NV1 SYS", "NV2 NV1 NV2 X SYS SYS SYS NV1",
+      "NV2 SYS SYS SYS X NV1 NV1 NV2", "SYS NV2 SYS SYS NV1 X NV2 NV1",
+      "SYS SYS NV1 SYS NV1 NV2 X NV2", "SYS SYS SYS NV1 NV2 NV1 NV2 X"};
+  EXPECT_EQ(parse_smi_topology(matrix(eight, cube), "t").sockets, 2);
+}
+
+// A card with NODE to the nearest GPU hangs on the CPU; with PXB on the switch of two GPUs whose
+// own path NVLink hides. Where some cards are near GPUs the others are no NICs of collectives.
+TEST(SmiTopology, CardsHangWhereTheirPathsSay) {
+  const auto far = parse_smi_topology(
+      matrix("GPU0 GPU1 GPU2 GPU3 NIC0 CPU Affinity",
+             {"X PIX SYS SYS NODE 0", "PIX X SYS SYS NODE 0", "SYS SYS X PIX SYS 1",
+              "SYS SYS PIX X SYS 1"}),
+      "t");
+  EXPECT_EQ(far.nics, 1);
+  EXPECT_EQ(far.nics_on_switches, std::optional(false));
+  const auto machine = with_topology(load_hardware("dgx-a100-80"), far, "/x/mine.txt");
+  EXPECT_NE(Topology(machine, 1).draw().find("nic0       cpu0"), std::string::npos);
+  EXPECT_EQ(machine.name, "mine");
+  EXPECT_EQ(machine.title, "4 x NVIDIA A100 SXM4 80 GB, pcie (imported)");
+  EXPECT_EQ(machine.network.rails.count(), 1);
+  const auto near = parse_smi_topology(
+      matrix("GPU0 GPU1 GPU2 GPU3 mlx5_0 mlx5_1 mlx5_2 CPU Affinity NUMA Affinity",
+             {"X NV12 NV12 NV12 PXB SYS NODE 0 0", "NV12 X NV12 NV12 PXB SYS NODE 0 0",
+              "NV12 NV12 X NV12 SYS PXB SYS 1 1", "NV12 NV12 NV12 X SYS PXB SYS 1 1"}),
+      "t");
+  EXPECT_EQ(near.gpus_per_pcie_switch, 2);
+  EXPECT_EQ(near.nics, 2);
+  EXPECT_EQ(near.nics_on_switches, std::optional(true));
+  EXPECT_TRUE(std::any_of(near.notes.begin(), near.notes.end(), [](const std::string& n) {
+    return n.find("mlx5_2") != std::string::npos;
+  }));
+}
+
+// What the base's GPUs cannot be is refused: an A100 has 12 NVLinks and capability 8.0.
+TEST(SmiTopology, AnotherGpuThanTheBasesIsRefused) {
+  ImportedTopology t;
+  t.gpus = 8;
+  t.fabric = FabricKind::kNvSwitch;
+  t.links_per_gpu = 18;
+  EXPECT_THROW(with_topology(load_hardware("dgx-a100-80"), t, "f"), InputError);
+  EXPECT_NO_THROW(with_topology(load_hardware("dgx-h100"), t, "f"));
+  t.links_per_gpu = 12;
+  t.compute_capability = 9.0;
+  EXPECT_THROW(with_topology(load_hardware("dgx-a100-80"), t, "f"), InputError);
+}
+
 TEST(SmiTopology, DamagedTextIsRefused) {
   EXPECT_NE(error_of_topology("").find("no matrix"), std::string::npos);
   EXPECT_NE(error_of_topology(std::string("GPU0\0GPU1", 9)).find("binary"), std::string::npos);
@@ -91,6 +167,12 @@ TEST(SmiTopology, DamagedTextIsRefused) {
   std::string unknown = whole;
   unknown.replace(unknown.find("NV12"), 4, "WIFI");
   EXPECT_NE(error_of_topology(unknown).find("cells"), std::string::npos);
+  std::string header = whole;
+  header.replace(header.find("GPU3"), 4, "MIG");
+  EXPECT_NE(error_of_topology(header).find("MIG"), std::string::npos);
+  std::string cut = whole;
+  cut.replace(cut.find("mlx5_1"), 6, "");
+  EXPECT_NE(error_of_topology(cut).find("more cells"), std::string::npos);
 }
 
 // Form of NCCL's src/graph/xml.cc: two GPUs on one PCIe switch, links to an NVSwitch, one NIC of

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "models/adapter_targets.h"
 #include "models/describe.h"
 #include "models/load_model.h"
 
@@ -56,10 +57,57 @@ TEST(Lora, FourBitWeightsArePackedAndCountedSingly) {
   EXPECT_EQ(model.at(model.find_module("lm_head")).class_name, "Linear");
 }
 
+// peft 0.21 constants.py, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING; families that it does
+// not know have q_proj and v_proj here, or are refused as PEFT refuses them.
+TEST(Lora, DefaultTargetsArePefts) {
+  const std::pair<const char*, std::vector<std::string>> table[] = {
+      {"llama3-8b", {"q_proj", "v_proj"}},    {"mistral-7b", {"q_proj", "v_proj"}},
+      {"mixtral-8x7b", {"q_proj", "v_proj"}}, {"qwen2.5-7b", {"q_proj", "v_proj"}},
+      {"qwen3-8b", {"q_proj", "v_proj"}},     {"gemma2-2b", {"q_proj", "v_proj"}},
+      {"stablelm-3b", {"q_proj", "v_proj"}},  {"phi-2", {"q_proj", "v_proj", "fc1", "fc2"}},
+      {"gpt2", {"c_attn"}},                   {"pythia-1.4b", {"query_key_value"}},
+      {"mpt-125m", {"Wqkv"}},                 {"bert-base", {"query", "value"}},
+      {"qwen3-30b-a3b", {"q_proj", "v_proj"}}};
+  for (const auto& [name, targets] : table) {
+    const auto facts = adapter_facts(load_model(std::string(name) + "?lora_rank=8"));
+    ASSERT_TRUE(facts) << name;
+    EXPECT_EQ(facts->targets, targets) << name;
+    EXPECT_EQ(facts->rank, 8) << name;
+  }
+  EXPECT_THROW(load_model("phi-3.5-mini?lora_rank=8"), InputError);
+}
+
+// PEFT casts adapters of a 16-bit base to fp32 (tuners_utils.py, cast_adapter_dtype), unless
+// autocast_adapter_dtype=False.
+TEST(Lora, AdaptersStayInFloat32WhateverTheBaseIsLoadedIn) {
+  for (const DType loaded : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+    Model peft = load_model("llama2-7b?lora_rank=8"),
+          alike = load_model("llama2-7b?lora_rank=8&lora_dtype=base");
+    peft.set_dtype(loaded);
+    alike.set_dtype(loaded);
+    for (const ParameterDef& p : peft.parameters)
+      EXPECT_EQ(p.dtype, p.trainable ? DType::kFloat32 : loaded) << p.name;
+    for (const ParameterDef& p : alike.parameters) EXPECT_EQ(p.dtype, loaded) << p.name;
+    peft.cast(loaded);  // DeepSpeed's module.bfloat16().
+    EXPECT_EQ(adapter_facts(peft)->dtype, loaded);
+  }
+}
+
+// Mixtral 8x7B: 32 layers of 8 experts with three matrices of 4096 x 14336 are fused tensors, which
+// bitsandbytes does not see; the rest of its linear layers are packed: 32 (4096 (2 4096 + 2 1024)).
+TEST(Lora, FusedExpertsStayInSixteenBits) {
+  const std::string said = unpacked_experts(load_model("mixtral-8x7b?lora_rank=8&lora_base=4bit"));
+  EXPECT_NE(said.find("1.34 of 46.71 B parameters are packed"), std::string::npos) << said;
+  EXPECT_NE(said.find("experts' 45.10 B"), std::string::npos) << said;
+  EXPECT_EQ(unpacked_experts(load_model("mixtral-8x7b?lora_rank=8")), "");
+  EXPECT_EQ(unpacked_experts(load_model("llama2-7b?lora_rank=8&lora_base=4bit")), "");
+}
+
 TEST(Lora, WrongKeysAreReported) {
   for (const char* name :
        {"llama2-7b?lora_rank=0", "llama2-7b?lora_alpha=8",
-        "llama2-7b?lora_rank=8&lora_targets=c_attn", "llama2-7b?lora_rank=8&lora_base=3bit"}) {
+        "llama2-7b?lora_rank=8&lora_targets=c_attn", "llama2-7b?lora_rank=8&lora_base=3bit",
+        "llama2-7b?lora_rank=8&lora_dtype=bf16", "llama2-7b?lora_dtype=base"}) {
     EXPECT_THROW(load_model(name), InputError) << name;
   }
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "core/error.h"
 #include "core/json.h"
 #include "models/load_model.h"
 #include "schedules/planner/planner.h"
@@ -99,6 +100,55 @@ TEST(PackedRows, AreLookedForByTheHost) {
       EXPECT_EQ(c.phase, Phase::kForward);
     }
   EXPECT_EQ(reads, 1);
+}
+
+// MFU counts what a model asks for, whichever kernel computes it. By hand, forward and twice that
+// backward: linear layers 2 x 32 tokens x (2 layers x (64 x 64 x 2 + 64 x 32 x 2 + 3 x 64 x 128) +
+// 64 x 256); attention 2 layers x 2 products x 2 x 228 pairs x 4 heads x 16. The full square would
+// have 1024 pairs, its causal half 512.
+TEST(Windows, ModelFlopsAreThoseOfThePairsThatAreSeen) {
+  const double linear = 2.0 * 32 * (2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128) + 64 * 256);
+  const double attention = 2.0 * 2 * 2 * 228 * 4 * 16;
+  Model model = windowed();
+  model.set_dtype(DType::kBFloat16);
+  for (const AttentionKind kind : {AttentionKind::kFlash, AttentionKind::kSdpa,
+                                   AttentionKind::kEager, AttentionKind::kFlashLibrary}) {
+    ParallelConfig c;
+    c.framework = FrameworkKind::kUnsharded;
+    c.model_dtype = DType::kBFloat16;
+    c.attention = kind;
+    c.sequence = 32;
+    PlanOptions options;
+    options.steps = 1;
+    options.executable = false;
+    EXPECT_DOUBLE_EQ(plan(model, c, options).model_flops_per_step, 3 * (linear + attention))
+        << static_cast<int>(kind);
+  }
+}
+
+// A LLaVA of 4 x 4 patches without class token: 16 places of each sample's tokens.
+TEST(Images, TakePlacesAmongTheTokens) {
+  const Model model = model_from_json(
+      Json::parse(R"({"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"],
+        "image_token_index": 200, "projector_hidden_act": "gelu",
+        "vision_feature_select_strategy": "default", "vision_feature_layer": -1,
+        "text_config": {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+          "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 256},
+        "vision_config": {"model_type": "clip_vision_model", "hidden_size": 32,
+          "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+          "image_size": 16, "patch_size": 4}})"),
+      "config.json");
+  EXPECT_EQ(model.shortest_sequence, 16);
+  EXPECT_EQ(model.sample, "1 image of 16 x 16 (16 of the tokens)");
+  ParallelConfig c;
+  c.framework = FrameworkKind::kUnsharded;
+  PlanOptions options;
+  options.steps = 1;
+  options.executable = false;
+  c.sequence = 16;
+  EXPECT_NO_THROW(plan(model, c, options));
+  c.sequence = 15;
+  EXPECT_THROW(plan(model, c, options), InputError);
 }
 
 }  // namespace

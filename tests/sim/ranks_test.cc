@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <memory>
 #include <random>
+#include <vector>
 
 #include "core/error.h"
 #include "sim/distribution.h"
+#include "sim/mixed_cost.h"
 #include "sim/simulator.h"
 #include "toy.h"
 
@@ -130,6 +134,59 @@ TEST(Variation, TheSlowestLinkSetsThePaceOfACollective) {
   ToyProgram copies;
   copies.copy(CopyDirection::kHostToDevice, 30, 1, false);
   EXPECT_EQ(simulate(toy::schedule_of(copies), ToyCost{}, o).step_time, nanoseconds(60));
+}
+
+/// A machine whose network takes `times` as long and carries as much less.
+std::unique_ptr<ToyCost> machine(double times) {
+  struct Slow : ToyCost {
+    double times = 1;
+    TransferCost collective(const Collective& c, std::span<const std::int64_t> r) const override {
+      TransferCost cost = ToyCost::collective(c, r);
+      cost.device = nanoseconds(std::llround(static_cast<double>(cost.device.value) * times));
+      return cost;
+    }
+  };
+  auto m = std::make_unique<Slow>();
+  m->times = times;
+  m->gpus_per_node = 2;
+  m->capacities[static_cast<std::size_t>(Link::kNetwork)] = 100 / times;
+  return m;
+}
+
+std::unique_ptr<CostModel> mixed(double usual, double other) {
+  std::vector<MachineRanks> others;
+  others.push_back({2, 3, machine(other)});
+  return make_mixed_cost(machine(usual), std::move(others));
+}
+
+// Four ranks on two nodes, launch 100, then a gather of 50: over all of them it takes what the
+// slower machine asks, whichever of the two is named; within a pair what its own machine asks.
+TEST(MixedMachines, ACollectiveTakesItsSlowestMachine) {
+  ToyProgram p;
+  p.launch(100).join(1, 0).gather(50);
+  const Schedule s = toy::schedule_of(p);
+  EXPECT_EQ(simulate(s, *mixed(1, 1), {}).step_time, nanoseconds(150));
+  EXPECT_EQ(simulate(s, *mixed(1, 3), {}).step_time, nanoseconds(250));
+  EXPECT_EQ(simulate(s, *mixed(3, 1), {}).step_time, nanoseconds(250));
+  EXPECT_EQ(simulate(s, *machine(3), {}).step_time, nanoseconds(250));
+  Collective c;
+  c.bytes = Bytes(50);
+  const std::array<std::int64_t, 2> first{0, 1}, second{2, 3};
+  EXPECT_EQ(mixed(1, 3)->collective(c, first).device, nanoseconds(50));
+  EXPECT_EQ(mixed(1, 3)->collective(c, second).device, nanoseconds(150));
+}
+
+// A flow through the slower machine's network fills it: its share stands in the usual capacity.
+TEST(MixedMachines, TrafficCountsAgainstItsOwnLinks) {
+  auto slow = machine(4);
+  for (auto& t : slow->traffic) t.weight[static_cast<std::size_t>(Link::kNetwork)] = 1;
+  std::vector<MachineRanks> others;
+  others.push_back({0, 1, std::move(slow)});
+  const auto cost = make_mixed_cost(machine(1), std::move(others));
+  Collective c;
+  c.bytes = Bytes(50);
+  const std::array<std::int64_t, 2> ranks{0, 1};
+  EXPECT_DOUBLE_EQ(cost->collective(c, ranks).weight[static_cast<std::size_t>(Link::kNetwork)], 4);
 }
 
 TEST(Variation, SameSeedSameAnswerAndDifferentSeedsDiffer) {

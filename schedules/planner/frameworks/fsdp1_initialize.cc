@@ -293,7 +293,10 @@ void Fsdp1::publish(State& state) {
     const FlatEntry& e = h.layout->entries[i];
     if (e.is_padding()) continue;
     const SymTensor& whole = state.unit.sharded() ? h.full : h.local_shard;
-    if (!h.views[i]) h.views[i] = host_->view_as(whole, Shape(e.shape), e.offset);
+    if (!h.views[i]) {
+      h.views[i] = host_->view_as(whole, Shape(e.shape), e.offset);
+      h.views[i]->dtype = h.layout->dtype;  // That of the flat parameter as it was built.
+    }
     host_->set_parameter(e.id, h.views[i]);
     const FlatLayout::Part part = h.layout->part_of(e, shard_rank_);
     std::uint32_t index = e.id.value;

@@ -136,6 +136,10 @@ class Zero : public Framework {
   SymTensor combined_norm(Host& host, const TensorList& norms);
   /// Overflow flag of one rank, reduced over the job and read by the host.
   void reduce_overflow(Host& host, const SymTensor& flag);
+  /// mask_nan_or_inf_with_val_inplace: what a norm that is no number is made.
+  void mask_invalid(Host& host, const SymTensor& norm, bool reads_value);
+  /// is_invalid_grad_norm: the host asks the device; nothing for a norm in host memory.
+  void read_whether_invalid(Host& host, const SymTensor& norm);
   /// has_inf_or_nan(gradient), read by the host if `read`.
   void check_finite(Host& host, const TensorList& gradients, const SymTensor& flag, bool read);
   /// In place: over the loss scale, and clipped.

@@ -59,6 +59,7 @@ void Zero12::before_optimizer(Host& host) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     if (!offload_optimizer_) {
       norms_.push_back(global_norm(host, parts[i], DType::kFloat32));
+      mask_invalid(host, norms_.back(), true);
       continue;
     }
     TensorList own;
@@ -88,13 +89,14 @@ SymTensor Zero12::flat_gradient(Host& host, std::size_t group) {
 
 void Zero12::update(Host& host, Optimizer* optimizer) {
   SymTensor norm = combined_norm(host, norms_);
+  read_whether_invalid(host, norm);
   if (loss_scale_ != 1) host.launch(OpKind::kMulInPlace, {norm}, {norm}, {1 / loss_scale_});
-  if (!in_host_memory(norm)) host.read_back(norm);
   observe_norm(host, norm);
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     FlatGroup& g = groups_[i];
     const LocalParameter& master = masters_[i];
     SymTensor gradient = offload_optimizer_ ? g.host_gradient : flat_gradient(host, i);
+    if (config_.clip) read_whether_invalid(host, norm);
     unscale_and_clip(host, gradient, norm, false);
     emit({.kind = EventKind::kSubGroupStep, .number = static_cast<int>(i)});
     master.local->grad = gradient;

@@ -61,6 +61,7 @@ void Zero3::before_optimizer(Host& host) {
     }
     norms_.push_back(offload_optimizer_ ? offloaded_norm(host, parts)
                                         : global_norm(host, parts, DType::kFloat64));
+    if (!offload_optimizer_) mask_invalid(host, norms_.back(), false);
   }
 }
 
@@ -68,8 +69,8 @@ void Zero3::before_optimizer(Host& host) {
 /// next sub-group.
 void Zero3::update(Host& host, Optimizer* optimizer) {
   SymTensor norm = combined_norm(host, norms_);
+  read_whether_invalid(host, norm);
   if (loss_scale_ != 1) host.launch(OpKind::kMulInPlace, {norm}, {norm}, {1 / loss_scale_});
-  if (!in_host_memory(norm)) host.read_back(norm);
   observe_norm(host, norm);
   for (std::size_t i = 0; i < sub_groups_.size(); ++i) {
     const LocalParameter& master = masters_[i];

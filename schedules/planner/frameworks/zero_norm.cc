@@ -1,5 +1,7 @@
 // ZeRO: gradient norms, overflow checks, unscaling and clipping (Z3-O-1, Z12-O-1).
 
+#include <array>
+#include <limits>
 #include <utility>
 
 #include "schedules/planner/clip.h"
@@ -14,6 +16,19 @@ SymTensor scalar_like(Host& host, const SymTensor& t, DType dtype) {
   const MemorySpace space = t->storage->space;
   return space == MemorySpace::kDevice ? host.empty(Shape(), dtype, kClip)
                                        : host.empty_on_host(Shape(), dtype, space, kClip);
+}
+
+/// A few scalar kernels that ask whether a norm is a number; ours are.
+void launch_test(Host& host, const SymTensor& norm, const SymTensor& invalid, int kernels) {
+  constexpr double kEqual = 4;
+  const std::array<double, 2> attributes{kEqual, std::numeric_limits<double>::infinity()};
+  LaunchRequest q;
+  q.op = OpKind::kCompare;
+  q.inputs = {&norm, 1};
+  q.outputs = {&invalid, 1};
+  q.attributes = attributes;
+  q.kernels = kernels;
+  host.launch(q);
 }
 
 }  // namespace
@@ -104,6 +119,29 @@ void Zero::reduce_overflow(Host& host, const SymTensor& flag) {
   host.read_back(flag);
 }
 
+/// -1 comes up from Python where the norm is no number; masked_fill_ (not torch.where) asks the
+/// device for that number again.
+void Zero::mask_invalid(Host& host, const SymTensor& norm, bool reads_value) {
+  const SymTensor invalid = host.empty(norm->shape, DType::kBool, kClip);
+  const SymTensor value = host.empty(Shape(), DType::kFloat32, kClip);
+  Copy up;
+  up.direction = CopyDirection::kHostToDevice;
+  up.bytes = Bytes(value->bytes());
+  up.destination = host.id_of(value);
+  up.pageable = up.blocks_host = true;
+  host.copy(up);
+  if (reads_value) host.read_back(value);
+  launch_test(host, norm, invalid, 5);
+}
+
+/// bool((~torch.isfinite(norm) | (norm < 0)).any())
+void Zero::read_whether_invalid(Host& host, const SymTensor& norm) {
+  if (in_host_memory(norm)) return;
+  const SymTensor invalid = host.empty(Shape(), DType::kBool, kClip);
+  launch_test(host, norm, invalid, 8);
+  host.read_back(invalid);
+}
+
 /// amax, amin and a few scalar kernels for each gradient.
 void Zero::check_finite(Host& host, const TensorList& gradients, const SymTensor& flag, bool read) {
   for (const SymTensor& g : gradients) {
@@ -113,7 +151,7 @@ void Zero::check_finite(Host& host, const TensorList& gradients, const SymTensor
     q.op = OpKind::kCheckFinite;
     q.inputs = {&g, 1};
     q.outputs = {&finite, 1};
-    q.kernels = 7;
+    q.kernels = 13;
     q.read_bytes = 2 * g->bytes();
     host.launch(q);
     if (read) host.read_back(finite);
