@@ -31,11 +31,11 @@ Model model_of(const fs::path& file) {
   return model_from_json(Json::parse(in).at("config_json"), file.filename().string());
 }
 
-ParallelConfig two_ranks(FrameworkKind framework, std::int64_t ranks = 2) {
+ParallelConfig two_ranks(const Model& model, FrameworkKind framework, std::int64_t ranks = 2) {
   ParallelConfig c;
   c.framework = framework;
   (framework == FrameworkKind::kDdp ? c.replicate : c.shard) = ranks;
-  c.sequence = 16;
+  c.sequence = std::max<std::int64_t>(16, model.shortest_sequence);
   c.micro_batch = 2 / ranks;
   c.precision = MixedPrecision{};
   c.wrap.root_split = false;  // Some tie embedding and head.
@@ -59,13 +59,13 @@ TEST(EveryFamily, TrainsOnTwoRanksAsOnOne) {
     if (!first && model.parameter_count().value > kSecondOfAFamily) continue;
     if (name.starts_with(
             "dbrx")) {  // Looks up the rows of each expert: docs say that it is not run.
-      EXPECT_THROW(trained(model, two_ranks(FrameworkKind::kFsdp2)), InputError);
+      EXPECT_THROW(trained(model, two_ranks(model, FrameworkKind::kFsdp2)), InputError);
       continue;
     }
-    ParallelConfig one = two_ranks(FrameworkKind::kUnsharded, 1);
+    ParallelConfig one = two_ranks(model, FrameworkKind::kUnsharded, 1);
     one.attention = first ? AttentionKind::kFlash : AttentionKind::kEager;
     const Trace expected = trained(model, one, 2);
-    ParallelConfig c = two_ranks(FrameworkKind::kFsdp2);
+    ParallelConfig c = two_ranks(model, FrameworkKind::kFsdp2);
     c.checkpoint = first ? CheckpointKind::kFull : CheckpointKind::kNone;
     c.attention = one.attention;
     const Trace found = trained(model, c, 2);
@@ -87,8 +87,8 @@ TEST(EveryFamily, TrainsUnderZero3AsOnOneRank) {
       continue;
     SCOPED_TRACE(name);
     const Model model = model_of(file);
-    const Trace expected = trained(model, two_ranks(FrameworkKind::kUnsharded, 1), 2);
-    const Trace found = trained(model, two_ranks(FrameworkKind::kZero3), 2);
+    const Trace expected = trained(model, two_ranks(model, FrameworkKind::kUnsharded, 1), 2);
+    const Trace found = trained(model, two_ranks(model, FrameworkKind::kZero3), 2);
     ASSERT_EQ(found.losses.size(), 2u);
     expect_near(found.losses, expected.losses, kFamilyRounding, "loss");
     expect_near(found.gradient_norms, expected.gradient_norms, kFamilyRounding, "gradient norm");
@@ -104,8 +104,8 @@ TEST(EveryFamily, LinearAttentionDiffersByRoundingAlone) {
     SCOPED_TRACE(name);
     const Model model = model_of(fs::path(FORESHARD_SOURCE_DIR) / "tests/conformance/data/models" /
                                  (std::string(name) + ".json"));
-    ParallelConfig one = two_ranks(FrameworkKind::kUnsharded, 1),
-                   two = two_ranks(FrameworkKind::kFsdp2);
+    ParallelConfig one = two_ranks(model, FrameworkKind::kUnsharded, 1),
+                   two = two_ranks(model, FrameworkKind::kFsdp2);
     one.optimizer = two.optimizer = OptimizerKind::kSgd;
     const Trace expected = trained(model, one, 6), found = trained(model, two, 6);
     expect_near(found.losses, expected.losses, 1e-6, "loss");

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -43,7 +44,7 @@ TEST(Autocast, RunsEachFunctionInPyTorchsDtype) {
       ParallelConfig c;
       c.framework = FrameworkKind::kDdp;
       c.replicate = 2;
-      c.sequence = 16;
+      c.sequence = std::max<std::int64_t>(16, model.shortest_sequence);
       c.precision.param = DType::kBFloat16;
       c.autocast = true;
       c.attention = attention;

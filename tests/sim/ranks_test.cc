@@ -142,7 +142,7 @@ std::unique_ptr<ToyCost> machine(double times) {
     double times = 1;
     TransferCost collective(const Collective& c, std::span<const std::int64_t> r) const override {
       TransferCost cost = ToyCost::collective(c, r);
-      cost.device = nanoseconds(std::llround(static_cast<double>(cost.device.value) * times));
+      cost.device = Time(std::llround(static_cast<double>(cost.device.value) * times));
       return cost;
     }
   };
