@@ -124,7 +124,7 @@ TEST(EveryFamily, SharedBlocksLeaveNothingBehind) {
     shared.steps = apart.steps = 2;
     for (const FrameworkKind framework :
          {FrameworkKind::kFsdp2, FrameworkKind::kShardedOptimizer}) {
-      const ParallelConfig c = two_ranks(framework);
+      const ParallelConfig c = two_ranks(model, framework);
       const Schedule a = plan(model, c, shared), b = plan(model, c, apart);
       const auto findings = validate(a);
       EXPECT_TRUE(findings.empty()) << text_of(a, findings.front());
@@ -142,7 +142,7 @@ TEST(EveryFamily, IsPlannedUnderCompile) {
     SCOPED_TRACE(file.stem().string());
     const Model model = model_of(file);
     for (const FrameworkKind framework : {FrameworkKind::kDdp, FrameworkKind::kFsdp2}) {
-      ParallelConfig c = two_ranks(framework);
+      ParallelConfig c = two_ranks(model, framework);
       c.compile = true;
       c.ddp.find_unused_parameters = true;
       PlanOptions options;
