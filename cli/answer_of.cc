@@ -95,8 +95,8 @@ bool is_kernel(const std::string& resource) {
   return false;
 }
 
-/// "8.04 B parameters", and where some are frozen: ", LoRA rank 16 on q_proj, v_proj in fp32, 13.6 M
-/// trained, 7.50 B in 4 bits".
+/// "8.04 B parameters", and where some are frozen: ", LoRA rank 16 on q_proj, v_proj in fp32, 13.6
+/// M trained, 7.50 B in 4 bits".
 std::string size_text(const Model& model) {
   double trained = 0, packed = 0;
   bool frozen = false;

@@ -79,10 +79,10 @@ int ask(Arguments& a) {
               fmt::format("{} ranks do not lie evenly on {} nodes of {}", ranks, nodes, per_node),
               "a divisor of --gpus"});
   if (machine.nodes > 0 && nodes > machine.nodes)
-    throw InputError(Issue{"--nodes", "",
-                           fmt::format("{} nodes are asked for, {} has {}", nodes, machine.name,
-                                       machine.nodes),
-                           fmt::format("at most {}", machine.nodes)});
+    throw InputError(
+        Issue{"--nodes", "",
+              fmt::format("{} nodes are asked for, {} has {}", nodes, machine.name, machine.nodes),
+              fmt::format("at most {}", machine.nodes)});
   const CollectiveModel model(machine,
                               place_block(static_cast<int>(ranks), static_cast<int>(nodes)));
   Json json = Json::array();

@@ -45,10 +45,10 @@ std::string text_of(const std::string& file, const ImportedTopology& t) {
 std::string kept_of_base(const HardwareProfile& p, const ImportedTopology& t,
                          const std::string& base) {
   if (p.network.kind == NetworkKind::kNone) return "";
-  if (t.nics == 0)
-    return fmt::format("  note: NICs are those of {}: {}\n", base, network_text(p));
-  return t.nic_rate ? "" : fmt::format("  note: the NICs' {:.0f} Gb/s are those of {}\n",
-                                       p.network.nic_rate.value * 8e-9, base);
+  if (t.nics == 0) return fmt::format("  note: NICs are those of {}: {}\n", base, network_text(p));
+  return t.nic_rate ? ""
+                    : fmt::format("  note: the NICs' {:.0f} Gb/s are those of {}\n",
+                                  p.network.nic_rate.value * 8e-9, base);
 }
 
 }  // namespace

@@ -265,10 +265,10 @@ void check_root_split_of_policy(Arguments& a, const ParallelConfig& c) {
   if (c.framework != FrameworkKind::kFsdp1 || !a.has("root-split") || !c.wrap.root_split ||
       c.fsdp1.policy == Fsdp1Options::Policy::kFromWrap)
     return;
-  a.report("root-split",
-           fmt::format("means nothing to --fsdp1-policy {}",
-                       name_in(kFsdp1PolicyNames, c.fsdp1.policy)),
-           "--fsdp1-policy lambda");
+  a.report(
+      "root-split",
+      fmt::format("means nothing to --fsdp1-policy {}", name_in(kFsdp1PolicyNames, c.fsdp1.policy)),
+      "--fsdp1-policy lambda");
 }
 
 /// AdamW of PyTorch 2.15 raises where a gradient's dtype is not its parameter's, fused, foreach and

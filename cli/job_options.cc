@@ -87,12 +87,14 @@ OptionGroup training_group() {
               "8-bit all-gathers: scales of all weights from one all-reduce after the optimizer "
               "(default yes), not one a weight and gather",
               {"yes", "no"}),
-       option("attention", "KIND",
-              "Attention (default flash: SDPA, with its flash kernel where there is no mask; sdpa: SDPA "
-              "without it); "
-              "flash-attn is that library's own, with windows in the kernel; math is SDPA's in fp32, "
-              "eager is written out",
-              choices(kAttentionNames)),
+       option(
+           "attention", "KIND",
+           "Attention (default flash: SDPA, with its flash kernel where there is no mask; sdpa: "
+           "SDPA "
+           "without it); "
+           "flash-attn is that library's own, with windows in the kernel; math is SDPA's in fp32, "
+           "eager is written out",
+           choices(kAttentionNames)),
        option("attention-kernel", "NAME",
               "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
               choices(kAttentionKernelNames)),
@@ -120,20 +122,21 @@ std::vector<OptionSpec> wrap_options() {
 }
 
 OptionGroup adapter_options() {
-  return {"Adapters",
-          {option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
-           option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
-           option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
-           option("lora-targets", "NAMES",
-                  "Linear modules, e.g. q_proj,v_proj, or all-linear (default: PEFT's for the "
-                  "family, else q_proj,v_proj)"),
-           option("lora-dtype", "KIND",
-                  "What adapters are kept in: fp32 (default, as PEFT casts them over a 16-bit base) "
-                  "or base, that of the other weights",
-                  {"fp32", "base"}),
-           option("lora-base", "KIND",
-                  "How frozen weights are kept: 16bit (default), 4bit (QLoRA), 4bit-double",
-                  {"16bit", "4bit", "4bit-double"})}};
+  return {
+      "Adapters",
+      {option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
+       option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
+       option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
+       option("lora-targets", "NAMES",
+              "Linear modules, e.g. q_proj,v_proj, or all-linear (default: PEFT's for the "
+              "family, else q_proj,v_proj)"),
+       option("lora-dtype", "KIND",
+              "What adapters are kept in: fp32 (default, as PEFT casts them over a 16-bit base) "
+              "or base, that of the other weights",
+              {"fp32", "base"}),
+       option("lora-base", "KIND",
+              "How frozen weights are kept: 16bit (default), 4bit (QLoRA), 4bit-double",
+              {"16bit", "4bit", "4bit-double"})}};
 }
 
 std::string with_adapters(std::string model, Arguments& arguments) {

@@ -153,8 +153,7 @@ std::vector<MachineRanks> mix(Arguments& a, const Job& job, const Schedule& sche
     }
     if (!take(a, "other-nodes", item, *range, taken)) continue;
     const auto count = static_cast<std::int64_t>(range->second - range->first + 1);
-    const HardwareProfile other =
-        as_kind(load_hardware(item.substr(colon + 1)), count, job.gpus);
+    const HardwareProfile other = as_kind(load_hardware(item.substr(colon + 1)), count, job.gpus);
     note_memory(a, job, other, schedule);
     MachineRanks machine{static_cast<std::int64_t>(range->first),
                          static_cast<std::int64_t>(range->second), cost_of(job, other, schedule)};
@@ -195,9 +194,8 @@ int spread(Arguments& a) {
     throw InputError(Issue{"spread", "", "nothing varies",
                            "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
   const auto cost = make_mixed_cost(cost_model_of(job, schedule), std::move(others));
-  const StepDistribution d =
-      simulate_distribution(schedule, *cost, options, static_cast<int>(samples),
-                            static_cast<int>(threads), here.get());
+  const StepDistribution d = simulate_distribution(
+      schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads), here.get());
   if (a.flag("json")) {
     Json out = {{"model", job.model->name},
                 {"gpus", job.gpus},

@@ -138,9 +138,8 @@ void require_possible_rate(const std::string& typed, std::optional<double> rate,
 
 /// "400g", "4x100g", "400g-roce" into `name`.
 void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
-  const std::string hint =
-      fmt::format("such as @400g, @4x100g, @400g-roce (kinds: {})",
-                  fmt::join(names_in("networks"), ", "));
+  const std::string hint = fmt::format("such as @400g, @4x100g, @400g-roce (kinds: {})",
+                                       fmt::join(names_in("networks"), ", "));
   if (const auto dash = text.find('-'); dash != std::string_view::npos) {
     name.network_kind = text.substr(dash + 1);
     text = text.substr(0, dash);

@@ -203,9 +203,7 @@ class MatrixReader {
   }
 
   /// A card's cell in a GPU's row.
-  bool shares_switch(int gpu, int card) const {
-    return at(gpu, card).path == Cell::Path::kSwitch;
-  }
+  bool shares_switch(int gpu, int card) const { return at(gpu, card).path == Cell::Path::kSwitch; }
   bool near_a_gpu(int card) const {
     for (int g = 0; g < gpus_; ++g)
       if (shares_switch(g, card)) return true;
@@ -226,10 +224,10 @@ class MatrixReader {
     if (t.nics == 0)
       t.nics = static_cast<int>(far.size());
     else if (!far.empty())
-      t.notes.push_back(fmt::format(
-          "{} {} no switch with a GPU: left out as {} for storage or management",
-          fmt::join(far, ", "), far.size() == 1 ? "shares" : "share",
-          far.size() == 1 ? "a card" : "cards"));
+      t.notes.push_back(
+          fmt::format("{} {} no switch with a GPU: left out as {} for storage or management",
+                      fmt::join(far, ", "), far.size() == 1 ? "shares" : "share",
+                      far.size() == 1 ? "a card" : "cards"));
     if (t.nics == 0) t.notes.push_back("the matrix lists no NIC");
   }
 
@@ -267,9 +265,8 @@ class MatrixReader {
   }
 
   static bool is_number(const std::string& text) {
-    return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-      return std::isdigit(c) != 0;
-    });
+    return !text.empty() && std::all_of(text.begin(), text.end(),
+                                        [](unsigned char c) { return std::isdigit(c) != 0; });
   }
 
   /// Number of each GPU's group, where `joined` GPUs are of one group, and how many there are.

@@ -22,8 +22,8 @@ struct ImportedTopology {
   int sockets = 1;
   int nics = 0;
   std::optional<bool> nics_on_switches;  ///< That GPUs hang on, too; else on the CPU.
-  std::optional<double> nic_rate;   ///< B/s and direction of one NIC
-  std::optional<double> pcie_rate;  ///< B/s and direction of a GPU's slot
+  std::optional<double> nic_rate;        ///< B/s and direction of one NIC
+  std::optional<double> pcie_rate;       ///< B/s and direction of a GPU's slot
   std::optional<double> compute_capability;
   std::vector<std::string> notes;  ///< what the file leaves open
 };
@@ -37,9 +37,9 @@ ImportedTopology parse_smi_topology(std::string_view text, const std::string& fi
 ImportedTopology parse_nccl_topology_xml(std::string_view text, const std::string& file);
 
 /// `base` with the node that was imported: counts, fabric, links; numbers get the source `source`
-/// and kind "measured"; its name is the file's. InputError if the base's GPUs cannot be those of the
-/// file. Rates that the file does not state stay those of `base` (a link keeps its
-/// rate, the sum follows the links).
+/// and kind "measured"; its name is the file's. InputError if the base's GPUs cannot be those of
+/// the file. Rates that the file does not state stay those of `base` (a link keeps its rate, the
+/// sum follows the links).
 HardwareProfile with_topology(HardwareProfile base, const ImportedTopology& topology,
                               const std::string& source);
 

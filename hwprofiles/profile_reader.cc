@@ -142,8 +142,8 @@ void check_rates(const HardwareProfile& machine, IssueList& issues) {
   for (const char* key : {"matmul_best", "matmul_training", "memory_bound"}) {
     const Fact* share = gpu.find_efficiency(key);
     if (share != nullptr && !(share->value > 0 && share->value <= 1))
-      issues.add(std::string("gpu.efficiency.") + key,
-                 fmt::format("found {:.4g}", share->value), "above 0, at most 1");
+      issues.add(std::string("gpu.efficiency.") + key, fmt::format("found {:.4g}", share->value),
+                 "above 0, at most 1");
   }
   for (const auto& [key, scale] : machine.collectives)
     if (!(scale.value > 0))

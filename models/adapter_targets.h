@@ -16,8 +16,8 @@ namespace foreshard {
 std::string last_name(const Module& module);
 
 /// PEFT's own table (peft/utils/constants.py 0.21,
-/// TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); families that it does not know, where it asks
-/// for a list: q_proj and v_proj if the model has both, else nothing.
+/// TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); families that it does not know, where it
+/// asks for a list: q_proj and v_proj if the model has both, else nothing.
 std::vector<std::string> default_lora_targets(const Model& model);
 
 struct AdapterFacts {

@@ -48,10 +48,10 @@ std::vector<ModuleId> targets_of(const Model& model, const LoraOptions& options)
   }
   unmatched.erase("all-linear");
   if (targets.empty()) {
-    throw InputError({"lora_targets", "",
-                      fmt::format("is missing: PEFT has no default for {}",
-                                  model.root().class_name),
-                      fmt::format("all-linear, or of {}", fmt::join(names, ", "))});
+    throw InputError(
+        {"lora_targets", "",
+         fmt::format("is missing: PEFT has no default for {}", model.root().class_name),
+         fmt::format("all-linear, or of {}", fmt::join(names, ", "))});
   }
   if (!unmatched.empty() || chosen.empty()) {
     throw InputError({"lora_targets", fmt::format("{}", fmt::join(unmatched, ", ")),

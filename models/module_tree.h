@@ -150,8 +150,8 @@ using ValueSlot = std::int32_t;
 //     grouped and the output has q's strides. Else memory-efficient: k and v are repeated to q's
 //     heads first, a boolean mask becomes an additive one in q's dtype (saved, last dimension
 //     padded to a multiple of 8), the output is laid out [b, s, heads, d]. ints[0]: causal (ignored
-//     with a mask); ints[1]: keys that a query sees, for kernels that are told so in place of a mask
-//     (flash-attn's own). floats: dropout, scale.
+//     with a mask); ints[1]: keys that a query sees, for kernels that are told so in place of a
+//     mask (flash-attn's own). floats: dropout, scale.
 //   routed_experts (grouped_mm of the library): inputs x [T, h], weights [T, k], indices [T, k];
 //   parameters gate_up
 //     [E, 2 f, h], down [E, h, f]; ints: experts, top_k, activation (Activation below).
@@ -197,8 +197,8 @@ struct Statement {
   Function function = Function::kCall;
   std::vector<ValueSlot> inputs, outputs;
   ModuleId child;  ///< kCall.
-  /// Of the module that runs the statement, in the function's order; of a child where only its dtype
-  /// is asked for.
+  /// Of the module that runs the statement, in the function's order; of a child where only its
+  /// dtype is asked for.
   std::vector<ParameterId> parameters;
   std::vector<std::int64_t> ints;
   std::vector<double> floats;
@@ -211,7 +211,8 @@ struct ParameterDef {
   std::vector<std::int64_t> shape;
   DType dtype = DType::kFloat32;
   bool trainable = true;
-  bool keeps_dtype = false;  ///< Whatever the model is loaded in (adapters that PEFT casts to fp32).
+  bool keeps_dtype =
+      false;  ///< Whatever the model is loaded in (adapters that PEFT casts to fp32).
   std::int64_t packs =
       1;  ///< Values that one element holds (4: four-bit values in 16-bit storage).
   std::int64_t numel() const {

@@ -265,7 +265,8 @@ std::string text_of(const Comparison& c) {
     return row("different plans",
                fmt::format("{}: {} -> {}", c.differences[0].what, c.differences[0].predicted,
                            c.differences[0].measured)) +
-           "  no stream is the same to its end: these are not traces of the same plan; foreshard diff "
+           "  no stream is the same to its end: these are not traces of the same plan; foreshard "
+           "diff "
            "compares plans\n";
   std::string out = row(fmt::format("order of {} operations", with_thousands(c.instructions)),
                         c.order_equal ? "identical on " + ranks : "DIFFERENT");

@@ -16,8 +16,9 @@ struct StepDistribution {
   double cost = 0;
 };
 
-/// `equal`: what equal ranks cost, if not `cost`. `count` simulations with seeds options.variation.seed, +1, ...; on up to `threads` threads. The
-/// result does not depend on the number of threads. `count` at least 1.
+/// `equal`: what equal ranks cost, if not `cost`. `count` simulations with seeds
+/// options.variation.seed, +1, ...; on up to `threads` threads. The result does not depend on the
+/// number of threads. `count` at least 1.
 StepDistribution simulate_distribution(const Schedule& schedule, const CostModel& cost,
                                        const SimulationOptions& options, int count, int threads,
                                        const CostModel* equal = nullptr);

@@ -14,7 +14,7 @@ enum class LargestOf { kMicroBatch, kSequence };
 
 struct LargestResult {
   std::int64_t value = 0;        ///< 0: not even the smallest fits.
-  std::int64_t smallest = 1;  ///< That was tried.
+  std::int64_t smallest = 1;     ///< That was tried.
   std::int64_t granularity = 1;  ///< Values are multiples of it, or the model's limit.
   /// What stops it: the next multiple does not fit, or there is none (the model's positions, or the
   /// end of the search).

@@ -89,17 +89,16 @@ void check_tunable(const Job& job) {
                            "tune varies the number of blocks in a unit"});
 }
 
-/// Choices that come to the same: with one unit nothing is freed after forward, with a tie embedding
-/// and head are one anyway. Sorted by step and memory; the first stays.
+/// Choices that come to the same: with one unit nothing is freed after forward, with a tie
+/// embedding and head are one anyway. Sorted by step and memory; the first stays.
 void drop_equal(std::vector<WrapChoice>& choices) {
   const auto facts = [](const WrapChoice& c) {
     return std::tie(c.units, c.step, c.memory, c.allocated, c.collectives, c.traffic, c.fits);
   };
-  choices.erase(std::unique(choices.begin(), choices.end(),
-                            [&](const WrapChoice& a, const WrapChoice& b) {
-                              return facts(a) == facts(b);
-                            }),
-                choices.end());
+  choices.erase(
+      std::unique(choices.begin(), choices.end(),
+                  [&](const WrapChoice& a, const WrapChoice& b) { return facts(a) == facts(b); }),
+      choices.end());
 }
 
 void mark_pareto(std::vector<WrapChoice>& choices) {
@@ -198,9 +197,9 @@ std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate)
              host = c.exposed_host - best.exposed_host;
   const Time slower = c.step - best.step;
   const bool more = c.collectives > best.collectives;
-  const std::string instead = fmt::format("{} instead of {} exposed",
-                                          format_time(c.exposed_communication),
-                                          format_time(best.exposed_communication));
+  const std::string instead =
+      fmt::format("{} instead of {} exposed", format_time(c.exposed_communication),
+                  format_time(best.exposed_communication));
   if (host > exposed && host.value * 3 > slower.value)
     return fmt::format(
         "host: {}waits {} longer for it",
@@ -224,8 +223,8 @@ std::string why_slower(const WrapChoice& c, const WrapChoice& best, double rate)
     return fmt::format("bandwidth: {} instead of {} on the links, {}",
                        format_bytes_decimal(c.traffic), format_bytes_decimal(best.traffic),
                        instead);
-  return fmt::format("bandwidth: {} to hide, {}",
-                     c.units < best.units ? "larger units" : "harder", instead);
+  return fmt::format("bandwidth: {} to hide, {}", c.units < best.units ? "larger units" : "harder",
+                     instead);
 }
 
 void explain(TuneResult& r) {

@@ -225,8 +225,8 @@ Model import_mllama(HfConfig& config) {
   p.returns({p.call(m.decoder.model,
                     {"input_ids", "cross_attention_states", "cross_attention_mask", "row_mask"},
                     "hidden_states")});
-  m.b.model().sample =
-      fmt::format("1 image of {0} tiles of {1} x {1}, beside the tokens", vision.tiles, vision.image);
+  m.b.model().sample = fmt::format("1 image of {0} tiles of {1} x {1}, beside the tokens",
+                                   vision.tiles, vision.image);
   return m.finish(text.vocabulary, false,
                   {pixel_argument({-vision.tiles, vision.channels, vision.image, vision.image}),
                    index_argument("aspect_ratio_ids", {-1, 1}, vision.ratios + 1),

@@ -186,8 +186,8 @@ Time KernelCostModel::attention(const std::array<std::int64_t, 6>& dims, Flops f
   const double pair =
       (direction == Direction::kForward ? 2 : 5) * 2 * sequences * static_cast<double>(dims[4]);
   const double half = dims[5] > 0 ? 0.5 : 1;
-  const double work = flops.value > 0 ? static_cast<double>(flops.value)
-                                      : pair * queries * keys * half;
+  const double work =
+      flops.value > 0 ? static_cast<double>(flops.value) : pair * queries * keys * half;
   // A window shortens the loop over keys: as long as in a triangle (or square) of as many pairs.
   const double seen = pair > 0 ? work / (pair * queries * half) : keys;
   const double loop = seen < 0.99 * keys ? seen : keys;
@@ -218,8 +218,8 @@ Time KernelCostModel::time(const Launch& l) const {
     case OpKind::kConv2d:
     case OpKind::kConv2dBackward: {
       const Time extra = kernels > 1 ? from_picoseconds(launch_ps_ * (kernels - 1)) : Time(0);
-      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype, l.dims[4] == kWeightGradientProduct,
-                    l.dims[5] == kRowScales) +
+      return matmul(l.dims[0], l.dims[1], l.dims[2], l.dims[3], l.dtype,
+                    l.dims[4] == kWeightGradientProduct, l.dims[5] == kRowScales) +
              extra;
     }
     case OpKind::kFlashAttention:

@@ -118,11 +118,10 @@ TEST(SmiTopology, SocketsAreFoundBesideNvlink) {
 // A card with NODE to the nearest GPU hangs on the CPU; with PXB on the switch of two GPUs whose
 // own path NVLink hides. Where some cards are near GPUs the others are no NICs of collectives.
 TEST(SmiTopology, CardsHangWhereTheirPathsSay) {
-  const auto far = parse_smi_topology(
-      matrix("GPU0 GPU1 GPU2 GPU3 NIC0 CPU Affinity",
-             {"X PIX SYS SYS NODE 0", "PIX X SYS SYS NODE 0", "SYS SYS X PIX SYS 1",
-              "SYS SYS PIX X SYS 1"}),
-      "t");
+  const auto far = parse_smi_topology(matrix("GPU0 GPU1 GPU2 GPU3 NIC0 CPU Affinity",
+                                             {"X PIX SYS SYS NODE 0", "PIX X SYS SYS NODE 0",
+                                              "SYS SYS X PIX SYS 1", "SYS SYS PIX X SYS 1"}),
+                                      "t");
   EXPECT_EQ(far.nics, 1);
   EXPECT_EQ(far.nics_on_switches, std::optional(false));
   const auto machine = with_topology(load_hardware("dgx-a100-80"), far, "/x/mine.txt");

@@ -61,12 +61,18 @@ TEST(Lora, FourBitWeightsArePackedAndCountedSingly) {
 // not know have q_proj and v_proj here, or are refused as PEFT refuses them.
 TEST(Lora, DefaultTargetsArePefts) {
   const std::pair<const char*, std::vector<std::string>> table[] = {
-      {"llama3-8b", {"q_proj", "v_proj"}},    {"mistral-7b", {"q_proj", "v_proj"}},
-      {"mixtral-8x7b", {"q_proj", "v_proj"}}, {"qwen2.5-7b", {"q_proj", "v_proj"}},
-      {"qwen3-8b", {"q_proj", "v_proj"}},     {"gemma2-2b", {"q_proj", "v_proj"}},
-      {"stablelm-3b", {"q_proj", "v_proj"}},  {"phi-2", {"q_proj", "v_proj", "fc1", "fc2"}},
-      {"gpt2", {"c_attn"}},                   {"pythia-1.4b", {"query_key_value"}},
-      {"mpt-125m", {"Wqkv"}},                 {"bert-base", {"query", "value"}},
+      {"llama3-8b", {"q_proj", "v_proj"}},
+      {"mistral-7b", {"q_proj", "v_proj"}},
+      {"mixtral-8x7b", {"q_proj", "v_proj"}},
+      {"qwen2.5-7b", {"q_proj", "v_proj"}},
+      {"qwen3-8b", {"q_proj", "v_proj"}},
+      {"gemma2-2b", {"q_proj", "v_proj"}},
+      {"stablelm-3b", {"q_proj", "v_proj"}},
+      {"phi-2", {"q_proj", "v_proj", "fc1", "fc2"}},
+      {"gpt2", {"c_attn"}},
+      {"pythia-1.4b", {"query_key_value"}},
+      {"mpt-125m", {"Wqkv"}},
+      {"bert-base", {"query", "value"}},
       {"qwen3-30b-a3b", {"q_proj", "v_proj"}}};
   for (const auto& [name, targets] : table) {
     const auto facts = adapter_facts(load_model(std::string(name) + "?lora_rank=8"));

@@ -1,6 +1,6 @@
-// LoRA under the frameworks, in the dtypes that PEFT's adapters have: which are gathered, reduced and
-// refused. Sources: real PEFT 0.21 on PyTorch 2.15's FSDP2 and FSDP1 (bf16 base, autocast off and
-// on), torch/distributed/fsdp/_flat_param.py (_validate_tensors_to_flatten).
+// LoRA under the frameworks, in the dtypes that PEFT's adapters have: which are gathered, reduced
+// and refused. Sources: real PEFT 0.21 on PyTorch 2.15's FSDP2 and FSDP1 (bf16 base, autocast off
+// and on), torch/distributed/fsdp/_flat_param.py (_validate_tensors_to_flatten).
 
 #include <gtest/gtest.h>
 
@@ -56,9 +56,8 @@ DType norm_dtype(const Schedule& s) {
 /// Copies are conversions, too.
 int casts(const Schedule& s) {
   const auto& all = s.programs[0].launches;
-  return static_cast<int>(std::count_if(all.begin(), all.end(), [](const Launch& l) {
-    return l.op == OpKind::kCopy;
-  }));
+  return static_cast<int>(
+      std::count_if(all.begin(), all.end(), [](const Launch& l) { return l.op == OpKind::kCopy; }));
 }
 
 // FSDP2 asks one dtype of a unit's trainable parameters only: fp32 adapters in a bf16 block. They

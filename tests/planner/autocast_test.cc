@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 /// Linear, matrix products, attention, convolutions: the low dtype. (Products that a model asks to
 /// leave out of autocast, of rotary tables, are element-wise here.)
-const std::set<OpKind> kLow{OpKind::kMatmulBias,     OpKind::kConv2d,
+const std::set<OpKind> kLow{OpKind::kMatmulBias,      OpKind::kConv2d,
                             OpKind::kConv1dDepthwise, OpKind::kFlashAttention,
                             OpKind::kConv2dBackward,  OpKind::kConv1dDepthwiseBackward};
 /// softmax, norm, cumsum, sum, layer_norm, rms_norm, pow, rsqrt, exp, softplus, nll_loss: fp32

@@ -87,9 +87,9 @@ TEST(Windows, TheLibraryRefusesFloats) {
   EXPECT_THROW(plan(windowed(), c), InputError);
 }
 
-// find_packed_sequence_indices ends in `if (...).all()`: one byte is read for each kind of mask that
-// the model asks for, before the first layer (PyTorch's log on a stand-in GPU: 1 for Llama, Mistral,
-// Mixtral and GPT-2, 2 for Qwen2-MoE).
+// find_packed_sequence_indices ends in `if (...).all()`: one byte is read for each kind of mask
+// that the model asks for, before the first layer (PyTorch's log on a stand-in GPU: 1 for Llama,
+// Mistral, Mixtral and GPT-2, 2 for Qwen2-MoE).
 TEST(PackedRows, AreLookedForByTheHost) {
   const RankProgram p = program_of(AttentionKind::kFlash, 32);
   int reads = 0;

@@ -80,7 +80,8 @@ TEST(DescribeJob, Batch) {
             "seq 4096 · micro-batch 1 · accumulate 4 · global batch 32 sequences (131,072 tokens)");
   Job images = catalogue_job("vit-b16", "dgx-h100", 8);
   images.config.micro_batch = 64;
-  EXPECT_EQ(describe_batch(images), "micro-batch 64 · global batch 512 samples · each 1 image of 224 x 224");
+  EXPECT_EQ(describe_batch(images),
+            "micro-batch 64 · global batch 512 samples · each 1 image of 224 x 224");
 }
 
 TEST(DescribeJob, Training) {

@@ -332,13 +332,15 @@ void Fsdp1::make_plain(ParameterId id) {
 void Fsdp1::remark_on_untrained() {
   if (config_.shard == 1 && config_.replicate > 1)
     host_->remark(
-        "the shard group has one rank: FSDP1 makes every unit NO_SHARD over it and never reduces the "
+        "the shard group has one rank: FSDP1 makes every unit NO_SHARD over it and never reduces "
+        "the "
         "copies with each other, as in PyTorch; --framework ddp does");
   if (config_.offload == OffloadKind::kParameters && config_.accumulate > 1 &&
       config_.sync_each_micro_batch)
     host_->remark(
         "FSDP1 does not support accumulation outside no_sync() with CPU offload, as PyTorch's "
-        "documentation says: gradients are not those of the whole step; --sync-each-micro-batch no");
+        "documentation says: gradients are not those of the whole step; --sync-each-micro-batch "
+        "no");
 }
 
 void Fsdp1::find_contested() {

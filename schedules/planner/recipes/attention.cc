@@ -24,8 +24,14 @@ SymTensor like_query(Host& h, const SymTensor& q, const Shape& shape) {
 
 std::array<std::int64_t, 6> attention_dims(const SymTensor& q, const SymTensor& k, bool causal,
                                            std::int64_t head, std::int64_t seen) {
-  return {q->shape[0],   q->shape[1], q->shape[2], k->shape[2], head > 0 ? head : q->shape[3],
-          seen > 0 ? -seen : causal ? 1 : 0};
+  return {q->shape[0],
+          q->shape[1],
+          q->shape[2],
+          k->shape[2],
+          head > 0 ? head : q->shape[3],
+          seen > 0 ? -seen
+          : causal ? 1
+                   : 0};
 }
 
 std::int64_t seen_flops(const SymTensor& q, const SymTensor& k, bool causal, std::int64_t window,
@@ -113,8 +119,8 @@ void efficient_backward(BackwardContext& ctx) {
     const std::int64_t sizes = 3 * d + 2 * v->shape[3];
     launch_attention(h, OpKind::kEfficientAttentionBackward, std::span(in).first(has_mask ? 7 : 6),
                      std::span(out).first(gmask ? 4 : 3),
-                     attention_dims(q, k, causal, sizes / 5, 2 * ctx.node.ints[3]),
-                     causal, ctx.node.floats[0], kernels, product_flops(q, k, causal, sizes));
+                     attention_dims(q, k, causal, sizes / 5, 2 * ctx.node.ints[3]), causal,
+                     ctx.node.floats[0], kernels, product_flops(q, k, causal, sizes));
     delta.reset();
     workspace.reset();
     wide_v.reset();

@@ -1,5 +1,5 @@
-// FlashAttention-2 as SDPA launches it. flash-attn's own functions are planned as that kernel, which
-// is made of their sources: equal results, saved tensors and scratch (not recorded: no GPU).
+// FlashAttention-2 as SDPA launches it. flash-attn's own functions are planned as that kernel,
+// which is made of their sources: equal results, saved tensors and scratch (not recorded: no GPU).
 
 #include <algorithm>
 #include <cmath>

@@ -115,8 +115,8 @@ std::int64_t seen_flops(const Call& c) {
   const bool scores = c.i(0) == 1;
   const std::int64_t queries = a->shape[-2], keys = scores ? b->shape[-1] : a->shape[-1];
   const std::int64_t inner = scores ? a->shape[-1] : b->shape[-1];
-  return saturated_product({2, a->numel / (queries * a->shape[-1]),
-                            attended_pairs(queries, keys, true, c.i(1)), inner});
+  return saturated_product(
+      {2, a->numel / (queries * a->shape[-1]), attended_pairs(queries, keys, true, c.i(1)), inner});
 }
 
 SymTensor dtype_of(const Call& c) {

@@ -63,9 +63,8 @@ SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
   }
   SymTensor weights;
   {
-    SymTensor scores =
-        matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root),
-               seen_flops(q, k, causal, 0, q->shape[3]));
+    SymTensor scores = matmul(h, q, unary(h, Function::kMulScalar, transpose(h, k, 2, 3), root),
+                              seen_flops(q, k, causal, 0, q->shape[3]));
     if (bias) h.launch(OpKind::kAddInPlace, {scores, bias}, {scores});
     weights = safe_softmax(h, scores);
   }
@@ -93,8 +92,8 @@ SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const
   const DType given = q->dtype;
   SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
             wide_v = repeat_to_heads(h, v, q->shape[1]);
-  SymTensor weights = matmul(h, q, transpose(h, wide_k, 2, 3),
-                             seen_flops(q, k, causal, window, q->shape[3]));
+  SymTensor weights =
+      matmul(h, q, transpose(h, wide_k, 2, 3), seen_flops(q, k, causal, window, q->shape[3]));
   weights = unary(h, Function::kMulScalar, weights,
                   scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q->shape[3])));
   if (mask) {

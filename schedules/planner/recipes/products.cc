@@ -29,12 +29,8 @@ void launch_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTe
   q.op = bias ? OpKind::kMatmulBias : OpKind::kMatmul;
   q.inputs = std::span<const SymTensor>(with_bias).subspan(bias ? 0 : 1);
   q.outputs = {&c, 1};
-  q.dims = {c->shape[-2],
-            c->shape[-1],
-            a->shape[-1],
-            c->numel / (c->shape[-2] * c->shape[-1]),
-            use,
-            0};
+  q.dims = {
+      c->shape[-2], c->shape[-1], a->shape[-1], c->numel / (c->shape[-2] * c->shape[-1]), use, 0};
   h.launch(q);
 }
 
@@ -169,12 +165,12 @@ SymTensor function_linear(Host& h, const SymTensor& x, const SymTensor& weight,
 SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
   if (h.function_linear()) return function_linear(h, x_in, weight, bias);
   if (x_in->dtype != weight->dtype) {
-    throw HostRefusal(h.program().program().scopes[h.scope().value],
-                      "input and weight have different dtypes (" +
-                          std::string(name_of(x_in->dtype)) + " and " +
-                          std::string(name_of(weight->dtype)) + ")",
-                      "cast the inputs, or give the unit the same dtype; under adapters --autocast yes "
-                      "or --lora-dtype base");
+    throw HostRefusal(
+        h.program().program().scopes[h.scope().value],
+        "input and weight have different dtypes (" + std::string(name_of(x_in->dtype)) + " and " +
+            std::string(name_of(weight->dtype)) + ")",
+        "cast the inputs, or give the unit the same dtype; under adapters --autocast yes "
+        "or --lora-dtype base");
   }
   if (float8_applies(h, weight)) return float8_linear(h, x_in, weight, bias);
   const std::int64_t out = weight->shape[0];
