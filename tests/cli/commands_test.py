@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -179,6 +180,32 @@ def test_the_header_says_what_is_trained_and_on_what():
     text = run("simulate", "llama-tiny", *job, "--lora-rank", "8", "--lora-dtype", "base", "--lora-base", "4bit").stdout
     check("LoRA rank 8 on q_proj, v_proj in bf16" in text and "in 4 bits" in text, text)
     check("1 image of 224 x 224" in run("simulate", "vit-b16", *job[:4], "--suggest", "no").stdout, "images of ViT")
+
+
+def test_reasons_of_tune_are_those_of_the_table():
+    """Latency: more collectives than the row that it is compared with; each reason says both figures."""
+    answer = json.loads(run("tune", "llama3.2-1b", "--gpus", "16", "--on", "2x-a100-40-200g", "--seq", "2048", "--checkpoint", "full", "--json").stdout)
+    reasons = [c["verdict"] for c in answer["choices"]]
+    for text in reasons:
+        found = re.match(r"latency: (\d+) collectives instead of (\d+), (.*) instead of (.*) exposed", text)
+        check(not text.startswith("latency") or (found and int(found[1]) > int(found[2])), text)
+    check(any("in the root's unit" in text for text in reasons), f"root split: {reasons}")
+    text = " ".join(run("simulate", "llama3-8b", "--gpus", "1000", "--on", "dgx-h100", "--seq", "512", "--suggest", "no").stdout.split())
+    check("rows make 1000 parts of" in text and "(experts)" not in text, f"padding of a dense model: {text}")
+
+
+def test_profiles_and_models_in_the_wrong_place_are_named(folder):
+    profile = folder / "mine.yaml"
+    profile.write_text("base: dgx-h100\nname: mine\nnodes: 1\nsource: test\nkind_of_numbers: assumed\n")
+    for name in (f"{profile}@400g", f"4x-{profile}"):
+        said = run("hw", "describe", name, code=2).stderr
+        check("not with profile files" in said, f"{name}: {said}")
+    check("at most 1" in run("collective", "all_reduce", "--gpus", "2", "--nodes", "2", "--on", str(profile), code=2).stderr, "nodes of a profile")
+    check("mine" in run("hw", "describe", str(profile)).stdout.splitlines()[0], "title of a profile with a name")
+    model = folder / "config.json"
+    model.write_text(json.dumps({**SMALL, "hidden_act": "gelu_fast"}))
+    check("a model's config.json" in run("diff", "llama-tiny", str(model), "--gpus", "2", code=2).stderr, "diff of a model")
+    run("simulate", str(model), "--gpus", "2", "--on", "dgx-h100", "--seq", "16", "--suggest", "no")
 
 
 def test_a_deterministic_spread_runs_once():
@@ -448,6 +475,9 @@ def main():
     test_searches_that_find_nothing_say_so_by_their_exit_code()
     test_a_mixed_network_is_no_slower_than_the_slow_one()
     test_the_header_says_what_is_trained_and_on_what()
+    test_reasons_of_tune_are_those_of_the_table()
+    with tempfile.TemporaryDirectory() as folder:
+        test_profiles_and_models_in_the_wrong_place_are_named(pathlib.Path(folder))
     test_a_deterministic_spread_runs_once()
     test_describe_without_options()
     test_precision_without_sharding()
