@@ -35,9 +35,9 @@ bool takes_mask(const Host& h, const SymTensor& mask, bool causal);
 /// k or v with every query head: expand and reshape, which copies.
 SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads);
 /// Attention as products and a softmax, which keeps its weights: where no fused kernel takes the
-/// head size, or on request (AttentionKind::kMath).
+/// head size, or on request (AttentionKind::kMath). `mask` is added to the scores, or null.
 SymTensor math_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                         bool causal, double dropout_p, double scale);
+                         const SymTensor& mask, bool causal, double dropout_p, double scale);
 /// AttentionKind::kEager; `mask` is added to the scores, or null.
 SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                           const SymTensor& mask, bool causal, double dropout_p, double scale);
