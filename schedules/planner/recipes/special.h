@@ -44,6 +44,8 @@ SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const
 
 /// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
 SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);
+/// x *= y for a y that takes no gradient: x itself with a new history.
+SymTensor mul_in_place(Host& h, const SymTensor& x, const SymTensor& y);
 /// Sum of all elements, a scalar.
 SymTensor sum_all(Host& h, const SymTensor& x);
 /// Every expert on every token, results summed: w1 and w3 [E, H, D], w2 [E, D, H].
