@@ -88,14 +88,16 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const Deepseek& d) {
   for (const char* x : {"kv_nope", "k_rot"}) p.op_ints(Function::kUnsqueeze, {x}, {1}, x);
   rotate_both(p, d);
   p.cat({"q_pass", "q_rot"}, -1, "query_states");
-  // The library copies both parts into an empty tensor; a concatenation moves the same bytes and
-  // saves as little.
+  // The library copies both parts into an empty tensor of kv_nope's dtype; a concatenation moves
+  // the same bytes and saves as little (under autocast k_rot is fp32: its cast is a temporary
+  // more).
   p.call(m.kv_b, {"kv_nope"}, "kv");
   p.transpose(p.op_ints(Function::kView, {p.select("kv", 1, 0)}, {0, 0, -1, d.nope_dim + d.v_dim}),
               1, 2, "kv");
   p.ops(Function::kSplit, {"kv"}, {-1, d.nope_dim, d.v_dim}, {"k_nope", "value_states"});
-  p.op_ints(Function::kExpand, {"k_rot"}, {-1, d.heads(), -1, -1}, "k_rot");
-  p.cat({"k_nope", "k_rot"}, -1, "key_states");
+  const Program::Value wide =
+      p.op_ints(Function::kExpand, {p.cast_like("k_rot", "k_nope")}, {-1, d.heads(), -1, -1});
+  p.cat({"k_nope", wide}, -1, "key_states");
   AttentionCall call;
   call.scale = d.scale;
   call.dropout = d.dropout;

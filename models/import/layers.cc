@@ -128,7 +128,10 @@ ModuleId rms_norm_module(ModelBuilder& b, ModuleId parent, const std::string& na
   const Program::Value wide = style == NormStyle::kT5
                                   ? p.cast("x", DType::kFloat32)
                                   : p.cast("x", DType::kFloat32, "hidden_states");
-  const Program::Value variance = p.op(Function::kMeanLast, {p.pow(wide, 2.0)}, "variance");
+  // Gemma's sum of squares is part of an expression, the others' a variable of the frame.
+  const Program::Value variance =
+      p.op(Function::kMeanLast, {p.pow(wide, 2.0)},
+           style == NormStyle::kGemma ? Program::Value() : Program::Value("variance"));
   const Program::Value inverse = p.op(Function::kRsqrt, {p.add_scalar(variance, eps)});
   switch (style) {
     case NormStyle::kLlama:
@@ -250,13 +253,20 @@ void attend(Program& p, const AttentionCall& call) {
 void write_partial_rotary_attention(ModelBuilder& b, ModuleId id, const AttentionSpec& spec,
                                     const PartialRotaryAttention& parts) {
   Program p(b, id, {"hidden_states", "cos", "sin", "attention_mask"});
-  const auto project = [&](ModuleId projection, const std::string& out) {
-    p.transpose(p.view(p.call(projection, {"hidden_states"}), {0, 0, -1, spec.head_dim}), 1, 2,
-                out);
+  const std::pair<ModuleId, std::string> projections[] = {
+      {parts.q, "query_states"}, {parts.k, "key_states"}, {parts.v, "value_states"}};
+  const auto heads = [&](const Program::Value& x, const std::string& out) {
+    p.transpose(p.view(x, {0, 0, -1, spec.head_dim}), 1, 2, out);
   };
-  project(parts.q, "query_states");
-  project(parts.k, "key_states");
-  project(parts.v, "value_states");
+  for (const auto& [projection, out] : projections) {
+    if (parts.projected_first) {
+      p.call(projection, {"hidden_states"}, out);
+    } else {
+      heads(p.call(projection, {"hidden_states"}), out);
+    }
+  }
+  if (parts.projected_first)
+    for (const auto& [projection, out] : projections) heads(out, out);
   if (parts.q_norm.valid()) p.call(parts.q_norm, {"query_states"}, "query_states");
   if (parts.k_norm.valid()) p.call(parts.k_norm, {"key_states"}, "key_states");
   apply_rotary(p, "query_states", "key_states", "cos", "sin", spec.rotary, RotaryCat::kBothThenCat);

@@ -99,6 +99,9 @@ ModuleId attention_module(ModelBuilder& b, ModuleId parent, const std::string& n
 /// the transpose (invalid: none).
 struct PartialRotaryAttention {
   ModuleId q, k, v, out, q_norm, k_norm;
+  /// q, k and v are projected before the first is cut into heads: autograd then runs the
+  /// projections' backward after that of all three views.
+  bool projected_first = false;
 };
 /// Inputs: hidden_states, cos, sin, attention_mask. Phi's and StableLM's forward.
 void write_partial_rotary_attention(ModelBuilder& b, ModuleId id, const AttentionSpec& spec,

@@ -41,7 +41,7 @@ ModuleId add_attention(ModelBuilder& b, ModuleId block, const StableLm& s) {
   const ModuleId k = b.linear(id, "k_proj", s.spec.hidden, kv, a.qkv_bias);
   const ModuleId v = b.linear(id, "v_proj", s.spec.hidden, kv, a.qkv_bias);
   const ModuleId o = b.linear(id, "o_proj", s.spec.hidden, s.spec.hidden, false);
-  PartialRotaryAttention parts{q, k, v, o, {}, {}};
+  PartialRotaryAttention parts{q, k, v, o, {}, {}, true};
   if (s.qk_norm) {
     parts.q_norm = add_head_norms(b, id, "q_layernorm", a.heads, a.head_dim, s.spec.norm_eps);
     parts.k_norm = add_head_norms(b, id, "k_layernorm", a.kv_heads, a.head_dim, s.spec.norm_eps);

@@ -205,6 +205,12 @@ SymTensor additive_mask(Host& h, const SymTensor& mask, const SymTensor& q) {
   return inside;
 }
 
+/// For products, which add rows of any length.
+SymTensor unpadded_mask(Host& h, const SymTensor& mask, const SymTensor& q) {
+  if (mask->dtype != DType::kBool) return mask;
+  return additive(h, mask, q->dtype, WhereScalars::kAllocated);
+}
+
 /// The boolean mask of packed rows, made once for a forward (ParallelConfig::packed_sequences).
 const SymTensor& packed_mask(Host& h, std::int64_t n) {
   SymTensor& mask = h.impl().packed_mask;
@@ -256,13 +262,17 @@ SymTensor attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTe
     if (mask || packed) added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
     return eager_attention(h, q, k, v, added, causal, dropout_p, scale, window);
   }
-  if (by_ops && !mask && !packed) return math_attention(h, q, k, v, causal, dropout_p, scale);
+  if (by_ops && !mask && !packed) return math_attention(h, q, k, v, mask, causal, dropout_p, scale);
   if (!mask && !packed) return efficient(h, q, k, v, mask, causal, dropout_p, scale);
   SymTensor wide_k = repeat_to_heads(h, k, q->shape[1]),
             wide_v = repeat_to_heads(h, v, q->shape[1]);
-  SymTensor added = additive_mask(h, packed ? packed_mask(h, q->shape[2]) : mask, q);
-  SymTensor o = efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale,
-                          seen_flops(q, k, causal, window, q->shape[3] + v->shape[3]));
+  const SymTensor& given = packed ? packed_mask(h, q->shape[2]) : mask;
+  const bool by_products = by_ops && !given->requires_grad;
+  SymTensor added = by_products ? unpadded_mask(h, given, q) : additive_mask(h, given, q);
+  SymTensor o = by_products
+                    ? math_attention(h, q, wide_k, wide_v, added, false, dropout_p, scale)
+                    : efficient(h, q, wide_k, wide_v, added, false, dropout_p, scale,
+                                seen_flops(q, k, causal, window, q->shape[3] + v->shape[3]));
   added.reset();
   wide_k.reset();  // The frame's locals, in their order.
   wide_v.reset();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "schedules/planner/host/grad_dtype.h"
 #include "schedules/planner/recipes/recipe.h"
 
 namespace foreshard {
@@ -104,7 +105,9 @@ SymTensor cat(Host& h, std::span<const SymTensor> xs, int dim) {
     for (const SymTensor& x : xs) sizes.push_back(x->shape[dim]);
     r->ints = {dim, h.impl().size_list(sizes)};
   }
-  SymTensor y = empty_result(h, shape, xs[0]->dtype);
+  DType dtype = xs[0]->dtype;
+  for (const SymTensor& x : xs) dtype = promoted(dtype, x->dtype);
+  SymTensor y = empty_result(h, shape, dtype);
   const double d = dim;
   LaunchRequest q;
   q.op = OpKind::kCat;

@@ -202,4 +202,15 @@ SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y) {
   return x;
 }
 
+SymTensor mul_in_place(Host& h, const SymTensor& x, const SymTensor& y) {
+  Record r(h, mul_backward, {&x, &y});
+  if (r) {
+    remember_shapes(r, x, y);
+    r.save(y);
+  }
+  h.launch(OpKind::kMulInPlace, {x, y}, {x});
+  r.attach(x);
+  return x;
+}
+
 }  // namespace foreshard

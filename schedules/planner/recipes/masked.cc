@@ -192,12 +192,12 @@ void cross_mask(Host& h, const Statement& s, std::span<SymTensor> in, std::span<
   h.launch(OpKind::kMulInPlace, {out[0], out[1]}, {out[0]});
 }
 
-/// x *= uniform noise, in place; in effect a product that saves the noise.
+/// x *= uniform noise.
 SymTensor jitter(Host& h, const Statement& s, const SymTensor& x) {
   SymTensor noise = empty_result(h, x->shape, x->dtype);
   h.launch(OpKind::kUniform, {}, {noise},
            {1 - s.floats[0], 1 + s.floats[0], static_cast<double>(h.impl().draws++)});
-  return mul(h, x, noise);
+  return mul_in_place(h, x, noise);
 }
 
 }  // namespace

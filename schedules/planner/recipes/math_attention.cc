@@ -46,13 +46,14 @@ SymTensor safe_softmax(Host& h, const SymTensor& x) {
 }  // namespace
 
 SymTensor math_attention(Host& h, const SymTensor& q_in, const SymTensor& k_in,
-                         const SymTensor& v_in, bool causal, double dropout_p, double scale) {
+                         const SymTensor& v_in, const SymTensor& mask, bool causal,
+                         double dropout_p, double scale) {
   const DType given = q_in->dtype, wide = DType::kFloat32;
   SymTensor q32 = cast(h, q_in, wide), k32 = cast(h, k_in, wide), v32 = cast(h, v_in, wide);
   const double root =
       std::sqrt(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(q_in->shape[3])));
-  SymTensor bias, q = unary(h, Function::kMulScalar, q32, root);
-  if (causal) {
+  SymTensor bias = mask, q = unary(h, Function::kMulScalar, q32, root);
+  if (causal && !mask) {
     const NoGradGuard no_grad(h);
     bias = causal_bias(h, q->shape[2], k32->shape[2], wide);
   }

@@ -35,9 +35,9 @@ bool takes_mask(const Host& h, const SymTensor& mask, bool causal);
 /// k or v with every query head: expand and reshape, which copies.
 SymTensor repeat_to_heads(Host& h, const SymTensor& t, std::int64_t heads);
 /// Attention as products and a softmax, which keeps its weights: where no fused kernel takes the
-/// head size, or on request (AttentionKind::kMath).
+/// head size, or on request (AttentionKind::kMath). `mask` is added to the scores, or null.
 SymTensor math_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
-                         bool causal, double dropout_p, double scale);
+                         const SymTensor& mask, bool causal, double dropout_p, double scale);
 /// AttentionKind::kEager; `mask` is added to the scores, or null.
 SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v,
                           const SymTensor& mask, bool causal, double dropout_p, double scale,
@@ -45,6 +45,8 @@ SymTensor eager_attention(Host& h, const SymTensor& q, const SymTensor& k, const
 
 /// x /= y: x itself with a new history; its old values are copied where y's gradient needs them.
 SymTensor div_in_place(Host& h, const SymTensor& x, const SymTensor& y);
+/// x *= y for a y that takes no gradient: x itself with a new history.
+SymTensor mul_in_place(Host& h, const SymTensor& x, const SymTensor& y);
 /// Sum of all elements, a scalar.
 SymTensor sum_all(Host& h, const SymTensor& x);
 /// Every expert on every token, results summed: w1 and w3 [E, H, D], w2 [E, D, H].
