@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "sim/cost/collective.h"
+#include "sim/cost/collective_constants.h"
 #include "sim/cost/host_cost.h"
 #include "sim/cost/kernel_cost.h"
 
@@ -59,7 +60,7 @@ class HardwareCostModel final : public CostModel {
       t.weight[index(Link::kPcieIn)] = t.weight[index(Link::kPcieOut)] = cost.pcie_bytes / widest;
     }
     t.bottleneck = bottleneck(cost);
-    t.interference = interference(t.rate.per_second);
+    t.interference = interference(cost.channels);
     t.slowdown = parameters_.interference.transfer_slowdown * ring_load(t.rate.per_second);
     return t;
   }
@@ -198,9 +199,11 @@ class HardwareCostModel final : public CostModel {
         nvlink > 0 ? nvlink * p.ring_share : gpu().memory_bandwidth.value * p.memory_share;
     return std::min(1.0, rate / full);
   }
-  double interference(double rate) const {
+  /// Thread blocks hold their multiprocessors however slow the links are.
+  double interference(int channels) const {
     return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale *
-           ring_load(rate);
+           std::min(1.0, channels / static_cast<double>(
+                                        collective_constants(gpu().generation, true).channels));
   }
 
   static Link bottleneck(const CollectiveCost& cost) {
