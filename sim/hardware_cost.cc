@@ -60,7 +60,8 @@ class HardwareCostModel final : public CostModel {
       t.weight[index(Link::kPcieIn)] = t.weight[index(Link::kPcieOut)] = cost.pcie_bytes / widest;
     }
     t.bottleneck = bottleneck(cost);
-    t.interference = interference(cost.channels);
+    t.interference = interference(std::max(
+        ring_load(t.rate.per_second), model.placement().nodes > 1 ? channel_load(cost) : 0));
     t.slowdown = parameters_.interference.transfer_slowdown * ring_load(t.rate.per_second);
     return t;
   }
@@ -199,11 +200,14 @@ class HardwareCostModel final : public CostModel {
         nvlink > 0 ? nvlink * p.ring_share : gpu().memory_bandwidth.value * p.memory_share;
     return std::min(1.0, rate / full);
   }
-  /// Thread blocks hold their multiprocessors however slow the links are.
-  double interference(int channels) const {
-    return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale *
-           std::min(1.0, channels / static_cast<double>(
-                                        collective_constants(gpu().generation, true).channels));
+  /// Thread blocks of a collective over several nodes, which hold their multiprocessors however slow
+  /// the network is, as a share of those at full NVLink ring speed.
+  double channel_load(const CollectiveCost& cost) const {
+    return std::min(1.0, cost.channels / static_cast<double>(
+                                             collective_constants(gpu().generation, true).channels));
+  }
+  double interference(double load) const {
+    return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale * load;
   }
 
   static Link bottleneck(const CollectiveCost& cost) {

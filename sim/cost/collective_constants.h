@@ -83,7 +83,6 @@ inline constexpr double kPeerToPeerRate = 0.955;
 inline constexpr double kTreeFill = 0.5;
 inline constexpr double kTreeMostFill = 1.18;
 inline constexpr double kRingFill = 0.72;
-inline constexpr double kRingFillFloor = 20;  ///< us
 }  // namespace nccl
 
 }  // namespace foreshard

@@ -151,8 +151,7 @@ void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting
   line.wire = ring_wire(kind, s.ranks);
   line.rate = std::min(inner, s.network);
   line.fill_factor = s.tuning.simple_latency * nccl::kRingFill * std::sqrt(steps);
-  line.most_fill_us = s.tuning.simple_latency *
-                      (std::max(0.0, simple_us - line.latency_us) + nccl::kRingFillFloor);
+  line.most_fill_us = s.tuning.simple_latency * std::max(0.0, simple_us - line.latency_us);
   leave_gpu(line, s, s.per_node > 1 ? line.wire : 0);
   line.network = line.wire / s.per_node;
   set_protocol_switches(line, steps - crossings, crossings, s);
