@@ -202,10 +202,11 @@ class HardwareCostModel final : public CostModel {
     return std::min(1.0, rate / full);
   }
   /// Thread blocks of a collective over several nodes, which hold their multiprocessors however slow
-  /// the network is, as a share of those at full NVLink ring speed.
+  /// the network is, as a share of those at full NVLink ring speed. NCCL opens two for each NIC.
   double channel_load(const CollectiveCost& cost) const {
-    return std::min(1.0, cost.channels / static_cast<double>(
-                                             collective_constants(gpu().generation, true).channels));
+    const double blocks =
+        std::min<double>(cost.channels, 2 * cluster_.profile.network.nics.value_or(1));
+    return std::min(1.0, blocks / collective_constants(gpu().generation, true).channels);
   }
   double interference(double load) const {
     return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale * load;
