@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -60,8 +60,8 @@ class HardwareCostModel final : public CostModel {
       t.weight[index(Link::kPcieIn)] = t.weight[index(Link::kPcieOut)] = cost.pcie_bytes / widest;
     }
     t.bottleneck = bottleneck(cost);
-    t.interference = interference(std::max(
-        ring_load(t.rate.per_second), model.placement().nodes > 1 ? channel_load(cost) : 0));
+    t.interference = interference(std::max(ring_load(t.rate.per_second),
+                                           model.placement().nodes > 1 ? channel_load(cost) : 0));
     t.slowdown = parameters_.interference.transfer_slowdown * ring_load(t.rate.per_second);
     return t;
   }
@@ -201,8 +201,9 @@ class HardwareCostModel final : public CostModel {
         nvlink > 0 ? nvlink * p.ring_share : gpu().memory_bandwidth.value * p.memory_share;
     return std::min(1.0, rate / full);
   }
-  /// Thread blocks of a collective over several nodes, which hold their multiprocessors however slow
-  /// the network is, as a share of those at full NVLink ring speed. NCCL opens two for each NIC.
+  /// Thread blocks of a collective over several nodes, which hold their multiprocessors however
+  /// slow the network is, as a share of those at full NVLink ring speed. NCCL opens two for each
+  /// NIC.
   double channel_load(const CollectiveCost& cost) const {
     const double blocks =
         std::min<double>(cost.channels, 2 * cluster_.profile.network.nics.value_or(1));

@@ -166,7 +166,8 @@ TEST(CollectiveModel, BroadcastWaitsForEveryHop) {
 TEST(CollectiveModel, LargeGathersPayTheLatencyOfSimple) {
   auto machine = load_hardware("dgx-a100-80@4x100g");
   const auto gather = [&] {
-    return us(CollectiveModel(machine, place_block(128, 16)).cost(CollectiveKind::kAllGather, 1_GiB));
+    return us(
+        CollectiveModel(machine, place_block(128, 16)).cost(CollectiveKind::kAllGather, 1_GiB));
   };
   const double transfer = 127.0 / 128 * (1 << 30) / 46.5e3;
   EXPECT_NEAR(gather(), 1029 + transfer, 2);
