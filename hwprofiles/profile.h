@@ -125,6 +125,7 @@ struct NodeProfile {
   Fact host_to_device;        ///< B/s, pinned, one GPU
   Fact device_to_host;        ///< B/s, pinned, one GPU
   Fact host_cpu_factor;  ///< time of host dispatch relative to the reference CPU; 1 = reference
+  Fact hop_overhead;     ///< s: least time of a ring's hop inside a node once it crosses nodes
   Fact host_memory;      ///< B of main memory
   Fact host_memory_bandwidth;  ///< B/s of main memory, all sockets
   Fact price_per_hour;         ///< USD/h of the whole node, optional

@@ -42,6 +42,7 @@ constexpr Field<NodeProfile> kNode[] = {
     {"host_to_device", &NodeProfile::host_to_device, kBytesPerSecond, N<NodeProfile>::kPositive},
     {"device_to_host", &NodeProfile::device_to_host, kBytesPerSecond, N<NodeProfile>::kPositive},
     {"host_cpu_factor", &NodeProfile::host_cpu_factor, kCount, N<NodeProfile>::kPositive},
+    {"hop_overhead", &NodeProfile::hop_overhead, kSeconds, N<NodeProfile>::kOptional},
     {"host_memory", &NodeProfile::host_memory, kBytes, N<NodeProfile>::kOptional},
     {"host_memory_bandwidth", &NodeProfile::host_memory_bandwidth, kBytesPerSecond,
      N<NodeProfile>::kOptional},

@@ -39,7 +39,7 @@ struct TransferCost {
   /// Traffic on each of this GPU's links, in bytes for each byte of the flow.
   std::array<double, kLinkCount> weight{};
   Link bottleneck = Link::kNvLink;  ///< The link that limits it; for reports.
-  /// How much longer compute kernels take while it runs at full speed: 0.2 = 20 %.
+  /// How much longer compute kernels take while it runs, at whatever speed: 0.2 = 20 %.
   double interference = 0;
   /// How much longer it takes itself while kernels run on one of its GPUs, at full speed.
   double slowdown = 0;

@@ -258,7 +258,7 @@ class Engine {
   void retime(std::uint32_t index, double speed, double pace, std::int64_t t);
   void kernels_began(Rank& r);
   void kernels_ended(Rank& r);
-  void interfere(const Transfer& transfer, double speed_change, int count_change, std::int64_t t);
+  void interfere(const Transfer& transfer, int change, std::int64_t t);
   template <typename F>
   void for_members(const Transfer& transfer, F&& f);
 

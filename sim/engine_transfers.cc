@@ -168,7 +168,7 @@ void Engine::activate(std::uint32_t index, std::int64_t t) {
   transfer.updated = t;
   active_.push_back(index);
   demand(transfer, 1);
-  interfere(transfer, 1, 1, t);
+  interfere(transfer, 1, t);
   if (transfer.cost->slowdown > 0) {
     for_members(transfer, [&](Rank& r) {
       r.slowed.push_back(index);
@@ -190,7 +190,7 @@ void Engine::end_transfer(std::uint32_t index, std::int64_t t) {
   } else {
     demand(transfer, -1);
   }
-  interfere(transfer, -transfer.speed, -1, t);
+  interfere(transfer, -1, t);
   if (transfer.cost->slowdown > 0) {
     for_members(transfer, [&](Rank& r) {
       r.slowed.erase(std::find(r.slowed.begin(), r.slowed.end(), index));
@@ -293,7 +293,6 @@ void Engine::set_speed(std::uint32_t index, double speed, std::int64_t t) {
   if (speed > 1 - 1e-9) speed = 1;
   if (speed == transfer.speed) return;
   throttled_ += (speed != 1 ? 1 : 0) - (transfer.speed != 1 ? 1 : 0);
-  interfere(transfer, speed - transfer.speed, 0, t);
   retime(index, speed, transfer.pace, t);
 }
 
@@ -325,14 +324,13 @@ void Engine::kernels_ended(Rank& r) {
   }
 }
 
-/// The transfer's effect on the kernels of its GPUs changes.
-void Engine::interfere(const Transfer& transfer, double speed_change, int count_change,
-                       std::int64_t t) {
-  const double cost = transfer.cost->interference * speed_change;
+/// A transfer begins (1) or ceases (-1) to slow down the kernels of its GPUs.
+void Engine::interfere(const Transfer& transfer, int change, std::int64_t t) {
+  const double cost = transfer.cost->interference;
   if (cost == 0) return;
   for_members(transfer, [&](Rank& r) {
-    r.transfers += static_cast<std::uint32_t>(count_change);
-    r.transfers_cost += cost;
+    r.transfers += static_cast<std::uint32_t>(change);
+    r.transfers_cost += change * cost;
     if (r.transfers == 0) r.transfers_cost = 0;
     set_stretch(r, t);
   });

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "core/error.h"
 #include "sim/cost/collective.h"
+#include "sim/cost/collective_constants.h"
 #include "sim/cost/host_cost.h"
 #include "sim/cost/kernel_cost.h"
 
@@ -59,7 +60,8 @@ class HardwareCostModel final : public CostModel {
       t.weight[index(Link::kPcieIn)] = t.weight[index(Link::kPcieOut)] = cost.pcie_bytes / widest;
     }
     t.bottleneck = bottleneck(cost);
-    t.interference = interference(t.rate.per_second);
+    t.interference = interference(std::max(ring_load(t.rate.per_second),
+                                           model.placement().nodes > 1 ? channel_load(cost) : 0));
     t.slowdown = parameters_.interference.transfer_slowdown * ring_load(t.rate.per_second);
     return t;
   }
@@ -130,7 +132,8 @@ class HardwareCostModel final : public CostModel {
   /// A CPU kernel: its traffic at this process's share of host memory.
   Time host_kernel(const Launch& l) const {
     const HostKernelParameters& p = parameters_.host_kernels;
-    const double sharing = std::max(1, std::min(cluster_.gpus, cluster_.gpus_per_node));
+    double sharing = std::max(1, std::min(cluster_.gpus, cluster_.gpus_per_node));
+    if (sharing > 1) sharing *= p.unbound;
     const double rate =
         cluster_.profile.node.host_memory_bandwidth.value_or(p.unknown_memory_bandwidth) *
         p.memory_share;
@@ -198,9 +201,16 @@ class HardwareCostModel final : public CostModel {
         nvlink > 0 ? nvlink * p.ring_share : gpu().memory_bandwidth.value * p.memory_share;
     return std::min(1.0, rate / full);
   }
-  double interference(double rate) const {
-    return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale *
-           ring_load(rate);
+  /// Thread blocks of a collective over several nodes, which hold their multiprocessors however
+  /// slow the network is, as a share of those at full NVLink ring speed. NCCL opens two for each
+  /// NIC.
+  double channel_load(const CollectiveCost& cost) const {
+    const double blocks =
+        std::min<double>(cost.channels, 2 * cluster_.profile.network.nics.value_or(1));
+    return std::min(1.0, blocks / collective_constants(gpu().generation, true).channels);
+  }
+  double interference(double load) const {
+    return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale * load;
   }
 
   static Link bottleneck(const CollectiveCost& cost) {

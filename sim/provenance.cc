@@ -76,7 +76,7 @@ bool used(std::string_view path, const Needs& n, const Cluster& cluster, const C
     if (contains(path, copied)) return n.copies;
   }
   if (!n.collectives || cluster.gpus < 2) return false;
-  if (contains(path, "network.")) return cluster.nodes > 1;
+  if (contains(path, "network.") || contains(path, "hop_overhead")) return cluster.nodes > 1;
   if (contains(path, "peer_bandwidth") || contains(path, "socket_bandwidth"))
     return cluster.profile.node.fabric != FabricKind::kNvSwitch;
   return contains(path, "nvlink") || contains(path, "overlap_slowdown") ||

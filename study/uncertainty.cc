@@ -171,7 +171,7 @@ void UncertaintyStudy::add_measured_bus(const CostParameters& parameters) {
                       &worse.links.measured.all_reduce})
     *bus *= std::exp(-kMeasuredBusSd);
   runs_.push_back({{"measured bus bandwidth", kMeasuredBusSd, 0,
-                    "1.25 to 1.56 between the sizes it may have been measured at"},
+                    "1.15 to 1.37 between the sizes it may have been measured at"},
                    job_.hardware,
                    worse,
                    Time(0)});

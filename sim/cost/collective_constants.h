@@ -40,9 +40,10 @@ inline constexpr double kRingNetworkLL = 2.7;
 inline constexpr double kRingNetworkSimple = 14;
 /// Network hop latency of trees, us, LL [N].
 inline constexpr double kTreeNetworkLL = 5;
-/// Least time of one hop inside a node once a ring crosses nodes: kernel to proxy, us, Intel; times
-/// 3 for Simple [N].
+/// Least time of one hop inside a node once a ring crosses nodes, us: kernel to proxy, 1 on Intel
+/// and others, 2 on AMD hosts ("hop_overhead" of the node); times 3 for Simple [N].
 inline constexpr double kHopFloor = 1;
+inline constexpr double kHopFloorSimple = 3;
 /// What NCCL's choice of protocol over the network rests on: hop latencies inside a node and over
 /// the network, us, of LL, LL128 and Simple; bandwidth of LL (several nodes, Intel) and share of
 /// LL128 [N].
@@ -78,12 +79,10 @@ inline constexpr double kNvlsTreeShare = 0.95;
 /// Grouped send and receive reach this share of the ring's bandwidth [F].
 inline constexpr double kPeerToPeerRate = 0.955;
 /// Pipeline fill over the network: fill = k * sqrt(depth * latency * transfer) up to a multiple of
-/// the filled pipeline [F].
+/// the filled pipeline (tree) or what the latency of Simple has over that of LL (ring) [F].
 inline constexpr double kTreeFill = 0.5;
 inline constexpr double kTreeMostFill = 1.18;
 inline constexpr double kRingFill = 0.72;
-inline constexpr double kRingMostFill = 0.57;
-inline constexpr double kRingFillFloor = 20;  ///< us
 }  // namespace nccl
 
 }  // namespace foreshard

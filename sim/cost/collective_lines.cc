@@ -128,8 +128,9 @@ void set_protocol_switches(Line& line, double inner_hops, double network_hops,
   }
 }
 
-/// A ring over several nodes: latency of LL, bandwidth of the narrower of node and NICs, and
-/// between them the fill of the pipeline.
+/// A ring over several nodes: latency of LL for small messages, that of Simple beside the bandwidth
+/// of the narrower of node and NICs for large ones, as NCCL estimates both [N]; between them the
+/// fill of the pipeline.
 void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting& s) {
   const double steps = steps_of(kind, s.ranks);
   const double crossings = steps * (s.nodes - 1) / (s.ranks - 1);
@@ -141,19 +142,16 @@ void add_network_ring(Lines& lines, CollectiveKind kind, const CollectiveSetting
   line.latency_us =
       s.call_us +
       s.tuning.latency *
-          (c.ll.base_us + (steps - crossings) * std::max(c.ll.hop_us, nccl::kHopFloor)) +
+          (c.ll.base_us + (steps - crossings) * std::max(c.ll.hop_us, s.hop_floor_us)) +
       s.tuning.network_latency * crossings * (nccl::kRingNetworkLL + s.network_hop_us);
+  const double simple_hop = std::max(c.simple.hop_us, nccl::kHopFloorSimple * s.hop_floor_us);
   const double simple_us =
-      s.call_us + s.tuning.latency * (c.simple.base_us + (steps - crossings) * c.simple.hop_us) +
+      s.call_us + s.tuning.latency * (c.simple.base_us + (steps - crossings) * simple_hop) +
       s.tuning.network_latency * crossings * (nccl::kRingNetworkSimple + s.network_hop_us);
   line.wire = ring_wire(kind, s.ranks);
   line.rate = std::min(inner, s.network);
   line.fill_factor = s.tuning.simple_latency * nccl::kRingFill * std::sqrt(steps);
-  // A broadcast is one chain: no other rank's part is on its way while a piece passes the hops, so
-  // that nothing hides the latency of Simple.
-  const bool chain = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce;
-  line.most_fill_us = s.tuning.simple_latency * (chain ? 1 : nccl::kRingMostFill) *
-                      (std::max(0.0, simple_us - line.latency_us) + nccl::kRingFillFloor);
+  line.most_fill_us = s.tuning.simple_latency * std::max(0.0, simple_us - line.latency_us);
   leave_gpu(line, s, s.per_node > 1 ? line.wire : 0);
   line.network = line.wire / s.per_node;
   set_protocol_switches(line, steps - crossings, crossings, s);
@@ -225,7 +223,7 @@ void add_all_to_all(Lines& lines, const CollectiveSetting& s) {
   leave_gpu(line, s, inside_wire);
   if (outside_peers > 0) {
     // One proxy operation for each remote peer, as NCCL's ring pays for each hop.
-    line.latency_us += s.call_us + outside_peers * nccl::kHopFloor +
+    line.latency_us += s.call_us + outside_peers * s.hop_floor_us +
                        s.tuning.network_latency * (nccl::kRingNetworkSimple + s.network_hop_us);
     line.network = outside_wire;
     if (inside_peers == 0 || outside_wire / s.one_nic > inside_wire / inside_rate) {
@@ -287,6 +285,7 @@ void set_network(CollectiveSetting& s, const HardwareProfile& profile,
   s.message = ranks == 1 ? s.network : std::min(rate, nics * rate / placement.concurrent);
   s.network_hop_us = net.latency.value * 1e6;
   s.call_us = net.call_overhead.value * 1e6;
+  s.hop_floor_us = profile.node.hop_overhead.value_or(nccl::kHopFloor * 1e-6) * 1e6;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ struct CollectiveSetting {
   double nics = 0;
   double network_hop_us = 0;  ///< on top of NCCL's hop latency
   double call_us = 0;         ///< once for each collective
+  double hop_floor_us = nccl::kHopFloor;  ///< least time of an inner hop of a ring over nodes
   GenerationConstants constants;
   CollectiveTuning tuning;
 };

@@ -209,6 +209,19 @@ TEST(ByHand, TransfersSlowKernels) {
   EXPECT_EQ(r.breakdown.interference, nanoseconds(20));
 }
 
+// A transfer holds its multiprocessors however slow it is: two gathers of 50 and 100 share a link
+// until 100, together they make kernels take 1.5 times as long; then one is left (1.25) until 150.
+// The kernel (200) has done 66.67 + 40 by then, 93.33 are left: 243.33.
+TEST(ByHand, ThrottledTransfersSlowKernelsAsMuch) {
+  ToyCost cost;
+  for (auto& t : cost.traffic) t = {100, {1, 0, 0, 0}, 0.25};
+  ToyProgram p;
+  p.gather(50, 1, 0).reduce(100, 2, 1).launch(200);
+  Schedule s = toy::schedule_of(p, 4);
+  s.groups = {{"shard", 4, 1}, {"other", 4, 1}};
+  EXPECT_NEAR(to_seconds(simulate(s, cost).step_time) * 1e9, 243.33, 0.02);
+}
+
 // Beside kernels a transfer runs at 1 / 1.25 of its speed: after 40 ns of kernels it has done 32 of
 // its 100 and goes on alone: 40 + 68 = 108.
 TEST(ByHand, KernelsSlowTransfers) {

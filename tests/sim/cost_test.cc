@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "sim/cost/host_cost.h"
@@ -197,6 +199,24 @@ TEST(Hardware, GatherOverTheNetwork) {
   EXPECT_LT(to_seconds(r.step_time), 2 * 2.34e-3);
 }
 
+// A collective over several nodes holds two multiprocessors for each NIC, at most 16, of the 24 of
+// a full NVLink ring, whether its NICs are fast or slow: 16/24 and 2/24 of the slowdown.
+TEST(Hardware, NetworkCollectivesSlowKernelsByTheirBlocks) {
+  Collective c;
+  c.kind = CollectiveKind::kAllGather;
+  c.bytes = Bytes(1'000'000'000);
+  std::vector<std::int64_t> ranks(16);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto share = [&](const char* name) {
+    HardwareProfile machine = load_hardware(name);
+    machine.gpu.efficiency["overlap_slowdown"].value = 0.24;
+    return make_cost_model(make_cluster(machine, 16))->collective(c, ranks).interference / 0.24;
+  };
+  EXPECT_NEAR(share("dgx-a100-80@8x100g"), 16.0 / 24, 1e-12);
+  EXPECT_NEAR(share("dgx-a100-80@8x50g"), 16.0 / 24, 1e-12);
+  EXPECT_NEAR(share("dgx-a100-80@1x100g"), 2.0 / 24, 1e-12);
+}
+
 // Pageable memory passes a staging buffer that one thread fills at 6.7 GB/s: 2 GB take 10 us +
 // 0.2985 s. Two GPUs share a PCIe switch: page-locked memory goes at 31.5 x 0.82 / 2 GB/s, 155 ms.
 TEST(Hardware, PageableCopiesAreSlower) {
@@ -253,9 +273,8 @@ TEST(Hardware, AttentionRestsOnTheNumbersThatProvenanceNames) {
                                          AttentionKernel::kFlash3, AttentionKernel::kCudnn}) {
       CostParameters p;
       p.attention.kernel = kernel;
-      for (const OpKind op :
-           {OpKind::kFlashAttention, OpKind::kFlashAttentionBackward, OpKind::kEfficientAttention,
-            OpKind::kEfficientAttentionBackward}) {
+      for (const OpKind op : {OpKind::kFlashAttention, OpKind::kFlashAttentionBackward,
+                              OpKind::kEfficientAttention, OpKind::kEfficientAttentionBackward}) {
         for (const std::int64_t head : {32, 64, 96, 128, 256}) {
           const Schedule s = one_attention(op, head);
           std::set<std::string> named;
