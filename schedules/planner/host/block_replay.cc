@@ -204,6 +204,7 @@ Ref<AutogradNode> BlockTemplates::graph_node(const ForwardTemplate& t, ModuleId 
   n->mixed_dtypes = t.mixed_dtypes;
   n->dtype = t.dtype;
   n->runs_without_gradients = true;
+  if (t.edges.size() > kInlineEdges) n->more_edges.reserve(t.edges.size() - kInlineEdges);
   const ScopeId before = host.scope_;
   for (const ForwardTemplate::Edge& e : t.edges) {
     const SymTensor& x =

@@ -60,7 +60,11 @@ HostImpl::HostImpl(Host& h) : host(h) {
 HostImpl::~HostImpl() = default;
 
 Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& options)
-    : model_(model), config_(config), options_(options), impl_(std::make_unique<HostImpl>(*this)) {
+    : model_(model),
+      config_(config),
+      options_(options),
+      program_(model.modules.size()),
+      impl_(std::make_unique<HostImpl>(*this)) {
   program_.add_stream("compute", 0);
   parameters_.resize(model.parameters.size());
   buffers_.resize(model.modules.size());

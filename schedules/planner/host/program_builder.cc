@@ -4,7 +4,12 @@
 
 namespace foreshard {
 
-ProgramBuilder::ProgramBuilder() : names_(0, {{&program_.names}}, {{&program_.names}}) {
+ProgramBuilder::ProgramBuilder(std::size_t modules)
+    : names_(0, {{&program_.names}}, {{&program_.names}}) {
+  program_.instructions.reserve(72 * modules);
+  program_.buffers.reserve(26 * modules);
+  program_.launches.reserve(16 * modules);
+  program_.scopes.reserve(modules);
   program_.names.emplace_back();
   names_.insert(0);
 }

@@ -16,7 +16,8 @@ namespace foreshard {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder();
+  /// `modules` of the model: there is room for what most programs write about each.
+  explicit ProgramBuilder(std::size_t modules);
 
   RankProgram& program() { return program_; }
   const RankProgram& program() const { return program_; }

@@ -57,23 +57,25 @@ bool StepCopy::describe(SymTensor& t, std::span<std::uint32_t> places) {
 
 bool StepCopy::copy() {
   if (!to_ || !ready()) return false;
-  const ProgramPosition now(host_.program().program());
-  std::vector<Instruction> instructions;
-  if (!moved_instructions(now, instructions)) return false;
-  append(instructions);
+  RankProgram& p = host_.program().program();
+  const ProgramPosition now(p);
+  if (!copy_instructions(now)) {
+    p.instructions.resize(now.instructions);
+    return false;
+  }
+  copy_tables();
   host_.phase_ = phase_;
   for (SymStorage& s : storages_)
     s.buffer.value += static_cast<std::uint32_t>(now.buffers - from_->buffers);
   restore();
   from_ = now;  // A further step is a copy of this one.
-  to_.emplace(host_.program().program());
+  to_.emplace(p);
   return true;
 }
 
-/// The instructions as they are with tables that begin at `now`. False: they wait for an event from
+/// The instructions again, with tables that begin at `now`. False: they wait for an event from
 /// before, give back a buffer from before, or leave others than those of held_.
-bool StepCopy::moved_instructions(const ProgramPosition& now,
-                                  std::vector<Instruction>& moved) const {
+bool StepCopy::copy_instructions(const ProgramPosition& now) {
   using K = InstructionKind;
   /// By kind: ids from `least` on belong to what is copied.
   struct Move {
@@ -92,29 +94,26 @@ bool StepCopy::moved_instructions(const ProgramPosition& now,
   set({K::kRecordEvent, K::kWaitEvent, K::kSyncEvent}, from_->events, now.events);
   set({K::kHost}, from_->host_work, now.host_work);
   set({K::kMark}, from_->marks, now.marks);
-  const RankProgram& p = host_.program().program();
-  std::vector<std::uint8_t> alive(to_->buffers - from_->buffers, 1);
-  for (const SymStorage& s : storages_) alive[s.buffer.value - from_->buffers] = 0;
-  moved.assign(p.instructions.begin() + static_cast<std::ptrdiff_t>(from_->instructions),
-               p.instructions.begin() + static_cast<std::ptrdiff_t>(to_->instructions));
-  for (Instruction& in : moved) {
+  std::vector<Instruction>& instructions = host_.program().program().instructions;
+  std::size_t freed = 0;
+  for (std::size_t i = from_->instructions; i < to_->instructions; ++i) {
+    Instruction in = instructions[i];
     const Move& move = moves[static_cast<std::size_t>(in.kind)];
-    if (in.id < move.least) {
-      if (in.kind != K::kRecordStream) return false;
-      continue;
+    if (in.id >= move.least) {
+      if (in.kind == K::kFree) ++freed;
+      in.id += move.by;
+    } else if (in.kind != K::kRecordStream) {
+      return false;
     }
-    if (in.kind == K::kFree) alive[in.id - move.least] = 0;
-    in.id += move.by;
+    instructions.push_back(in);
   }
-  return std::none_of(alive.begin(), alive.end(), [](std::uint8_t a) { return a != 0; });
+  return freed + storages_.size() == to_->buffers - from_->buffers;
 }
 
-void StepCopy::append(const std::vector<Instruction>& instructions) {
+void StepCopy::copy_tables() {
   RankProgram& p = host_.program().program();
   const auto copy = [](auto& table, std::size_t from, std::size_t to) {
-    const std::vector part(table.begin() + static_cast<std::ptrdiff_t>(from),
-                           table.begin() + static_cast<std::ptrdiff_t>(to));
-    table.insert(table.end(), part.begin(), part.end());
+    for (std::size_t i = from; i < to; ++i) table.push_back(table[i]);
   };
   copy(p.buffers, from_->buffers, to_->buffers);
   copy(p.launches, from_->launches, to_->launches);
@@ -122,7 +121,6 @@ void StepCopy::append(const std::vector<Instruction>& instructions) {
   copy(p.copies, from_->copies, to_->copies);
   copy(p.host_work, from_->host_work, to_->host_work);
   copy(p.marks, from_->marks, to_->marks);
-  p.instructions.insert(p.instructions.end(), instructions.begin(), instructions.end());
   p.events += to_->events - from_->events;
 }
 

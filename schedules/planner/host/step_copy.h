@@ -37,8 +37,8 @@ class StepCopy {
   };
   bool ready() const;
   bool describe(SymTensor& t, std::span<std::uint32_t> places);
-  bool moved_instructions(const ProgramPosition& now, std::vector<Instruction>& moved) const;
-  void append(const std::vector<Instruction>& instructions);
+  bool copy_instructions(const ProgramPosition& now);
+  void copy_tables();
   void restore();
 
   Host& host_;
