@@ -1,5 +1,6 @@
 // Planning: from model and configuration to the schedule of one rank, operator by operator:
-// plan_step with equal blocks planned once, plan_each_block without; copy_plan is the floor below both.
+// plan_step with equal blocks planned once, plan_each_block without; copy_plan is the floor below
+// both.
 
 #include <benchmark/benchmark.h>
 

@@ -71,6 +71,7 @@ Json units_json(const std::vector<UnitFact>& units) {
 
 std::vector<ModuleId> modules_in_order(const Model& model, ModuleId root) {
   std::vector<ModuleId> order;
+  if (root == ModuleId(0)) order.reserve(model.modules.size());
   for_each_module(model, root, [&](ModuleId m) { order.push_back(m); });
   return order;
 }

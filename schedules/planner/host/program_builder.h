@@ -56,7 +56,8 @@ class ProgramBuilder {
   }
 
   TensorId add_tensor(const Tensor& t);
-  void launch(const Launch& l);
+  /// A new launch, to be filled.
+  Launch& launch(StreamIndex stream);
   std::uint32_t collective(const Collective& c);  ///< Index of the collective.
   void copy(const Copy& c);
   void host_work(std::int64_t reference_ns, std::uint32_t name);

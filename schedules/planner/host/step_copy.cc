@@ -4,6 +4,7 @@
 
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_impl.h"
+#include "schedules/planner/host/program_copy.h"
 
 namespace foreshard {
 namespace {
@@ -59,11 +60,7 @@ bool StepCopy::copy() {
   if (!to_ || !ready()) return false;
   RankProgram& p = host_.program().program();
   const ProgramPosition now(p);
-  if (!copy_instructions(now)) {
-    p.instructions.resize(now.instructions);
-    return false;
-  }
-  copy_tables();
+  if (!write_again(p, *from_, *to_, storages_.size())) return false;
   host_.phase_ = phase_;
   for (SymStorage& s : storages_)
     s.buffer.value += static_cast<std::uint32_t>(now.buffers - from_->buffers);
@@ -71,57 +68,6 @@ bool StepCopy::copy() {
   from_ = now;  // A further step is a copy of this one.
   to_.emplace(p);
   return true;
-}
-
-/// The instructions again, with tables that begin at `now`. False: they wait for an event from
-/// before, give back a buffer from before, or leave others than those of held_.
-bool StepCopy::copy_instructions(const ProgramPosition& now) {
-  using K = InstructionKind;
-  /// By kind: ids from `least` on belong to what is copied.
-  struct Move {
-    std::uint32_t least = 0, by = 0;
-  };
-  std::array<Move, static_cast<std::size_t>(K::kMark) + 1> moves;
-  const auto set = [&](std::initializer_list<K> kinds, std::size_t from, std::size_t to) {
-    for (const K k : kinds)
-      moves[static_cast<std::size_t>(k)] = {static_cast<std::uint32_t>(from),
-                                            static_cast<std::uint32_t>(to - from)};
-  };
-  set({K::kAlloc, K::kFree, K::kRecordStream}, from_->buffers, now.buffers);
-  set({K::kLaunch}, from_->launches, now.launches);
-  set({K::kCollective}, from_->collectives, now.collectives);
-  set({K::kCopy}, from_->copies, now.copies);
-  set({K::kRecordEvent, K::kWaitEvent, K::kSyncEvent}, from_->events, now.events);
-  set({K::kHost}, from_->host_work, now.host_work);
-  set({K::kMark}, from_->marks, now.marks);
-  std::vector<Instruction>& instructions = host_.program().program().instructions;
-  std::size_t freed = 0;
-  for (std::size_t i = from_->instructions; i < to_->instructions; ++i) {
-    Instruction in = instructions[i];
-    const Move& move = moves[static_cast<std::size_t>(in.kind)];
-    if (in.id >= move.least) {
-      if (in.kind == K::kFree) ++freed;
-      in.id += move.by;
-    } else if (in.kind != K::kRecordStream) {
-      return false;
-    }
-    instructions.push_back(in);
-  }
-  return freed + storages_.size() == to_->buffers - from_->buffers;
-}
-
-void StepCopy::copy_tables() {
-  RankProgram& p = host_.program().program();
-  const auto copy = [](auto& table, std::size_t from, std::size_t to) {
-    for (std::size_t i = from; i < to; ++i) table.push_back(table[i]);
-  };
-  copy(p.buffers, from_->buffers, to_->buffers);
-  copy(p.launches, from_->launches, to_->launches);
-  copy(p.collectives, from_->collectives, to_->collectives);
-  copy(p.copies, from_->copies, to_->copies);
-  copy(p.host_work, from_->host_work, to_->host_work);
-  copy(p.marks, from_->marks, to_->marks);
-  p.events += to_->events - from_->events;
 }
 
 /// The tensors of held_.

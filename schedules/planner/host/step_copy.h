@@ -37,8 +37,6 @@ class StepCopy {
   };
   bool ready() const;
   bool describe(SymTensor& t, std::span<std::uint32_t> places);
-  bool copy_instructions(const ProgramPosition& now);
-  void copy_tables();
   void restore();
 
   Host& host_;
