@@ -11,6 +11,8 @@ ProgramBuilder::ProgramBuilder(std::size_t modules)
   program_.launches.reserve(16 * modules);
   program_.host_work.reserve(24 * modules);
   program_.scopes.reserve(modules);
+  program_.names.reserve(modules);
+  names_.reserve(modules);
   program_.names.emplace_back();
   names_.insert(0);
 }
