@@ -217,7 +217,12 @@ class Wrapper {
     if (end > 0) path += '.';
     for (const OwnedParameter& p : model_.at(m).parameters) {
       if (!wanted.contains(p.id) || is_flattened(m, p)) continue;
-      out.push_back({p.id, m, path + p.name, p.name});
+      FlatSource& source = out.emplace_back();
+      source.id = p.id;
+      source.owner = m;
+      source.full_name.reserve(path.size() + p.name.size());
+      source.full_name.append(path).append(p.name);
+      source.name = p.name;
       places.push_back(places_.number(m, p));
     }
     const std::size_t begin = path.size();
