@@ -1,5 +1,6 @@
 // Planning: from model and configuration to the schedule of one rank, operator by operator:
-// plan_step with equal blocks planned once, plan_each_block without.
+// plan_step with equal blocks planned once, plan_each_block without; copy_plan is the floor below
+// both.
 
 #include <benchmark/benchmark.h>
 
@@ -23,16 +24,20 @@ ParallelConfig job_of(FrameworkKind framework) {
   return c;
 }
 
-/// Two steps of a plain Llama with `range(0)` blocks, as a simulation needs it.
-void plan_steps(benchmark::State& state, FrameworkKind framework, bool share) {
+Model model_of(std::int64_t blocks) {
   PlainModelOptions o;
-  o.layers = state.range(0);
+  o.layers = blocks;
   o.hidden = 8192;
   o.heads = 64;
   o.kv_heads = 8;
   o.ffn = 28672;
   o.vocabulary = 128256;
-  const Model model = plain_llama(o);
+  return plain_llama(o);
+}
+
+/// Two steps of a plain Llama with `range(0)` blocks, as a simulation needs it.
+void plan_steps(benchmark::State& state, FrameworkKind framework, bool share) {
+  const Model model = model_of(state.range(0));
   const ParallelConfig config = job_of(framework);
   PlanOptions options;
   options.executable = false;
@@ -54,6 +59,37 @@ void plan_step(benchmark::State& state, FrameworkKind framework) {
 void plan_each_block(benchmark::State& state, FrameworkKind framework) {
   plan_steps(state, framework, false);
 }
+/// What writing such a plan costs at least: instructions and tables of a ready one, copied into
+/// memory that is there.
+void copy_plan(benchmark::State& state, FrameworkKind framework) {
+  PlanOptions options;
+  options.executable = false;
+  const Schedule made = plan(model_of(state.range(0)), job_of(framework), options);
+  const RankProgram& from = made.programs[0];
+  RankProgram to = from;
+  std::size_t bytes = 0;
+  const auto copy = [&](const auto& table, auto& into) {
+    into = table;
+    bytes += sizeof(table[0]) * table.size();
+  };
+  for (auto _ : state) {
+    bytes = 0;
+    copy(from.instructions, to.instructions);
+    copy(from.buffers, to.buffers);
+    copy(from.launches, to.launches);
+    copy(from.collectives, to.collectives);
+    copy(from.copies, to.copies);
+    copy(from.host_work, to.host_work);
+    copy(from.marks, to.marks);
+    benchmark::ClobberMemory();
+  }
+  state.counters["bytes"] = static_cast<double>(bytes);
+}
+BENCHMARK_CAPTURE(copy_plan, unsharded, FrameworkKind::kUnsharded)
+    ->Arg(80)
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(copy_plan, fsdp2, FrameworkKind::kFsdp2)->Arg(80)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(copy_plan, zero3, FrameworkKind::kZero3)->Arg(80)->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(plan_step, unsharded, FrameworkKind::kUnsharded)
     ->Arg(32)
     ->Arg(80)

@@ -2,6 +2,7 @@
 
 #include "conformance/model_spec.h"
 #include "core/json.h"
+#include "models/describe.h"
 
 namespace foreshard {
 
@@ -13,7 +14,7 @@ ModuleId Fsdp2Script::module(const std::string& name) const {
 
 std::vector<ModuleId> Fsdp2Script::targets(const Json& call) const {
   std::vector<ModuleId> wrapped;
-  for (const ModuleId m : fsdp2::modules_under(model_, ModuleId(0))) {
+  for (const ModuleId m : modules_in_order(model_)) {
     if (framework_.wrapping().state_of(m) != nullptr) wrapped.push_back(m);
   }
   if (call.value("each", false)) return wrapped;

@@ -22,11 +22,9 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypeCount = 10;
 
-/// Bytes of one element.
-constexpr std::int64_t size_of(DType t) {
-  constexpr std::int64_t sizes[kDTypeCount] = {4, 2, 2, 8, 1, 1, 8, 4, 1, 1};
-  return sizes[static_cast<int>(t)];
-}
+/// Bytes of one element, by dtype.
+inline constexpr std::int64_t kDTypeBytes[kDTypeCount] = {4, 2, 2, 8, 1, 1, 8, 4, 1, 1};
+constexpr std::int64_t size_of(DType t) { return kDTypeBytes[static_cast<int>(t)]; }
 constexpr bool is_floating(DType t) {
   return static_cast<int>(t) <= static_cast<int>(DType::kFloat8E5M2);
 }

@@ -9,6 +9,7 @@
 
 #include "core/format.h"
 #include "core/json.h"
+#include "models/module_walk.h"
 
 namespace foreshard {
 namespace {
@@ -69,15 +70,9 @@ Json units_json(const std::vector<UnitFact>& units) {
 }  // namespace
 
 std::vector<ModuleId> modules_in_order(const Model& model, ModuleId root) {
-  std::vector<bool> seen(model.modules.size(), false);
   std::vector<ModuleId> order;
-  const auto visit = [&](const auto& self, ModuleId m) -> void {
-    if (seen[m.value]) return;
-    seen[m.value] = true;
-    order.push_back(m);
-    for (const ChildModule& c : model.at(m).children) self(self, c.id);
-  };
-  visit(visit, root);
+  if (root == ModuleId(0)) order.reserve(model.modules.size());
+  for_each_module(model, root, [&](ModuleId m) { order.push_back(m); });
   return order;
 }
 

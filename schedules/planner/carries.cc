@@ -1,6 +1,8 @@
 #include "schedules/planner/carries.h"
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <vector>
 
 namespace foreshard {
@@ -16,26 +18,35 @@ struct LastStep {
   std::vector<std::uint32_t> left;      ///< Claimed in it and live at its end.
 };
 
+/// Adds the numbers from `begin` to `end` whose flag is `value`.
+void add_flagged(const std::vector<std::uint8_t>& flags, std::uint32_t begin, std::uint32_t end,
+                 std::uint8_t value, std::vector<std::uint32_t>& numbers) {
+  const std::uint8_t* const first = flags.data();
+  const std::uint8_t* at = first + begin;
+  while (at != first + end) {
+    at = static_cast<const std::uint8_t*>(
+        std::memchr(at, value, static_cast<std::size_t>(first + end - at)));
+    if (at == nullptr) return;
+    numbers.push_back(static_cast<std::uint32_t>(at++ - first));
+  }
+}
+
 /// A buffer is claimed once, so that the order of ids is that of claiming: those of the last step
 /// are the last ones.
 LastStep walk(const RankProgram& p) {
-  const Segment step = p.steps.back();
-  LastStep result;
+  const Segment range = p.steps.back();
+  const std::span step = std::span(p.instructions).subspan(range.begin, range.end - range.begin);
   const auto buffers = static_cast<std::uint32_t>(p.buffers.size());
-  std::uint32_t first = buffers;
+  const auto claim = std::find_if(step.begin(), step.end(), [](const Instruction& in) {
+    return in.kind == InstructionKind::kAlloc;
+  });
+  const std::uint32_t first = claim == step.end() ? buffers : claim->id;
   std::vector<std::uint8_t> returned(buffers);
-  for (std::uint32_t i = step.begin; i < step.end; ++i) {
-    const Instruction& in = p.instructions[i];
-    if (in.kind == InstructionKind::kFree) {
-      returned[in.id] = 1;
-    } else if (in.kind == InstructionKind::kAlloc && first == buffers) {
-      first = in.id;
-    }
-  }
-  for (std::uint32_t b = 0; b < first; ++b)
-    if (returned[b] != 0) result.returned.push_back(b);
-  for (std::uint32_t b = first; b < buffers; ++b)
-    if (returned[b] == 0) result.left.push_back(b);
+  for (const Instruction& in : step)
+    if (in.kind == InstructionKind::kFree) returned[in.id] = 1;
+  LastStep result;
+  add_flagged(returned, 0, first, 1, result.returned);
+  add_flagged(returned, first, buffers, 0, result.left);
   return result;
 }
 

@@ -26,6 +26,10 @@ std::int64_t multi_tensor_kernels(const TensorList& list, int depth, bool scalar
     std::int64_t left = ceil_div(t->numel, chunk);
     if (left == 0) continue;
     ++tensors;
+    if (chunks + left < chunks_per_kernel && tensors < most) {
+      chunks += left;
+      continue;
+    }
     while (left > 0) {
       const std::int64_t taken = std::min(left, chunks_per_kernel - chunks);
       left -= taken;

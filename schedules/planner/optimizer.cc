@@ -1,11 +1,14 @@
 #include "schedules/planner/optimizer.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "schedules/planner/foreach.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/host_time.h"
+#include "schedules/planner/host/program_copy.h"
 
 namespace foreshard {
 namespace {
@@ -35,6 +38,51 @@ SymTensor zeros_like(Host& host, const SymTensor& p, BufferCategory category) {
   return t;
 }
 
+/// What an update issued over parameters that have their states. One over parameters like these
+/// issues the same: it is written again (docs/symbolic-host.md, equal steps).
+class IssuedUpdate {
+ public:
+  /// Around what runs for real.
+  void begin(Host& host, std::span<const LocalParameter> parameters) {
+    forms_.clear();
+    forms_.reserve(parameters.size());
+    for (const LocalParameter& p : parameters) forms_.push_back(form_of(p));
+    stream_ = host.stream();
+    scope_ = host.scope();
+    from_.emplace(host.program().program());
+    to_.reset();
+  }
+  void end(Host& host) { to_.emplace(host.program().program()); }
+  /// In place of it; false: it has to run.
+  bool repeat(Host& host, std::span<const LocalParameter> parameters) const {
+    const auto same = [](const Form& f, const LocalParameter& p) { return f == form_of(p); };
+    return to_ && stream_ == host.stream() && scope_ == host.scope() &&
+           std::equal(forms_.begin(), forms_.end(), parameters.begin(), parameters.end(), same) &&
+           write_again(host.program().program(), *from_, *to_, 0);
+  }
+
+ private:
+  /// Of a parameter with a gradient; of others nothing matters.
+  struct Form {
+    bool updated = false;
+    DType dtype = DType::kFloat32, gradient = DType::kFloat32;
+    MemorySpace space = MemorySpace::kDevice, gradient_space = MemorySpace::kDevice;
+    std::int64_t numel = 0;
+    bool operator==(const Form&) const = default;
+  };
+  static Form form_of(const LocalParameter& p) {
+    if (!p.local || !p.local->grad) return {};
+    const SymTensorImpl &local = *p.local, &gradient = *local.grad;
+    return {true,       local.dtype, gradient.dtype, local.storage->space, gradient.storage->space,
+            local.numel};
+  }
+
+  std::vector<Form> forms_;
+  StreamIndex stream_ = 0;
+  ScopeId scope_;
+  std::optional<ProgramPosition> from_, to_;
+};
+
 // ----------------------------------------------------------------------------------------------
 // AdamW
 
@@ -44,6 +92,7 @@ class AdamW final : public Optimizer {
 
   void step(Host& host, std::span<const LocalParameter> parameters, std::size_t first) override {
     state_.resize(std::max(state_.size(), first + parameters.size()));
+    if (host.shares_blocks() && issued_[first].repeat(host, parameters)) return;
     Lists all(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const SymTensor& p = parameters[i].local;
@@ -57,21 +106,22 @@ class AdamW final : public Optimizer {
       if (s.step) all.steps.push_back(s.step);
     }
     if (all.params.empty()) return;
+    if (host.shares_blocks()) issued_[first].begin(host, parameters);
     if (row_of(c_.framework).dtensor) {
       spend_host(host, dtensor_adamw_us(all.params.size(), c_.optimizer), "optimizer on DTensors");
     }
     switch (kind_of(all.params[0])) {
       case OptimizerKind::kAdamWFused:
         fused(host, all);
-        return;
+        break;
       case OptimizerKind::kAdamWForLoop:
         for_loop(host, all);
-        return;
+        break;
       default:
         foreach (host, all)
           ;
-        return;
     }
+    if (host.shares_blocks()) issued_[first].end(host);
   }
 
  private:
@@ -156,6 +206,7 @@ class AdamW final : public Optimizer {
 
   ParallelConfig c_;
   std::vector<State> state_;
+  std::map<std::size_t, IssuedUpdate> issued_;  ///< By the first parameter.
 };
 
 // ----------------------------------------------------------------------------------------------

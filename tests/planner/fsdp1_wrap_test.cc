@@ -268,7 +268,7 @@ FlatLayout layout_of(const std::vector<std::int64_t>& sizes, std::int64_t align,
   std::vector<FlatSource> sources;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const std::string name = "p" + std::to_string(i);
-    sources.push_back({b.add_parameter(b.root(), name, {sizes[i]}), b.root(), "", name});
+    sources.push_back({b.add_parameter(b.root(), name, {sizes[i]}), b.root(), name, name});
   }
   return lay_out(b.model(), sources, align, ranks, sharded);
 }

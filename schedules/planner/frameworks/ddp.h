@@ -5,7 +5,6 @@
 // and torch/csrc/distributed/c10d/reducer.cpp (2.15),
 // torch/distributed/algorithms/ddp_comm_hooks/{default,mixed_precision}_hooks.py, powerSGD_hook.py.
 
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -163,7 +162,7 @@ class Ddp final : public Framework {
 
   Indices arrival_;  ///< Order in which gradients became ready, until the rebuild.
   Indices unused_;
-  std::set<std::size_t> ready_;  ///< Marked in this iteration.
+  std::vector<std::uint8_t> ready_;  ///< Marked in this iteration, by parameter.
   std::vector<std::int64_t> hook_count_,
       hooks_left_;  ///< static_graph: firings per parameter and iteration.
   std::size_t next_bucket_ = 0;

@@ -21,15 +21,15 @@ std::vector<std::int64_t> listed_limits(const DdpOptions& options) {
 }
 
 void sort_by_smallest_index(Assignment& a) {
-  std::vector<std::size_t> order(a.buckets.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto smallest = [&a](std::size_t b) {
-    return *std::min_element(a.buckets[b].begin(), a.buckets[b].end());
-  };
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t x, std::size_t y) { return smallest(x) < smallest(y); });
+  std::vector<std::pair<std::size_t, std::size_t>> order;  // Smallest index, bucket.
+  order.reserve(a.buckets.size());
+  for (std::size_t b = 0; b < a.buckets.size(); ++b)
+    order.emplace_back(*std::min_element(a.buckets[b].begin(), a.buckets[b].end()), b);
+  std::sort(order.begin(), order.end());
   Assignment sorted;
-  for (const std::size_t b : order) {
+  sorted.buckets.reserve(order.size());
+  sorted.limits.reserve(order.size());
+  for (const auto& [smallest, b] : order) {
     sorted.buckets.push_back(std::move(a.buckets[b]));
     sorted.limits.push_back(a.limits[b]);
   }

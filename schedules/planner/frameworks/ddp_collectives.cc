@@ -62,14 +62,14 @@ void Ddp::broadcast_coalesced(Host& host, const std::vector<SymTensor>& tensors)
     }
   };
   if (tensors.empty()) return;
-  for (const Indices& bucket : assign_buckets(tensors, {kBroadcastBytes}).buckets) {
+  for (Indices& bucket : assign_buckets(tensors, {kBroadcastBytes}).buckets) {
     if (in_flight.size() >= kBroadcastsInFlight) finish_first();
     Work w;
-    w.indices = bucket;
     if (bucket.size() == 1) {
       w.flat = host.view_as(tensors[bucket[0]], {tensors[bucket[0]]->numel});
     } else {
       TensorList parts;
+      parts.reserve(bucket.size());
       std::int64_t numel = 0;
       for (const std::size_t i : bucket) {
         parts.push_back(host.view_as(tensors[i], {tensors[i]->numel}));
@@ -80,6 +80,7 @@ void Ddp::broadcast_coalesced(Host& host, const std::vector<SymTensor>& tensors)
       launch_lists(host, OpKind::kCat, {&parts}, {&flat}, {0.0});
       w.flat = flat[0];
     }
+    w.indices = std::move(bucket);
     w.done = collective(host, CollectiveKind::kBroadcast, w.flat, w.flat);
     in_flight.push_back(std::move(w));
   }

@@ -15,6 +15,7 @@ void Ddp::make_buckets(Host& host, const std::vector<Indices>& assignment) {
     ShardUnit unit;
     unit.name = "bucket " + std::to_string(b) + (rebuilt_ ? "" : " (first)");
     std::int64_t numel = 0;
+    unit.parameters.reserve(bucket.parameters.size());
     for (std::size_t k = 0; k < bucket.parameters.size(); ++k) {
       const std::size_t i = bucket.parameters[k];
       place_[i] = {b, k};
@@ -54,6 +55,7 @@ void Ddp::release_storage() {
 /// new bucket.
 void Ddp::make_views(Host& host, Bucket& bucket) {
   bucket.views.clear();
+  bucket.views.reserve(bucket.parameters.size());
   std::int64_t offset = 0;
   for (const std::size_t i : bucket.parameters) {
     const SymTensor& p = parameters_[i];

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "schedules/planner/foreach.h"
 #include "schedules/planner/frameworks/ddp.h"
@@ -13,7 +15,7 @@ namespace foreshard::ddp {
 
 void Ddp::ensure_prior_reduction_finished() const {
   if (!must_finalize_) return;
-  const std::size_t missing = parameters_.size() - ready_.size();
+  const auto missing = std::count(ready_.begin(), ready_.end(), std::uint8_t{0});
   const std::string what = std::to_string(missing) + " of " + std::to_string(parameters_.size()) +
                            " parameters got no gradient in the iteration before";
   throw DdpError(Refusal::kRuntimeError, "ddp", what,
@@ -32,7 +34,7 @@ void Ddp::prepare_for_backward(Host& host, std::span<const SymTensor> outputs) {
   }
   if (options_.static_graph) hooks_left_ = hook_count_;
   marked_unused_ = false;
-  ready_.clear();
+  ready_.assign(parameters_.size(), 0);
   if (!searches()) return;
   unused_.clear();
   // The search looks for the accumulators of the full parameters; with low precision ones in the
@@ -99,7 +101,8 @@ void Ddp::refuse_ready_twice(const Model& model, std::size_t parameter) const {
 }
 
 void Ddp::mark_ready(Host& host, std::size_t parameter) {
-  if (!ready_.insert(parameter).second) refuse_ready_twice(host.model(), parameter);
+  if (std::exchange(ready_[parameter], std::uint8_t{1}) != 0)
+    refuse_ready_twice(host.model(), parameter);
   must_finalize_ = true;
   copy_to_bucket(host, parameter);
   const std::size_t b = place_[parameter].first;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "models/module_walk.h"
 #include "schedules/planner/framework_table.h"
+#include "schedules/planner/id_set.h"
 #include "schedules/planner/optimizer.h"
 
 namespace foreshard {
@@ -24,17 +26,12 @@ void Framework::update(Host& host, Optimizer* optimizer) {
 
 std::vector<ParameterId> parameter_order(const Model& model) {
   std::vector<ParameterId> order;
-  std::vector<bool> module_seen(model.modules.size()), parameter_seen(model.parameters.size());
-  const auto visit = [&](const auto& self, ModuleId m) -> void {
-    if (module_seen[m.value]) return;
-    module_seen[m.value] = true;
-    for (const OwnedParameter& p : model.at(m).parameters) {
-      if (!parameter_seen[p.id.value]) order.push_back(p.id);
-      parameter_seen[p.id.value] = true;
-    }
-    for (const ChildModule& c : model.at(m).children) self(self, c.id);
-  };
-  visit(visit, ModuleId(0));
+  order.reserve(model.parameters.size());
+  IdSet<ParameterId> seen;
+  for_each_module(model, ModuleId(0), [&](ModuleId m) {
+    for (const OwnedParameter& p : model.at(m).parameters)
+      if (seen.insert(p.id)) order.push_back(p.id);
+  });
   return order;
 }
 

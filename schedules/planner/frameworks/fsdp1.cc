@@ -1,5 +1,6 @@
 #include "schedules/planner/frameworks/fsdp1.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -27,6 +28,13 @@ std::uint64_t Fsdp1::rank_class(const Model& model, const ParallelConfig& config
   const auto mix = [&hash](std::int64_t value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211ULL;
   };
+  if (!rows_divide_) {
+    rows_divide_ =
+        !config.fsdp1.use_orig_params &&
+        std::all_of(model.parameters.begin(), model.parameters.end(),
+                    [&](const ParameterDef& p) { return p.numel() % config.shard == 0; });
+  }
+  if (*rows_divide_) return 0;  // No shard is padded.
   if (wrapped_.empty()) wrapped_ = wrap_units(model, config);
   for (const Unit& unit : wrapped_) {
     if (!unit.flat || !unit.sharded()) continue;

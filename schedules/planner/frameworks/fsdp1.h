@@ -215,7 +215,9 @@ class Fsdp1 final : public Framework {
   GroupId shard_group_, replicate_group_;
   StreamIndex unshard_stream_ = 0, pre_unshard_stream_ = 0, post_backward_stream_ = 0,
               all_reduce_stream_ = 0;
-  mutable std::vector<Unit> wrapped_;  ///< For rank_class.
+  // For rank_class.
+  mutable std::optional<bool> rows_divide_;
+  mutable std::vector<Unit> wrapped_;
   std::vector<std::unique_ptr<State>> states_;
   std::vector<State*> state_of_module_;  ///< By module id; null: not wrapped.
   std::vector<LocalParameter> local_parameters_;

@@ -2,6 +2,7 @@
 // _get_shard and _get_shard_metadata.
 
 #include <algorithm>
+#include <utility>
 
 #include "core/integers.h"
 #include "schedules/planner/frameworks/fsdp1_wrap.h"
@@ -25,29 +26,29 @@ void pad(FlatLayout& layout, std::int64_t numel) {
 
 }  // namespace
 
-FlatLayout lay_out(const Model& model, const std::vector<FlatSource>& occurrences,
-                   std::int64_t align, std::int64_t ranks, bool sharded) {
+FlatLayout lay_out(const Model& model, std::vector<FlatSource> occurrences, std::int64_t align,
+                   std::int64_t ranks, bool sharded) {
   FlatLayout layout;
   layout.ranks = ranks;
   layout.entries.reserve(align > 0 ? 2 * occurrences.size() + 1 : occurrences.size());
   IdSet<ParameterId> seen;
-  for (const FlatSource& s : occurrences) {
+  for (FlatSource& s : occurrences) {
     if (!seen.insert(s.id)) {
       const auto same = [&](const FlatEntry& e) { return e.id == s.id; };
       std::find_if(layout.entries.begin(), layout.entries.end(), same)
-          ->places.emplace_back(s.owner, s.name);
+          ->places.emplace_back(s.owner, std::move(s.name));
       continue;
     }
     if (align > 0) pad(layout, gap(layout.numel, align));
     const ParameterDef& def = model.at(s.id);
     FlatEntry& e = layout.entries.emplace_back();
     e.id = s.id;
-    e.name = s.owner_name.empty() ? s.name : s.owner_name + "." + s.name;
+    e.name = std::move(s.full_name);
     e.shape = def.shape;
     e.numel = def.numel();
     e.offset = layout.numel;
     e.trainable = def.trainable;
-    e.places.emplace_back(s.owner, s.name);
+    e.places.emplace_back(s.owner, std::move(s.name));
     layout.numel += def.numel();
   }
   if (align > 0) pad(layout, gap(layout.numel, ranks));

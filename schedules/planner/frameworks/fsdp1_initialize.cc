@@ -36,6 +36,7 @@ ShardUnit unit_row(const Model& model, const Unit& unit) {
   ShardUnit row;
   row.name = unit.name.empty() ? "(root)" : unit.name;
   row.modules.push_back(model.at(unit.module).name);
+  row.parameters.reserve(layout.entries.size());
   for (const FlatEntry& e : layout.entries)
     if (!e.is_padding()) row.parameters.push_back(e.name);
   row.numel = Elements(layout.numel);
@@ -59,6 +60,7 @@ void Fsdp1::initialize(Host& host) {
   const Model& model = host.model();
   RankProgram& program = host.program().program();
   plain_.resize(model.parameters.size());
+  program.parameters.reserve(model.parameters.size());
   for (const ParameterDef& def : model.parameters) {
     ParameterView view;
     view.name = def.name;
@@ -344,7 +346,7 @@ void Fsdp1::remark_on_untrained() {
 }
 
 void Fsdp1::find_contested() {
-  std::vector<std::vector<std::string>> units(host_->model().parameters.size());
+  std::vector<std::uint32_t> units(host_->model().parameters.size());
   const auto for_entries = [&](auto f) {
     for (const auto& state : states_) {
       if (!state->handle) continue;
@@ -353,24 +355,26 @@ void Fsdp1::find_contested() {
       }
     }
   };
-  for_entries([&](State& s, std::size_t i) {
-    const ParameterId id = s.handle->layout->entries[i].id;
-    units[id.value].push_back(s.unit.name.empty() ? "(root)" : s.unit.name);
-  });
+  for_entries([&](State& s, std::size_t i) { ++units[s.handle->layout->entries[i].id.value]; });
   for_entries([&](State& s, std::size_t i) {
     const FlatEntry& e = s.handle->layout->entries[i];
-    if (units[e.id.value].size() < 2) return;
+    if (units[e.id.value] < 2) return;
     for (const auto& [module, name] : e.places) {
       contested_.push_back({module, {&s, i}});
       host_->watch(module);
     }
   });
   for (std::size_t p = 0; p < units.size(); ++p) {
-    if (units[p].size() < 2) continue;
+    if (units[p] < 2) continue;
+    std::vector<std::string> names;
+    for_entries([&](State& s, std::size_t i) {
+      if (s.handle->layout->entries[i].id.value == p)
+        names.push_back(s.unit.name.empty() ? "(root)" : s.unit.name);
+    });
     host_->remark(fmt::format(
         "{} is tied across the units {}: FSDP1 keeps a copy in each, and these train apart, as in "
         "PyTorch, which does not say so; one unit around all of them keeps the tie",
-        host_->model().parameters[p].name, fmt::join(units[p], ", ")));
+        host_->model().parameters[p].name, fmt::join(names, ", ")));
   }
 }
 

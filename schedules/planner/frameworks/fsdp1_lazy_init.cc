@@ -34,6 +34,9 @@ void Fsdp1::make_streams() {
 
 /// Innermost units first: a buffer gets the dtype of the unit around it (F1-G-8).
 void Fsdp1::cast_buffers() {
+  if (std::none_of(states_.begin(), states_.end(),
+                   [](const auto& s) { return s->unit.precision.buffer.has_value(); }))
+    return;
   const Model& model = host_->model();
   std::set<ModuleId> seen;
   for (const std::string& name : config_.fsdp1.ignored_modules) {

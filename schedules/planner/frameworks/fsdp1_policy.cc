@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "models/module_walk.h"
 #include "schedules/planner/id_set.h"
 #include "schedules/planner/wrap_policy.h"
 
@@ -113,16 +114,6 @@ bool contains(const Names& names, const std::string& name) {
 
 bool any_dtype(const MixedPrecision& p) { return p.param || p.reduce || p.buffer; }
 
-void visit(const Model& model, ModuleId root, const std::function<void(ModuleId)>& f) {
-  IdSet<ModuleId> seen;
-  const auto go = [&](const auto& self, ModuleId m) -> void {
-    if (!seen.insert(m)) return;
-    f(m);
-    for (const ChildModule& c : model.at(m).children) self(self, c.id);
-  };
-  go(go, root);
-}
-
 const Names& full_precision_classes(const Fsdp1Options& o) {
   static const Names batch_norm{"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"};
   return o.full_precision_classes ? *o.full_precision_classes : batch_norm;
@@ -139,7 +130,7 @@ ModuleId module_named(const Model& model, const std::string& name, const char* o
 Ignored find_ignored(const Model& model, const Fsdp1Options& options) {
   Ignored found;
   for (const std::string& name : options.ignored_modules) {
-    visit(model, module_named(model, name, "ignored_modules"), [&](ModuleId m) {
+    for_each_module(model, module_named(model, name, "ignored_modules"), [&](ModuleId m) {
       found.modules.insert(m);
       for (const OwnedParameter& p : model.at(m).parameters) found.parameters.insert(p.id);
     });

@@ -4,7 +4,6 @@
 // left out.
 
 #include <cstdint>
-#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,7 +42,5 @@ bool any_dtype(const MixedPrecision& p);
 /// Classes that an automatic policy isolates from mixed precision (F1-G-5).
 const std::vector<std::string>& full_precision_classes(const Fsdp1Options& options);
 bool contains(const std::vector<std::string>& names, const std::string& name);
-/// Every module below `root`, parents first, each once.
-void visit(const Model& model, ModuleId root, const std::function<void(ModuleId)>& f);
 
 }  // namespace foreshard::fsdp1

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
+#include <string_view>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
 
 #include "core/error.h"
+#include "models/module_walk.h"
 #include "schedules/planner/frameworks/fsdp1_error.h"
 #include "schedules/planner/frameworks/fsdp1_policy.h"
 #include "schedules/planner/id_set.h"
+#include "schedules/planner/parameter_places.h"
 
 namespace foreshard::fsdp1 {
 namespace {
@@ -22,8 +26,11 @@ class Wrapper {
         config_(config),
         options_(config.fsdp1),
         rule_(rule_of(model, config)),
+        named_(rule_.names.begin(), rule_.names.end()),
         mixed_(any_dtype(config.precision)),
-        ignored_(find_ignored(model, config.fsdp1)) {}
+        ignored_(find_ignored(model, config.fsdp1)),
+        places_(model),
+        flattened_places_(places_.count()) {}
 
   std::vector<Unit> run() {
     switch (rule_.kind) {
@@ -60,7 +67,7 @@ class Wrapper {
   bool is_target(ModuleId m) const {
     if (ignored_.modules.count(m) != 0) return false;
     if (isolated(m)) return true;
-    if (rule_.policy == Policy::kModuleClass) return contains(rule_.names, class_of(m));
+    if (rule_.policy == Policy::kModuleClass) return named_.contains(class_of(m));
     return options_.custom.count(model_.at(m).name) != 0;
   }
 
@@ -93,9 +100,9 @@ class Wrapper {
       case Policy::kSize:
         return remainder >= rule_.min_elements && !contains(rule_.exclude, class_of(m));
       case Policy::kTransformer:
-        return contains(rule_.names, class_of(m));
+        return named_.contains(class_of(m));
       case Policy::kLambda:
-        return contains(rule_.names, model_.at(m).name);
+        return named_.contains(model_.at(m).name);
       default:
         return true;
     }
@@ -105,7 +112,7 @@ class Wrapper {
   std::int64_t parameters_below(ModuleId root) const {
     IdSet<ParameterId> seen;
     std::int64_t numel = 0;
-    visit(model_, root, [&](ModuleId m) {
+    for_each_module(model_, root, [&](ModuleId m) {
       for (const OwnedParameter& p : model_.at(m).parameters) {
         if (ignored_.parameters.count(p.id) != 0 || !seen.insert(p.id)) continue;
         numel += model_.at(p.id).numel();
@@ -164,35 +171,36 @@ class Wrapper {
     const DType dtype = model_.at(managed.front()).dtype;
     const DType forward = u.precision.param.value_or(dtype);
     std::vector<FlatSource> occurrences;
+    std::vector<std::size_t> places;
     occurrences.reserve(managed.size());
+    places.reserve(managed.size());
     IdSet<ParameterId> wanted;
     for (const ParameterId id : managed) wanted.insert(id);
     std::string path = u.name;
-    occurrences_below(u.module, path, wanted, occurrences);
+    occurrences_below(u.module, path, wanted, occurrences, places);
+    for (const std::size_t place : places) flattened_places_[place] = 1;
     const std::int64_t align = options_.use_orig_params ? 16 / size_of(forward) : 0;
-    u.flat = lay_out(model_, occurrences, align, config_.shard, u.sharded());
+    for (const ParameterId id : managed) flattened_.insert(id);
+    u.flat = lay_out(model_, std::move(occurrences), align, config_.shard, u.sharded());
     u.flat->dtype = dtype;
     u.flat->forward_dtype = forward;
     u.flat->reduce_dtype = u.precision.reduce.value_or(u.precision.param.value_or(dtype));
     u.flat->trainable = std::any_of(managed.begin(), managed.end(),
                                     [&](ParameterId p) { return model_.at(p).trainable; });
-    for (const ParameterId id : managed) flattened_.insert(id);
-    if (options_.use_orig_params) return;
-    for (const FlatSource& s : occurrences) flattened_places_.insert({s.owner, s.name});
   }
 
   /// Without original parameters flattening removes a module's attribute, with them it marks the
   /// parameter: one tied across units is stored in both only in the first case (F1-G-6).
   bool is_flattened(ModuleId m, const OwnedParameter& p) const {
     if (options_.use_orig_params) return flattened_.contains(p.id);
-    return flattened_places_.count({m, p.name}) != 0;
+    return flattened_places_[places_.number(m, p)] != 0;
   }
 
   /// _get_orig_params.
   std::vector<ParameterId> managed_parameters(ModuleId root) const {
     std::vector<ParameterId> found;
     IdSet<ParameterId> seen;
-    visit(model_, root, [&](ModuleId m) {
+    for_each_module(model_, root, [&](ModuleId m) {
       for (const OwnedParameter& p : model_.at(m).parameters) {
         if (ignored_.parameters.count(p.id) != 0 || is_flattened(m, p)) continue;
         if (seen.insert(p.id)) found.push_back(p.id);
@@ -202,18 +210,27 @@ class Wrapper {
   }
 
   /// named_modules(remove_duplicate=False): a module with two names is met twice. `path`: of `m`,
-  /// the same again afterwards.
+  /// the same again afterwards; `places`: numbers of those of `out`.
   void occurrences_below(ModuleId m, std::string& path, const IdSet<ParameterId>& wanted,
-                         std::vector<FlatSource>& out) const {
-    for (const OwnedParameter& p : model_.at(m).parameters) {
-      if (wanted.contains(p.id) && !is_flattened(m, p)) out.push_back({p.id, m, path, p.name});
-    }
+                         std::vector<FlatSource>& out, std::vector<std::size_t>& places) const {
     const std::size_t end = path.size();
-    for (const ChildModule& c : model_.at(m).children) {
-      if (end > 0) path += '.';
-      occurrences_below(c.id, path += c.name, wanted, out);
-      path.resize(end);
+    if (end > 0) path += '.';
+    for (const OwnedParameter& p : model_.at(m).parameters) {
+      if (!wanted.contains(p.id) || is_flattened(m, p)) continue;
+      FlatSource& source = out.emplace_back();
+      source.id = p.id;
+      source.owner = m;
+      source.full_name.reserve(path.size() + p.name.size());
+      source.full_name.append(path).append(p.name);
+      source.name = p.name;
+      places.push_back(places_.number(m, p));
     }
+    const std::size_t begin = path.size();
+    for (const ChildModule& c : model_.at(m).children) {
+      occurrences_below(c.id, path += c.name, wanted, out, places);
+      path.resize(begin);
+    }
+    path.resize(end);
   }
 
   /// _validate_frozen_params, _verify_managed_params and _validate_tensors_to_flatten.
@@ -241,7 +258,7 @@ class Wrapper {
   void sort_units() {
     std::vector<std::size_t> position(model_.modules.size()), order(units_.size());
     std::size_t next = 0;
-    visit(model_, ModuleId(0), [&](ModuleId m) { position[m.value] = next++; });
+    for_each_module(model_, ModuleId(0), [&](ModuleId m) { position[m.value] = next++; });
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return position[units_[a].module.value] < position[units_[b].module.value];
@@ -256,11 +273,13 @@ class Wrapper {
   const ParallelConfig& config_;
   const Fsdp1Options& options_;
   const Rule rule_;
+  const std::unordered_set<std::string_view> named_;  ///< Rule::names.
   const bool mixed_;
   const Ignored ignored_;
   std::vector<Unit> units_;
   IdSet<ModuleId> visited_;
-  std::set<std::pair<ModuleId, std::string>> flattened_places_;
+  const ParameterPlaces places_;
+  std::vector<std::uint8_t> flattened_places_;
   IdSet<ParameterId> flattened_;
 };
 
@@ -273,7 +292,7 @@ std::vector<Unit> wrap_units(const Model& model, const ParallelConfig& config) {
 std::vector<ModuleId> full_precision_modules(const Model& model, const ParallelConfig& config) {
   std::vector<ModuleId> found;
   if (!any_dtype(config.precision) || !rule_of(model, config).automatic()) return found;
-  visit(model, ModuleId(0), [&](ModuleId m) {
+  for_each_module(model, ModuleId(0), [&](ModuleId m) {
     if (contains(full_precision_classes(config.fsdp1), model.at(m).class_name)) found.push_back(m);
   });
   return found;

@@ -33,15 +33,15 @@ std::pair<double, double> divide_factors(std::int64_t ranks);
 struct FlatSource {
   ParameterId id;
   ModuleId owner;
-  std::string owner_name;  ///< Path by which the owner is met.
-  std::string name;        ///< Local name.
+  std::string full_name;  ///< By the path on which the owner is met.
+  std::string name;       ///< Local name.
 };
 
 /// Lays out parameters in the order of their occurrences; repeated ones are shared. `align`:
 /// elements to a multiple of which each parameter's offset is rounded up, and the end to a multiple
 /// of `ranks`; 0: neither (without original parameters). Dtypes and `trainable` are left to the
 /// caller.
-FlatLayout lay_out(const Model& model, const std::vector<FlatSource>& occurrences,
-                   std::int64_t align, std::int64_t ranks, bool sharded);
+FlatLayout lay_out(const Model& model, std::vector<FlatSource> occurrences, std::int64_t align,
+                   std::int64_t ranks, bool sharded);
 
 }  // namespace foreshard::fsdp1

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "models/describe.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/host/host_time.h"
 
@@ -75,9 +76,9 @@ std::vector<std::string> Fsdp2::unsharded_parameters() const {
   const Model& model = wrapping_->model();
   std::vector<std::string> names;
   std::vector<ParameterId> seen;
-  for (const ModuleId m : modules_under(model, ModuleId(0))) {
+  for (const ModuleId m : modules_in_order(model, ModuleId(0))) {
     for (const OwnedParameter& p : model.at(m).parameters) {
-      const Wrapping::Owner* owner = wrapping_->owner_of(m, p.name);
+      const Wrapping::Owner* owner = wrapping_->owner_of(m, p);
       if (owner != nullptr && owner->group->sharded != ShardedState::kUnsharded) continue;
       if (std::find(seen.begin(), seen.end(), p.id) != seen.end()) continue;
       seen.push_back(p.id);

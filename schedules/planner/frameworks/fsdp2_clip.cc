@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/describe.h"
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
@@ -39,9 +40,9 @@ const std::vector<Fsdp2::OwnedPlace>& Fsdp2::parameter_places() const {
   const Model& model = wrapping_->model();
   const auto group_of = [](const Wrapping::Owner* o) { return o == nullptr ? nullptr : o->group; };
   IdSet<ParameterId> seen;
-  for (const ModuleId m : modules_under(model, ModuleId(0))) {
+  for (const ModuleId m : modules_in_order(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
-      const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name);
+      const Wrapping::Owner* owner = wrapping_->owner_of(m, owned);
       const auto same = [&](const OwnedPlace& p) {
         return p.id == owned.id && group_of(p.owner) == group_of(owner);
       };

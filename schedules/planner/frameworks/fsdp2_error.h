@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/enum_names.h"
@@ -23,8 +24,8 @@ enum class Refusal : std::uint8_t {
 /// The message is ours.
 class Fsdp2Error : public InputError {
  public:
-  Fsdp2Error(Refusal refusal, std::string place, std::string message, std::string hint = {})
-      : InputError(Issue{"", std::move(place), std::move(message), std::move(hint)}),
+  Fsdp2Error(Refusal refusal, std::string_view place, std::string message, std::string hint = {})
+      : InputError(Issue{"", std::string(place), std::move(message), std::move(hint)}),
         refusal_(refusal) {}
   Refusal refusal() const { return refusal_; }
 

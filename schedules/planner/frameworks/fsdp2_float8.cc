@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/describe.h"
 #include "schedules/planner/clip.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
@@ -40,7 +41,7 @@ void Fsdp2::mark_float8_weights() {
   const Model& model = wrapping_->model();
   std::set<ParameterId> weights;
   for (const ModuleId block : model.roles.blocks) {
-    for (const ModuleId m : modules_under(model, block)) {
+    for (const ModuleId m : modules_in_order(model, block)) {
       for (const Statement& s : model.at(m).program) {
         if (s.function != Function::kLinear || s.inputs.size() != 1 || s.parameters.empty())
           continue;
@@ -88,9 +89,9 @@ void Fsdp2::after_optimizer(Host& host) {
   const Model& model = wrapping_->model();
   std::vector<std::pair<ParamGroup*, std::size_t>> weights;
   TensorList shards;
-  for (const ModuleId m : modules_under(model, ModuleId(0))) {
+  for (const ModuleId m : modules_in_order(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
-      const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name);
+      const Wrapping::Owner* owner = wrapping_->owner_of(m, owned);
       if (owner == nullptr || !owner->group->parameters[owner->index].float8) continue;
       weights.emplace_back(owner->group, owner->index);
       shards.push_back(owner->group->runtime.parameters[owner->index].local);

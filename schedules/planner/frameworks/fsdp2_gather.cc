@@ -191,6 +191,7 @@ void Gatherer::make_inputs(ParamGroup& group) {
   if (!inputs_.sources.empty()) cast_together(group);
   std::vector<GatherPart>& parts = group.runtime.gather_parts;
   parts.clear();
+  parts.reserve(group.parameters.size());
   for (const SymTensor& t : inputs_.tensors) parts.push_back({t->dtype, t->numel});
   if (!parts.empty()) return;
   for (const LaunchView& v : inputs_.casts) parts.push_back({v.dtype, v.shape[0]});

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "models/describe.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/id_set.h"
@@ -44,7 +45,7 @@ void Fsdp2::make_units() {
     for (const ModuleId m : group->modules) unit.modules.push_back(model.at(m).name);
     unit.parameters.reserve(group->parameters.size());
     for (const ShardedParameter& p : group->parameters) {
-      unit.parameters.push_back(p.name);
+      unit.parameters.emplace_back(p.name);
       unit.numel += Elements(p.numel());
       unit.padded_numel += Elements(p.padded_numel());
       unit.shard_numel += Elements(p.padded_local_numel());
@@ -93,7 +94,7 @@ void Fsdp2::make_shards() {
     visited[m.value] = true;
     for (const ChildModule& c : model.at(m).children) self(self, c.id);
     for (const OwnedParameter& owned : model.at(m).parameters) {
-      if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned.name)) {
+      if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned)) {
         ParameterTensors& t = owner->group->runtime.parameters[owner->index];
         const ShardedParameter& p = owner->group->parameters[owner->index];
         SymTensor made = empty(p, p.local_numel(), owner->group->unit);
@@ -157,7 +158,7 @@ void Fsdp2::publish_parameters() {
       host_->launch(OpKind::kInitialize, {}, {held[i]}, {static_cast<double>(i)});
   }
   std::vector<bool> seen(model.parameters.size());
-  for (const ModuleId m : modules_under(model, ModuleId(0))) {
+  for (const ModuleId m : modules_in_order(model, ModuleId(0))) {
     for (const OwnedParameter& owned : model.at(m).parameters) {
       if (!model.at(owned.id).trainable || seen[owned.id.value]) continue;
       seen[owned.id.value] = true;
@@ -225,7 +226,7 @@ void Fsdp2::lazy_init_root(State& root) {
                      "the root must be a single module, not a grouped call",
                      "wrap the model itself last");
   }
-  for (const ModuleId m : modules_under(model, root.modules[0])) {
+  for (const ModuleId m : modules_in_order(model, root.modules[0])) {
     const State* state = wrapping_->state_of(m);
     if (state == nullptr || state == &root || !state->context->manual_finalization) continue;
     throw Fsdp2Error(Refusal::kRuntimeError, model.at(m).name,
@@ -234,7 +235,7 @@ void Fsdp2::lazy_init_root(State& root) {
   }
   root.is_root = true;
   std::set<State*> visited;
-  for (const ModuleId m : modules_under(model, root.modules[0])) {
+  for (const ModuleId m : modules_in_order(model, root.modules[0])) {
     State* state = wrapping_->state_of(m);
     if (state == nullptr) continue;
     if (m != root.modules[0]) {
@@ -325,6 +326,7 @@ void Fsdp2::lazy_init_group(ParamGroup& group) {
   group.wider_gradients.clear();
   group.reduce_order.clear();
   group.reduce_order.reserve(group.parameters.size());
+  group.wider_gradients.reserve(group.parameters.size());
   std::vector<std::optional<DType>> dtypes;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     const ShardedParameter& p = group.parameters[i];

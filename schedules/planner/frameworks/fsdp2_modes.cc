@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/describe.h"
 #include "schedules/planner/frameworks/fsdp2.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 
@@ -12,7 +13,7 @@ template <typename Change>
 void Fsdp2::for_groups(ModuleId m, bool recurse, Change change) {
   state_at(m);
   const Model& model = wrapping_->model();
-  for (const ModuleId each : recurse ? modules_under(model, m) : std::vector<ModuleId>{m}) {
+  for (const ModuleId each : recurse ? modules_in_order(model, m) : std::vector<ModuleId>{m}) {
     State* state = wrapping_->state_of(each);
     if (state == nullptr) continue;
     for (const auto& group : state->groups) change(*group);
@@ -35,7 +36,7 @@ void Fsdp2::set_reshard_after_forward(ModuleId m, Reshard reshard, bool recurse)
   }
   const bool on = reshard.kind == Reshard::Kind::kYes;
   const Model& model = wrapping_->model();
-  for (const ModuleId each : recurse ? modules_under(model, m) : std::vector<ModuleId>{m}) {
+  for (const ModuleId each : recurse ? modules_in_order(model, m) : std::vector<ModuleId>{m}) {
     State* state = wrapping_->state_of(each);
     if (state == nullptr) continue;
     state->auto_reshard = false;
@@ -140,7 +141,7 @@ void Fsdp2::reshard(ModuleId m) {
 
 void Fsdp2::set_requires_grad(ModuleId m, bool on) {
   const Model& model = wrapping_->model();
-  for (const ModuleId each : modules_under(model, m)) {
+  for (const ModuleId each : modules_in_order(model, m)) {
     for (const OwnedParameter& owned : model.at(each).parameters) {
       if (plain_[owned.id.value]) plain_[owned.id.value]->requires_grad = on;
       for (ParamGroup* group : wrapping_->groups()) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/module_tree.h"
@@ -33,7 +34,8 @@ struct GradDtypePolicy {
 
 struct ShardedParameter {
   ParameterId id;
-  std::string name;               ///< By the first module of the group that owns it.
+  /// By the first module of the group that owns it; text of the Model or of the Wrapping.
+  std::string_view name;
   std::vector<std::string> also;  ///< Further places of the same parameter in the group (F2-G-6).
   Shape shape;
   bool trainable = true;  ///< Of the sharded parameter; may change while training.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/describe.h"
 #include "schedules/planner/frameworks/fsdp2_error.h"
 #include "schedules/planner/id_set.h"
 
@@ -41,28 +42,10 @@ std::string place_of(const WrapCall& call) {
 
 std::string full_name(const Model& model, ModuleId module, const std::string& local) {
   const std::string& prefix = model.at(module).name;
-  if (prefix.empty()) return local;
-  std::string name;
-  name.reserve(prefix.size() + 1 + local.size());
-  return name.append(prefix).append(1, '.').append(local);
+  return prefix.empty() ? local : prefix + "." + local;
 }
 
 }  // namespace
-
-std::vector<ModuleId> modules_under(const Model& model, ModuleId root, bool repeat) {
-  std::vector<ModuleId> order;
-  std::vector<bool> seen(repeat ? 0 : model.modules.size());
-  const auto visit = [&](const auto& self, ModuleId m) -> void {
-    if (!repeat) {
-      if (seen[m.value]) return;
-      seen[m.value] = true;
-    }
-    order.push_back(m);
-    for (const ChildModule& c : model.at(m).children) self(self, c.id);
-  };
-  visit(visit, root);
-  return order;
-}
 
 std::string unit_name(const Model& model, const ParamGroup& group) {
   std::string name;
@@ -156,7 +139,7 @@ std::vector<ModuleId> Wrapping::root_modules(const WrapCall& call) const {
   for (const ModuleId candidate : listed) {
     const bool inside = std::any_of(listed.begin(), listed.end(), [&](ModuleId other) {
       if (other == candidate) return false;
-      const auto below = modules_under(model_, other);
+      const auto below = modules_in_order(model_, other);
       return std::find(below.begin(), below.end(), candidate) != below.end();
     });
     if (!inside) roots.push_back(candidate);
@@ -166,12 +149,12 @@ std::vector<ModuleId> Wrapping::root_modules(const WrapCall& call) const {
 
 std::vector<ModuleId> Wrapping::managed_modules(const std::vector<ModuleId>& roots) const {
   std::vector<ModuleId> order;
-  std::vector<bool> visited(model_.modules.size());
+  std::vector<std::uint8_t> visited(model_.modules.size());
   const auto visit = [&](const auto& self, ModuleId m) -> void {
     if (state_of(m) != nullptr && std::find(roots.begin(), roots.end(), m) == roots.end()) return;
-    visited[m.value] = true;
+    visited[m.value] = 1;
     for (const ChildModule& c : model_.at(m).children) {
-      if (!visited[c.id.value]) self(self, c.id);
+      if (visited[c.id.value] == 0) self(self, c.id);
     }
     order.push_back(m);
   };
@@ -217,8 +200,7 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   for (const ModuleId m : roots) state_of_[m.value] = &made;
 
   // Grouped by mesh in order of first appearance (F2-G-9).
-  using Owned = std::pair<ModuleId, OwnedParameter>;
-  std::vector<std::pair<Mesh*, std::vector<Owned>>> by_mesh;
+  std::vector<std::pair<Mesh*, std::vector<Place>>> by_mesh;
   const auto placements = by_parameter(model_, call.placement);
   std::set<ParameterId> ignored;
   IdSet<ParameterId> seen;
@@ -241,7 +223,7 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
         it = by_mesh.insert(by_mesh.end(), {mesh, {}});
         it->second.reserve(managed.size());
       }
-      it->second.emplace_back(m, p);
+      it->second.push_back({m, &p});
     }
   }
   for (const auto& [mesh, owned] : by_mesh) {
@@ -255,15 +237,19 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   }
 }
 
-const Wrapping::Owner* Wrapping::owner_of(ModuleId module, const std::string& name) const {
-  for (const auto& [owned, owner] : owners_[module.value])
-    if (owned == name) return &owner;
-  return nullptr;
+std::string_view Wrapping::name_of(const Place& place) {
+  const std::string &known = model_.at(place.parameter->id).name, &local = place.parameter->name,
+                    &prefix = model_.at(place.module).name;
+  const bool is_known = prefix.empty() ? known == local
+                                       : known.size() == prefix.size() + 1 + local.size() &&
+                                             known.starts_with(prefix) && known.ends_with(local);
+  if (is_known) return known;
+  return other_names_.emplace_back(full_name(model_, place.module, local));
 }
 
-std::unique_ptr<ParamGroup> Wrapping::make_group(
-    State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
-    const std::vector<std::pair<ModuleId, OwnedParameter>>& owned) {
+std::unique_ptr<ParamGroup> Wrapping::make_group(State& state, const WrapCall& call, Mesh& mesh,
+                                                 Mesh* post_forward,
+                                                 const std::vector<Place>& owned) {
   const auto placements = by_parameter(model_, call.placement);
   const auto overrides = by_parameter(model_, call.param_dtype_override);
   auto group = std::make_unique<ParamGroup>();
@@ -272,9 +258,9 @@ std::unique_ptr<ParamGroup> Wrapping::make_group(
   group->mesh = &mesh;
   group->post_forward_mesh = post_forward;
   group->parameters.reserve(owned.size());
-  for (const auto& [module, parameter] : owned) {
-    ShardedParameter p;
-    p.id = parameter.id;
+  for (const Place& place : owned) {
+    ShardedParameter& p = group->parameters.emplace_back();
+    p.id = place.parameter->id;
     const ParameterDef& def = model_.at(p.id);
     p.shape = Shape(def.shape);
     p.original = def.dtype;
@@ -284,59 +270,52 @@ std::unique_ptr<ParamGroup> Wrapping::make_group(
     if (const auto o = overrides.find(p.id); o != overrides.end()) p.policy.param = o->second;
     if (const auto g = extras_.grad_dtype.find(p.id); g != extras_.grad_dtype.end())
       p.grad_policy = g->second;
-    p.name = full_name(model_, module, parameter.name);
+    p.name = name_of(place);
     if (std::find(extras_.non_contiguous.begin(), extras_.non_contiguous.end(), p.name) !=
         extras_.non_contiguous.end()) {
       throw Fsdp2Error(Refusal::kNotImplementedError, p.name,
                        "a parameter that is not contiguous cannot be sharded");
     }
-    if (is_sharded(module, parameter.name)) {
+    if (owner_of(place.module, *place.parameter) != nullptr) {
       throw Fsdp2Error(Refusal::kRuntimeError, p.name, "is already sharded by an outer unit",
                        "wrap inner modules first");
     }
     const auto placed = placements.find(p.id);
     cut(p, mesh, placed == placements.end() ? 0 : placed->second.dim);
-    group->parameters.push_back(std::move(p));
   }
   find_places(*group, owned);
   group->comm = std::make_shared<CommContext>();
   return group;
 }
 
-/// Every place where a module of the group uses one of its parameters, in module order.
-/// `owned`: those after which make_group named them.
-void Wrapping::find_places(ParamGroup& group,
-                           const std::vector<std::pair<ModuleId, OwnedParameter>>& owned) {
+/// Every place where a module of the group uses one of its parameters, in the order of
+/// named_modules(remove_duplicate=False). `owned`: those after which make_group named them.
+void Wrapping::find_places(ParamGroup& group, const std::vector<Place>& owned) {
   constexpr std::size_t kElsewhere = SIZE_MAX;
   index_in_group_.resize(model_.parameters.size(), kElsewhere);
   for (std::size_t i = 0; i < group.parameters.size(); ++i)
     index_in_group_[group.parameters[i].id.value] = i;
-  struct Place {
-    ModuleId module;
-    const std::string* name;
-    std::size_t index;
-  };
-  std::vector<Place> found;
-  for (const ModuleId root : group.modules) {
-    for (const ModuleId m : modules_under(model_, root, true)) {
-      for (const OwnedParameter& o : model_.at(m).parameters) {
-        const std::size_t i = index_in_group_[o.id.value];
-        if (i != kElsewhere && !is_sharded(m, o.name)) found.push_back({m, &o.name, i});
-      }
+  std::vector<std::pair<Place, std::size_t>> found;
+  found.reserve(owned.size());
+  const auto visit = [&](const auto& self, ModuleId m) -> void {
+    for (const OwnedParameter& o : model_.at(m).parameters) {
+      const std::size_t i = index_in_group_[o.id.value];
+      if (i != kElsewhere && owner_of(m, o) == nullptr) found.push_back({{m, &o}, i});
     }
-  }
+    for (const ChildModule& c : model_.at(m).children) self(self, c.id);
+  };
+  for (const ModuleId root : group.modules) visit(visit, root);
   std::vector<std::uint8_t> named(group.parameters.size());
-  for (const auto& [module, local, i] : found) {
+  for (const auto& [place, i] : found) {
     ShardedParameter& p = group.parameters[i];
     if (named[i] != 0) {
-      p.also.push_back(full_name(model_, module, *local));
-    } else if (module != owned[i].first || *local != owned[i].second.name) {
-      p.name = full_name(model_, module, *local);
+      p.also.emplace_back(name_of(place));
+    } else if (place.module != owned[i].module || place.parameter != owned[i].parameter) {
+      p.name = name_of(place);
     }
     named[i] = 1;
-    if (owner_of(module, *local) != nullptr) continue;
-    owners_[module.value].reserve(model_.at(module).parameters.size());
-    owners_[module.value].emplace_back(*local, Owner{&group, i});
+    Owner& owner = owners_[places_.number(place.module, *place.parameter)];
+    if (owner.group == nullptr) owner = {&group, i};
   }
   for (const ShardedParameter& p : group.parameters) index_in_group_[p.id.value] = kElsewhere;
 }

@@ -3,13 +3,16 @@
 // `fully_shard` calls: which parameters form a group, on which mesh, in which order (F2-G-1 ..
 // F2-G-10, F2-P-1 .. F2-P-3).
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "schedules/planner/frameworks/fsdp2_group.h"
+#include "schedules/planner/parameter_places.h"
 
 namespace foreshard::fsdp2 {
 
@@ -51,7 +54,8 @@ class Wrapping {
         meshes_(meshes),
         extras_(extras),
         state_of_(model.modules.size()),
-        owners_(model.modules.size()) {}
+        places_(model),
+        owners_(places_.count()) {}
 
   /// One call. Fsdp2Error where PyTorch refuses; a call that fails leaves no group.
   void apply(const WrapCall& call, const MixedPrecision& default_precision);
@@ -61,28 +65,32 @@ class Wrapping {
   const std::vector<std::unique_ptr<State>>& states() const { return states_; }
   /// All groups in wrap order.
   const std::vector<ParamGroup*>& groups() const { return groups_; }
-  /// Whether the parameter that `module` calls `name` has been sharded by a call so far.
-  bool is_sharded(ModuleId module, const std::string& name) const {
-    return owner_of(module, name) != nullptr;
-  }
-  /// Group and index inside it of the parameter that `module` calls `name`; nullptr if no group
-  /// owns it.
+  /// Group and index inside it of a parameter of `module`, one of Module::parameters; nullptr if no
+  /// group owns it by this place.
   struct Owner {
     ParamGroup* group = nullptr;
     std::size_t index = 0;
   };
-  const Owner* owner_of(ModuleId module, const std::string& name) const;
+  const Owner* owner_of(ModuleId module, const OwnedParameter& p) const {
+    const Owner& owner = owners_[places_.number(module, p)];
+    return owner.group != nullptr ? &owner : nullptr;
+  }
   const Model& model() const { return model_; }
 
  private:
   std::vector<ModuleId> root_modules(const WrapCall& call) const;
   std::vector<ModuleId> managed_modules(const std::vector<ModuleId>& roots) const;
-  std::unique_ptr<ParamGroup> make_group(
-      State& state, const WrapCall& call, Mesh& mesh, Mesh* post_forward,
-      const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
+  /// Where a module uses a parameter.
+  struct Place {
+    ModuleId module;
+    const OwnedParameter* parameter;  ///< One of Module::parameters.
+  };
+  /// Fully qualified; lives as long as this.
+  std::string_view name_of(const Place& place);
+  std::unique_ptr<ParamGroup> make_group(State& state, const WrapCall& call, Mesh& mesh,
+                                         Mesh* post_forward, const std::vector<Place>& owned);
   Mesh* post_forward_mesh(const Reshard& reshard, Mesh& mesh, const std::string& place);
-  void find_places(ParamGroup& group,
-                   const std::vector<std::pair<ModuleId, OwnedParameter>>& owned);
+  void find_places(ParamGroup& group, const std::vector<Place>& owned);
 
   const Model& model_;
   Meshes& meshes_;
@@ -91,10 +99,9 @@ class Wrapping {
   std::vector<ParamGroup*> groups_;
   std::vector<std::size_t> index_in_group_;  ///< By parameter, while find_places() runs.
   std::vector<State*> state_of_;             ///< By module.
-  std::vector<std::vector<std::pair<std::string, Owner>>> owners_;  ///< By module: its parameters.
+  ParameterPlaces places_;
+  std::vector<Owner> owners_;            ///< By place.
+  std::deque<std::string> other_names_;  ///< Of places that the model does not name.
 };
-
-/// Every module under `root`, parents first, each once; with `repeat`, once for each name.
-std::vector<ModuleId> modules_under(const Model& model, ModuleId root, bool repeat = false);
 
 }  // namespace foreshard::fsdp2

@@ -291,8 +291,10 @@ void HostImpl::accumulate_input(GraphTask& task, StreamIndex producer, AutogradN
                                 int input, SymTensor&& g) {
   if (next->slots == UINT32_MAX) {
     next->slots = static_cast<std::uint32_t>(task.slots.size());
-    task.slots.resize(task.slots.size() + next->gradients_in);
-    task.ready_events.resize(task.slots.size());
+    for (std::uint16_t i = 0; i < next->gradients_in; ++i) {
+      task.slots.emplace_back();
+      task.ready_events.emplace_back();
+    }
   }
   SymTensor& slot = task.slots[next->slots + static_cast<std::uint32_t>(input)];
   if (!g) return;

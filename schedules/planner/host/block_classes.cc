@@ -25,7 +25,7 @@ bool equal_buffers(const std::vector<BufferDef>& a, const std::vector<BufferDef>
 
 /// Two values of programs: their names may differ, but temporaries die early.
 bool equal_lives(const std::string& a, const std::string& b) {
-  return a.starts_with('%') == b.starts_with('%');
+  return (a[0] == '%') == (b[0] == '%');
 }
 
 /// operator== for lists of few numbers.

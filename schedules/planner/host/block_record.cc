@@ -91,10 +91,11 @@ TensorForm form_of(const SymTensor& t, StreamIndex stream, bool count_refs) {
 
 }  // namespace
 
-TemplateKey BlockTemplates::key_of(const Block& block, std::span<const SymTensor> given,
-                                   bool count_refs) const {
+const TemplateKey& BlockTemplates::key_of(const Block& block, std::span<const SymTensor> given,
+                                          bool count_refs) {
   const Host& host = impl_.host;
-  TemplateKey key;
+  TemplateKey& key = key_;
+  key.tensors.clear();
   key.phase = host.phase_;
   key.stream = host.stream_;
   key.grad_enabled = host.grad_enabled_;
@@ -302,11 +303,11 @@ void BlockTemplates::run_inside(ForwardRecorder& recorder, ModuleId m, std::span
   recorder.cut();
 }
 
-void BlockTemplates::record_forward(BlockClass& c, ModuleId m, TemplateKey&& key,
-                                    std::span<SymTensor> inputs, std::span<SymTensor> outputs) {
+void BlockTemplates::record_forward(BlockClass& c, ModuleId m, std::span<SymTensor> inputs,
+                                    std::span<SymTensor> outputs) {
   const Block& block = blocks_[m.value];
   auto t = std::make_unique<ForwardTemplate>();
-  t->key = std::move(key);
+  t->key = key_;
   t->recorded = m;
   std::vector<SymTensor> tensors(inputs.begin(), inputs.end());
   for (const ParameterId p : block.parameters) tensors.push_back(impl_.host.parameter(p));

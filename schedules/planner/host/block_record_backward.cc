@@ -11,10 +11,10 @@ namespace foreshard {
 void BlockTemplates::enter_backward(AutogradNode& node, std::span<const SymTensor> gradients) {
   Instance& source = instances_[static_cast<std::size_t>(node.block)];
   if (recorder_ || source.targets.empty()) return;
-  TemplateKey key = key_of(blocks_[source.module.value], gradients, true);
+  const TemplateKey& key = key_of(blocks_[source.module.value], gradients, true);
   for (const auto& b : source.forward->backwards)
     if (b->key == key) return;
-  recorder_ = std::make_unique<BackwardRecorder>(impl_, source, std::move(key), gradients);
+  recorder_ = std::make_unique<BackwardRecorder>(impl_, source, key, gradients);
 }
 
 void BlockTemplates::record_before(AutogradNode& n) {
@@ -43,13 +43,13 @@ void BlockTemplates::end_backward() {
 }
 
 BackwardRecorder::BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& source,
-                                   TemplateKey&& key, std::span<const SymTensor> gradients)
+                                   const TemplateKey& key, std::span<const SymTensor> gradients)
     : impl_(impl),
       source_(source),
       made_(std::make_unique<BackwardTemplate>()),
       cutter_(impl.host.program().program()),
       left_(source.forward->nodes - 1) {
-  made_->key = std::move(key);
+  made_->key = key;
   made_->recorded = source.module;
   made_->functions = source.functions.size();
   made_->results.resize(source.targets.size());

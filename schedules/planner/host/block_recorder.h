@@ -140,7 +140,7 @@ class ForwardRecorder {
 /// Cuts the backward of one block while the engine runs it.
 class BackwardRecorder {
  public:
-  BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& source, TemplateKey&& key,
+  BackwardRecorder(HostImpl& impl, BlockTemplates::Instance& source, const TemplateKey& key,
                    std::span<const SymTensor> gradients);
 
   void before(AutogradNode& n);

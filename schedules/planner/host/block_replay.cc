@@ -19,13 +19,13 @@ void BlockTemplates::call(ModuleId m, std::span<SymTensor> inputs, std::span<Sym
   if (!c.usable || inside_ || !impl_.save_scopes.empty() || impl_.host.in_backward() ||
       impl_.autocast)
     return impl_.run_block(m, inputs, outputs);
-  TemplateKey key = key_of(block, inputs, false);
+  const TemplateKey& key = key_of(block, inputs, false);
   for (const auto& t : c.templates) {
     if (t->key != key) continue;
     return m == c.first || m == c.last ? run_source(*t, m, inputs, outputs)
                                        : replay_forward(*t, m, inputs, outputs);
   }
-  record_forward(c, m, std::move(key), inputs, outputs);
+  record_forward(c, m, inputs, outputs);
 }
 
 ScopeId BlockTemplates::moved(ScopeId s, ModuleId from, ModuleId to) const {
@@ -113,8 +113,8 @@ void BlockTemplates::replay_forward(ForwardTemplate& t, ModuleId m, std::span<Sy
   copy.forward = &t;
   copy.module = m;
   copy.first_buffers.reserve(t.ranges.size());
-  std::vector<std::uint32_t> bases(kFirstBuffers);
-  bases.reserve(kFirstBuffers + t.ranges.size());
+  std::vector<std::uint32_t>& bases = bases_;
+  bases.resize(kFirstBuffers);
   running_ = &copy;
   copying_ = true;
   for (std::size_t r = 0; r < t.ranges.size(); ++r) {
@@ -204,6 +204,7 @@ Ref<AutogradNode> BlockTemplates::graph_node(const ForwardTemplate& t, ModuleId 
   n->mixed_dtypes = t.mixed_dtypes;
   n->dtype = t.dtype;
   n->runs_without_gradients = true;
+  if (t.edges.size() > kInlineEdges) n->more_edges.reserve(t.edges.size() - kInlineEdges);
   const ScopeId before = host.scope_;
   for (const ForwardTemplate::Edge& e : t.edges) {
     const SymTensor& x =
@@ -230,7 +231,7 @@ void BlockTemplates::replay(BackwardContext& ctx) {
   AutogradNode& node = ctx.node;
   const Instance& copy = instances_[static_cast<std::size_t>(node.block)];
   const ForwardTemplate& forward = *copy.forward;
-  const TemplateKey key = key_of(blocks_[copy.module.value], ctx.all_gradients(), true);
+  const TemplateKey& key = key_of(blocks_[copy.module.value], ctx.all_gradients(), true);
   const auto fits = [&](const auto& b) { return b->key == key; };
   const auto found = std::find_if(forward.backwards.begin(), forward.backwards.end(), fits);
   if (found == forward.backwards.end()) throw BlocksDiffer();
@@ -243,8 +244,8 @@ void BlockTemplates::replay(BackwardContext& ctx) {
     const bool waits = e.node->slots != UINT32_MAX && task.slots[e.node->slots + e.input];
     if (waits || e.node->stream != node.stream) throw BlocksDiffer();
   }
-  std::vector<std::uint32_t> bases(kFirstBuffers);
-  bases.reserve(kFirstBuffers + copy.first_buffers.size() + t.ranges.size());
+  std::vector<std::uint32_t>& bases = bases_;
+  bases.resize(kFirstBuffers);
   bases.insert(bases.end(), copy.first_buffers.begin(), copy.first_buffers.end());
   const std::size_t own_ranges = bases.size();
   const RankProgram& p = impl_.host.program_.program();

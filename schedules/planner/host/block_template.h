@@ -261,13 +261,14 @@ class BlockTemplates {
                     std::uint32_t modules) const;
 
   // block_record.cc
-  TemplateKey key_of(const Block& block, std::span<const SymTensor> given, bool count_refs) const;
+  /// Of a call that begins now; valid until the next.
+  const TemplateKey& key_of(const Block& block, std::span<const SymTensor> given, bool count_refs);
   void run_inside(ForwardRecorder& recorder, ModuleId m, std::span<SymTensor> inputs,
                   std::span<SymTensor> outputs);
   void record_hook(InnerHook::Kind kind, ModuleId m, std::span<const SymTensor> inputs,
                    std::span<const SymTensor> outputs);
   void record_after_hook();
-  void record_forward(BlockClass& c, ModuleId m, TemplateKey&& key, std::span<SymTensor> inputs,
+  void record_forward(BlockClass& c, ModuleId m, std::span<SymTensor> inputs,
                       std::span<SymTensor> outputs);
   void run_source(ForwardTemplate& t, ModuleId m, std::span<SymTensor> inputs,
                   std::span<SymTensor> outputs);
@@ -302,6 +303,8 @@ class BlockTemplates {
   Instance* running_ = nullptr;       ///< The call whose forward runs or is copied.
   bool copying_ = false;              ///< ... is copied.
   SymTensor plain_, takes_gradient_;  ///< What hooks inside a copy see of tensors.
+  TemplateKey key_;                   ///< Of the call that begins.
+  std::vector<std::uint32_t> bases_;  ///< By IdBase, of the call that is copied.
   std::vector<Block> blocks_;         ///< By module.
   std::vector<BlockClass> classes_;
   std::vector<Instance> instances_;

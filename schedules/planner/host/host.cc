@@ -60,7 +60,11 @@ HostImpl::HostImpl(Host& h) : host(h) {
 HostImpl::~HostImpl() = default;
 
 Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& options)
-    : model_(model), config_(config), options_(options), impl_(std::make_unique<HostImpl>(*this)) {
+    : model_(model),
+      config_(config),
+      options_(options),
+      program_(model.modules.size()),
+      impl_(std::make_unique<HostImpl>(*this)) {
   program_.add_stream("compute", 0);
   parameters_.resize(model.parameters.size());
   buffers_.resize(model.modules.size());
@@ -392,11 +396,10 @@ void Host::launch(const LaunchRequest& r) {
   const bool on_cpu = (first_output != nullptr && in_host_memory(*first_output)) ||
                       (first_input != nullptr && in_host_memory(*first_input)) ||
                       of_host(r.output_views) || of_host(r.input_views);
-  Launch l;
-  l.op = r.op;
-  l.stream = on_cpu ? cpu_stream() : stream_;
-  l.phase = phase_;
   require_complete(r);
+  Launch& l = program_.launch(on_cpu ? cpu_stream() : stream_);
+  l.op = r.op;
+  l.phase = phase_;
   l.kernels = static_cast<std::uint32_t>(r.kernels);
   l.scope = scope_;
   l.dims = r.dims;
@@ -418,7 +421,6 @@ void Host::launch(const LaunchRequest& r) {
   l.flops = r.flops >= 0 ? Flops(r.flops) : flops_of(r.op, l.dims);
   require_countable(config_, l);
   if (options_.executable) name_operands(*this, r, l);
-  program_.launch(l);
   if (on_cpu) program_.sync_stream(l.stream);
 }
 

@@ -75,8 +75,8 @@ class HostImpl {
   Host& host;
   bool closing = false;
 
-  Pool<SymStorage> storages;
-  Pool<SymTensorImpl> tensors;
+  Pool<SymStorage, false> storages;
+  Pool<SymTensorImpl, false> tensors;
   Pool<AutogradNode> nodes;
 
   // ---------------------------------------------------------------- tensors

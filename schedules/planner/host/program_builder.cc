@@ -4,7 +4,15 @@
 
 namespace foreshard {
 
-ProgramBuilder::ProgramBuilder() : names_(0, {{&program_.names}}, {{&program_.names}}) {
+ProgramBuilder::ProgramBuilder(std::size_t modules)
+    : names_(0, {{&program_.names}}, {{&program_.names}}) {
+  program_.instructions.reserve(72 * modules);
+  program_.buffers.reserve(26 * modules);
+  program_.launches.reserve(16 * modules);
+  program_.host_work.reserve(24 * modules);
+  program_.scopes.reserve(modules);
+  program_.names.reserve(modules);
+  names_.reserve(modules);
   program_.names.emplace_back();
   names_.insert(0);
 }
@@ -50,9 +58,11 @@ TensorId ProgramBuilder::add_tensor(const Tensor& t) {
   return TensorId(static_cast<std::uint32_t>(program_.tensors.size() - 1));
 }
 
-void ProgramBuilder::launch(const Launch& l) {
-  emit(InstructionKind::kLaunch, l.stream, static_cast<std::uint32_t>(program_.launches.size()));
-  program_.launches.push_back(l);
+Launch& ProgramBuilder::launch(StreamIndex stream) {
+  emit(InstructionKind::kLaunch, stream, static_cast<std::uint32_t>(program_.launches.size()));
+  Launch& l = program_.launches.emplace_back();
+  l.stream = stream;
+  return l;
 }
 
 std::uint32_t ProgramBuilder::collective(const Collective& c) {

@@ -16,7 +16,8 @@ namespace foreshard {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder();
+  /// `modules` of the model: there is room for what most programs write about each.
+  explicit ProgramBuilder(std::size_t modules);
 
   RankProgram& program() { return program_; }
   const RankProgram& program() const { return program_; }
@@ -55,7 +56,8 @@ class ProgramBuilder {
   }
 
   TensorId add_tensor(const Tensor& t);
-  void launch(const Launch& l);
+  /// A new launch, to be filled.
+  Launch& launch(StreamIndex stream);
   std::uint32_t collective(const Collective& c);  ///< Index of the collective.
   void copy(const Copy& c);
   void host_work(std::int64_t reference_ns, std::uint32_t name);

@@ -4,6 +4,7 @@
 
 #include "schedules/planner/frameworks/framework.h"
 #include "schedules/planner/host/host_impl.h"
+#include "schedules/planner/host/program_copy.h"
 
 namespace foreshard {
 namespace {
@@ -57,73 +58,16 @@ bool StepCopy::describe(SymTensor& t, std::span<std::uint32_t> places) {
 
 bool StepCopy::copy() {
   if (!to_ || !ready()) return false;
-  const ProgramPosition now(host_.program().program());
-  std::vector<Instruction> instructions;
-  if (!moved_instructions(now, instructions)) return false;
-  append(instructions);
+  RankProgram& p = host_.program().program();
+  const ProgramPosition now(p);
+  if (!write_again(p, *from_, *to_, storages_.size())) return false;
   host_.phase_ = phase_;
   for (SymStorage& s : storages_)
     s.buffer.value += static_cast<std::uint32_t>(now.buffers - from_->buffers);
   restore();
   from_ = now;  // A further step is a copy of this one.
-  to_.emplace(host_.program().program());
+  to_.emplace(p);
   return true;
-}
-
-/// The instructions as they are with tables that begin at `now`. False: they wait for an event from
-/// before, give back a buffer from before, or leave others than those of held_.
-bool StepCopy::moved_instructions(const ProgramPosition& now,
-                                  std::vector<Instruction>& moved) const {
-  using K = InstructionKind;
-  /// By kind: ids from `least` on belong to what is copied.
-  struct Move {
-    std::uint32_t least = 0, by = 0;
-  };
-  std::array<Move, static_cast<std::size_t>(K::kMark) + 1> moves;
-  const auto set = [&](std::initializer_list<K> kinds, std::size_t from, std::size_t to) {
-    for (const K k : kinds)
-      moves[static_cast<std::size_t>(k)] = {static_cast<std::uint32_t>(from),
-                                            static_cast<std::uint32_t>(to - from)};
-  };
-  set({K::kAlloc, K::kFree, K::kRecordStream}, from_->buffers, now.buffers);
-  set({K::kLaunch}, from_->launches, now.launches);
-  set({K::kCollective}, from_->collectives, now.collectives);
-  set({K::kCopy}, from_->copies, now.copies);
-  set({K::kRecordEvent, K::kWaitEvent, K::kSyncEvent}, from_->events, now.events);
-  set({K::kHost}, from_->host_work, now.host_work);
-  set({K::kMark}, from_->marks, now.marks);
-  const RankProgram& p = host_.program().program();
-  std::vector<std::uint8_t> alive(to_->buffers - from_->buffers, 1);
-  for (const SymStorage& s : storages_) alive[s.buffer.value - from_->buffers] = 0;
-  moved.assign(p.instructions.begin() + static_cast<std::ptrdiff_t>(from_->instructions),
-               p.instructions.begin() + static_cast<std::ptrdiff_t>(to_->instructions));
-  for (Instruction& in : moved) {
-    const Move& move = moves[static_cast<std::size_t>(in.kind)];
-    if (in.id < move.least) {
-      if (in.kind != K::kRecordStream) return false;
-      continue;
-    }
-    if (in.kind == K::kFree) alive[in.id - move.least] = 0;
-    in.id += move.by;
-  }
-  return std::none_of(alive.begin(), alive.end(), [](std::uint8_t a) { return a != 0; });
-}
-
-void StepCopy::append(const std::vector<Instruction>& instructions) {
-  RankProgram& p = host_.program().program();
-  const auto copy = [](auto& table, std::size_t from, std::size_t to) {
-    const std::vector part(table.begin() + static_cast<std::ptrdiff_t>(from),
-                           table.begin() + static_cast<std::ptrdiff_t>(to));
-    table.insert(table.end(), part.begin(), part.end());
-  };
-  copy(p.buffers, from_->buffers, to_->buffers);
-  copy(p.launches, from_->launches, to_->launches);
-  copy(p.collectives, from_->collectives, to_->collectives);
-  copy(p.copies, from_->copies, to_->copies);
-  copy(p.host_work, from_->host_work, to_->host_work);
-  copy(p.marks, from_->marks, to_->marks);
-  p.instructions.insert(p.instructions.end(), instructions.begin(), instructions.end());
-  p.events += to_->events - from_->events;
 }
 
 /// The tensors of held_.

@@ -37,8 +37,6 @@ class StepCopy {
   };
   bool ready() const;
   bool describe(SymTensor& t, std::span<std::uint32_t> places);
-  bool moved_instructions(const ProgramPosition& now, std::vector<Instruction>& moved) const;
-  void append(const std::vector<Instruction>& instructions);
   void restore();
 
   Host& host_;

@@ -17,6 +17,11 @@ void destroy(SymStorage* s) {
 
 void destroy(SymTensorImpl* t) {
   HostImpl& impl = *t->impl;
+  if (impl.closing) {  // The pool goes, too; nodes give back memory of their own.
+    t->base.reset();
+    t->grad_fn.reset();
+    return;
+  }
   if (t->grad_accumulator) t->grad_accumulator->variable = nullptr;
   t->refs = 0;
   t->requires_grad = false;
