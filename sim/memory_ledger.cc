@@ -96,10 +96,12 @@ MemoryLedger::State MemoryLedger::state(BufferId Carry::*side) const {
   if (allocator_.options().garbage_collection_threshold > 0) return s;
   s.known = true;
   s.host_bytes = host_now_;
-  s.segments = allocator_.snapshot();
+  CachingAllocator::Form form = allocator_.form();
+  s.blocks = std::move(form.blocks);
+  s.carried.reserve(program_.carries.size());
   for (const Carry& c : program_.carries) {
     const BlockHandle block = block_[(c.*side).value];
-    s.carried.push_back(block.valid() ? allocator_.address(block) : 0);
+    s.carried.push_back(block.valid() ? form.place[block.index()] : UINT32_MAX);
   }
   return s;
 }

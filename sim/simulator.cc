@@ -58,7 +58,7 @@ class Simulation {
  private:
   SimulationResult prepared_run() {
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
-      const bool pass = has_memory_[c] && timeless(c) && options_.detail != Detail::kTrace;
+      const bool pass = has_memory_[c] && timeless(c);
       passes_.push_back(pass ? memory_of(c, false) : nullptr);
     }
     write_code();
@@ -83,9 +83,10 @@ class Simulation {
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
       passes_.push_back(has_memory_[c] ? memory_of(c, true) : nullptr);
     take_memory(output);
+    SimulationOptions no_owners = options_;
+    no_owners.detail = Detail::kTimesOnly;
     SimulationResult result;
-    explain_memory({schedule_, layout_, programs_, collectives_, options_, output}, device_,
-                   result);
+    explain_memory({schedule_, layout_, programs_, collectives_, no_owners, output}, device_, result);
     return result.memory;
   }
 
@@ -167,7 +168,8 @@ class Simulation {
   std::shared_ptr<const MemoryPass> memory_of(std::uint32_t c, bool stop_at_failure) const {
     const std::uint32_t p = layout_.classes[c].program;
     return preparation_.memory(p, {options_.allocator, capacity(), taken_by(p), steps_,
-                                   layout_.classes[c].rank, stop_at_failure});
+                                   layout_.classes[c].rank, stop_at_failure,
+                                   options_.detail == Detail::kTrace});
   }
 
   /// What the passes have found in place of what the engine left open.
