@@ -131,7 +131,8 @@ class CachingAllocator {
   /// What decides about requests to come, but for events and the age of cached blocks.
   struct Form {
     std::vector<std::int64_t> blocks;  ///< Of each its pool and state, size, request.
-    std::vector<std::uint32_t> place;  ///< By BlockHandle::index(): the block's number in that order.
+    std::vector<std::uint32_t>
+        place;  ///< By BlockHandle::index(): the block's number in that order.
   };
   /// Equal blocks in equal order decide alike wherever their segments lie, as long as new segments
   /// lie above all others (AddressSpace places them so): addresses are only ever compared.

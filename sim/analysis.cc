@@ -269,8 +269,8 @@ std::vector<std::vector<Span>> stream_lanes(const RankRecord& rank, std::int32_t
   for (std::size_t l = 0; l < lanes.size(); ++l) lanes[l].reserve(length[l]);
   for (const OpRecord& op : rank.ops) {
     if (op.step < 0) continue;
-    lanes[op.stream].push_back({number, Lane::kStream, op.stream, op.instruction, op.step,
-                                Time(op.start), Time(op.end)});
+    lanes[op.stream].push_back(
+        {number, Lane::kStream, op.stream, op.instruction, op.step, Time(op.start), Time(op.end)});
   }
   return lanes;
 }

@@ -10,9 +10,8 @@ namespace {
 /// GPU's log of cudaHostAlloc shows).
 std::int64_t host_bytes(const Buffer& b) {
   const auto bytes = static_cast<std::uint64_t>(b.bytes.value);
-  return static_cast<std::int64_t>(b.space == MemorySpace::kHostPinned && bytes > 0
-                                       ? std::bit_ceil(bytes)
-                                       : bytes);
+  return static_cast<std::int64_t>(
+      b.space == MemorySpace::kHostPinned && bytes > 0 ? std::bit_ceil(bytes) : bytes);
 }
 
 }  // namespace

@@ -86,7 +86,8 @@ class Simulation {
     SimulationOptions no_owners = options_;
     no_owners.detail = Detail::kTimesOnly;
     SimulationResult result;
-    explain_memory({schedule_, layout_, programs_, collectives_, no_owners, output}, device_, result);
+    explain_memory({schedule_, layout_, programs_, collectives_, no_owners, output}, device_,
+                   result);
     return result.memory;
   }
 
@@ -167,9 +168,9 @@ class Simulation {
 
   std::shared_ptr<const MemoryPass> memory_of(std::uint32_t c, bool stop_at_failure) const {
     const std::uint32_t p = layout_.classes[c].program;
-    return preparation_.memory(p, {options_.allocator, capacity(), taken_by(p), steps_,
-                                   layout_.classes[c].rank, stop_at_failure,
-                                   options_.detail == Detail::kTrace});
+    return preparation_.memory(
+        p, {options_.allocator, capacity(), taken_by(p), steps_, layout_.classes[c].rank,
+            stop_at_failure, options_.detail == Detail::kTrace});
   }
 
   /// What the passes have found in place of what the engine left open.
@@ -351,7 +352,7 @@ class Simulation {
   std::vector<bool> used_;
   std::vector<ProgramTiming> programs_;
   std::vector<std::shared_ptr<const CollectiveTable>> collectives_;
-  std::vector<bool> has_memory_;                     ///< By class.
+  std::vector<bool> has_memory_;                           ///< By class.
   std::vector<std::shared_ptr<const MemoryPass>> passes_;  ///< By class; null: there is none.
   std::vector<std::shared_ptr<const HostCode>> code_;
   std::int32_t written_ = 0, steps_ = 1;

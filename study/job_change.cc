@@ -37,7 +37,8 @@ bool keeps_gathered(Fsdp1Options::Strategy s) {
 JobChange JobChange::operator+(const JobChange& next) const {
   if (empty()) return next;
   if (next.empty()) return *this;
-  return {options + " " + next.options, [first = apply, second = next.apply](Job& job) {
+  return {options + " " + next.options,
+          [first = apply, second = next.apply](Job& job) {
             first(job);
             second(job);
           },

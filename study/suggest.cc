@@ -207,8 +207,9 @@ std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size
 }
 
 std::string text_of_rates(std::string_view kernel) {
-  return kernel == "fa3" ? "flash-attention 3" : kernel == "cudnn" ? "cuDNN's attention"
-                                                                   : "flash-attention 2";
+  return kernel == "fa3"     ? "flash-attention 3"
+         : kernel == "cudnn" ? "cuDNN's attention"
+                             : "flash-attention 2";
 }
 
 }  // namespace
@@ -276,7 +277,8 @@ std::string remark_on_attention(const Job& job, const Schedule& schedule) {
   for (const Launch& l : schedule.programs[0].launches) {
     if (l.op != OpKind::kFlashAttention && l.op != OpKind::kFlashAttentionBackward) continue;
     if (!met.emplace(l.op, l.dims[4]).second) continue;
-    for (const AttentionRateKey& rate : attention_rates(job.hardware.gpu, l, job.attention_kernel)) {
+    for (const AttentionRateKey& rate :
+         attention_rates(job.hardware.gpu, l, job.attention_kernel)) {
       if (rate.kernel == own) continue;
       return fmt::format("no rates of {} for heads of {} are known on {}: {} taken",
                          text_of_rates(own), l.dims[4], job.hardware.gpu.name,
@@ -298,8 +300,7 @@ std::string remark_on(const Job& job, const Schedule& schedule) {
 }
 
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
-  const bool base_fits = base.result.memory.fits,
-             at_the_edge = is_borderline(base.result.memory);
+  const bool base_fits = base.result.memory.fits, at_the_edge = is_borderline(base.result.memory);
   const std::vector<JobChange> changes = changes_for(job, base.result.memory);
   std::vector<std::optional<Suggestion>> tried(changes.size());
   const Simulator own(base.schedule);

@@ -181,9 +181,9 @@ TEST(Ways, TraceAndExplanationAgree) {
       options.steps = static_cast<std::int32_t>(random() % 8);
       options.allocator.expandable_segments = random() % 4 == 0;
       const SimulationResult explained = simulator.run(cost, options);
-      const Fit fit = !explained.memory.fits                ? Fit::kNo
+      const Fit fit = !explained.memory.fits               ? Fit::kNo
                       : explained.memory.retries_total > 0 ? Fit::kAfterRetries
-                                                            : Fit::kAtOnce;
+                                                           : Fit::kAtOnce;
       EXPECT_EQ(simulator.fit(cost, options), fit);
       const MemoryResult alone = simulator.memory(cost, options);
       EXPECT_EQ(alone.fits_device, explained.memory.fits_device);
