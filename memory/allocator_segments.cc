@@ -185,4 +185,29 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
   return segments;
 }
 
+CachingAllocator::Form CachingAllocator::form() const {
+  std::vector<Index> heads;  // of segments and expandable ranges
+  for (Index i = 0; i < blocks_.size(); ++i)
+    if (blocks_[i].state != State::kUnused && blocks_[i].prev == kNone) heads.push_back(i);
+  std::sort(heads.begin(), heads.end(), [this](Index a, Index b) {
+    return std::tuple(blocks_[a].pool, blocks_[a].address) <
+           std::tuple(blocks_[b].pool, blocks_[b].address);
+  });
+  Form form;
+  form.blocks.reserve(3 * blocks_.size());
+  form.place.resize(blocks_.size());
+  std::uint32_t place = 0;
+  for (const Index head : heads) {
+    for (Index i = head; i != kNone; i = blocks_[i].next) {
+      const Block& b = blocks_[i];
+      const std::int64_t first = i == head ? 8 : 0;
+      form.blocks.push_back(std::int64_t{b.pool} * 16 + first + static_cast<std::int64_t>(b.state));
+      form.blocks.push_back(b.size);
+      form.blocks.push_back(b.requested);
+      form.place[i] = place++;
+    }
+  }
+  return form;
+}
+
 }  // namespace foreshard

@@ -128,6 +128,16 @@ class CachingAllocator {
   /// Every segment by stream, pool (small first) and address.
   std::vector<SegmentInfo> snapshot() const;
 
+  /// What decides about requests to come, but for events and the age of cached blocks.
+  struct Form {
+    std::vector<std::int64_t> blocks;  ///< Of each its pool and state, size, request.
+    std::vector<std::uint32_t>
+        place;  ///< By BlockHandle::index(): the block's number in that order.
+  };
+  /// Equal blocks in equal order decide alike wherever their segments lie, as long as new segments
+  /// lie above all others (AddressSpace places them so): addresses are only ever compared.
+  Form form() const;
+
  private:
   using Index = std::uint32_t;
   static constexpr Index kNone = UINT32_MAX;

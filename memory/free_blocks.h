@@ -122,6 +122,7 @@ class FreeBlocks {
     Counts below = {0, 0};
     const double* end = sizes_.data() + count_;
     for (const double* at = sizes_.data(); at < end; at += kStride) {
+#pragma GCC unroll 4
       for (std::size_t j = 0; j < kStride; j += 2) {
         Sizes some;
         std::memcpy(&some, at + j, sizeof some);

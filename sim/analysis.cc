@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <compare>
 #include <map>
+#include <span>
 
 #include "sim/causes.h"
 
@@ -257,35 +258,45 @@ void explain_time(const Run& run, const Window& window, SimulationResult& result
 
 namespace {
 
-/// Spans of one rank in the order of a Trace: host and streams are ordered in themselves and need
-/// only merging.
-void append_spans(const RankRecord& rank, std::int32_t number, std::vector<Span>& out) {
-  const Time origin(rank.origin);
-  std::vector<std::vector<Span>> lanes(1);
-  for (Span span : rank.host_spans) {
-    span.start -= origin;
-    span.end -= origin;
-    lanes[0].push_back(span);
+/// What the streams did, one after the other; times as they are in the record.
+std::vector<std::vector<Span>> stream_lanes(const RankRecord& rank, std::int32_t number) {
+  std::vector<std::size_t> length;
+  for (const OpRecord& op : rank.ops) {
+    if (length.size() <= op.stream) length.resize(op.stream + 1u);
+    ++length[op.stream];
   }
+  std::vector<std::vector<Span>> lanes(length.size());
+  for (std::size_t l = 0; l < lanes.size(); ++l) lanes[l].reserve(length[l]);
   for (const OpRecord& op : rank.ops) {
     if (op.step < 0) continue;
-    if (lanes.size() < op.stream + 2u) lanes.resize(op.stream + 2u);
-    lanes[op.stream + 1u].push_back({number, Lane::kStream, op.stream, op.instruction, op.step,
-                                     Time(op.start) - origin, Time(op.end) - origin});
+    lanes[op.stream].push_back(
+        {number, Lane::kStream, op.stream, op.instruction, op.step, Time(op.start), Time(op.end)});
   }
-  const auto before = [](const Span& a, const Span& b) {
-    return a.step != b.step ? a.step < b.step
-                            : a.start < b.start;  // equal: the lane that comes first
+  return lanes;
+}
+
+/// Spans of one rank in the order of a Trace: host and streams are ordered in themselves and need
+/// only merging; of equal ones the lane that comes first.
+void append_spans(const RankRecord& rank, std::int32_t number, std::vector<Span>& out) {
+  const std::vector<std::vector<Span>> streams = stream_lanes(rank, number);
+  std::vector<std::span<const Span>> rest{rank.host_spans};  // by lane
+  rest.insert(rest.end(), streams.begin(), streams.end());
+  using Key = std::pair<std::int32_t, Time>;
+  const auto key_of = [](std::span<const Span> lane) {
+    return lane.empty() ? Key(INT32_MAX, Time(0)) : Key(lane[0].step, lane[0].start);
   };
-  std::vector<std::size_t> at(lanes.size(), 0);
+  std::vector<Key> keys;
+  for (const std::span<const Span> lane : rest) keys.push_back(key_of(lane));
   for (;;) {
-    std::size_t next = lanes.size();
-    for (std::size_t l = 0; l < lanes.size(); ++l) {
-      if (at[l] == lanes[l].size()) continue;
-      if (next == lanes.size() || before(lanes[l][at[l]], lanes[next][at[next]])) next = l;
-    }
-    if (next == lanes.size()) return;
-    out.push_back(lanes[next][at[next]++]);
+    std::size_t next = 0;
+    for (std::size_t l = 1; l < keys.size(); ++l)
+      if (keys[l] < keys[next]) next = l;
+    if (keys[next].first == INT32_MAX) return;
+    out.push_back(rest[next][0]);
+    out.back().start -= Time(rank.origin);
+    out.back().end -= Time(rank.origin);
+    rest[next] = rest[next].subspan(1);
+    keys[next] = key_of(rest[next]);
   }
 }
 
@@ -297,6 +308,13 @@ Trace make_trace(const Run& run) {
   trace.model = run.schedule.model;
   trace.description = run.schedule.description;
   trace.world = run.schedule.world;
+  std::size_t spans = 0, samples = 0;
+  for (const RankRecord& rank : run.output.ranks) {
+    spans += rank.host_spans.size() + rank.ops.size();
+    samples += rank.memory.size();
+  }
+  trace.spans.reserve(spans);
+  trace.memory.reserve(samples);
   for (std::uint32_t c = 0; c < run.output.ranks.size(); ++c) {
     const RankRecord& rank = run.output.ranks[c];
     append_spans(rank, static_cast<std::int32_t>(run.layout.classes[c].rank), trace.spans);

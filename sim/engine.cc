@@ -108,7 +108,10 @@ void Engine::set_up_rank(std::uint32_t c) {
   r.sequence.assign(groups_ + in_.layout->pairs.size(), 0);
   r.record = in_.record[c];
   r.code = (*in_.code)[c].get();
-  if (const MemoryPass* pass = (*in_.memory)[c]) r.driver_calls = pass->calls;
+  if (trace_ && r.record)
+    r.kept.host_spans.reserve(static_cast<std::size_t>(instructions_of(program, in_.steps)));
+  r.memory = (*in_.memory)[c];
+  if (r.memory != nullptr) r.driver_calls = r.memory->calls;
   if (!in_.ledger[c]) return;
   const DeviceMemory memory = in_.cost->memory();
   r.kept.progress = std::make_unique<Progress>(*this, r);

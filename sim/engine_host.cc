@@ -26,10 +26,8 @@ void Engine::run_host(Rank& r) {
         if (!alloc(r, act)) return;
         break;
       case InstructionKind::kFree:
-        if (r.kept.ledger) {
-          r.kept.ledger->free(act.id);
-          if (trace_) sample(r, act);
-        }
+        if (r.kept.ledger) r.kept.ledger->free(act.id);
+        if (trace_) sample(r, act);
         break;
       case InstructionKind::kRecordStream:
         if (r.kept.ledger) r.kept.ledger->record_stream(act.id, act.stream);
@@ -137,6 +135,7 @@ bool Engine::alloc_known(Rank& r, const HostAct& act) {
   const Moment moment{h.step, act.instruction};
   if (r.driver_calls.empty() || r.driver_calls.front().at != moment) {
     h.time += r.timing->host.alloc.value;
+    if (trace_) sample(r, act);
     return true;
   }
   const DriverCall& call = r.driver_calls.front();
@@ -148,6 +147,7 @@ bool Engine::alloc_known(Rank& r, const HostAct& act) {
   h.retry = false;
   r.driver_calls = r.driver_calls.subspan(1);
   pay_driver(r, act, call.allocs, call.frees);
+  if (trace_) sample(r, act);
   return true;
 }
 
@@ -305,6 +305,8 @@ bool Engine::next_segment(Rank& r) {
     h.wait = HostWait::kFinished;
     return false;
   }
+  if (trace_ && r.memory != nullptr)
+    r.level = r.memory->first_level[static_cast<std::size_t>(h.segment)];
   if (h.segment == 0) {
     h.pc = r.code->init.begin;
     h.end = r.code->init.end;
@@ -350,18 +352,25 @@ void Engine::span(Rank& r, std::uint32_t instruction, std::int64_t start) {
   r.kept.host_spans.push_back(s);
 }
 
+MemoryLevel Engine::next_level(Rank& r) const {
+  if (r.memory != nullptr) return r.memory->levels[r.level++];
+  const AllocatorStats& s = r.kept.ledger->stats();
+  return {s.allocated.current, s.reserved.current, s.active.current};
+}
+
+/// Keeps what the rank holds after an alloc or free.
 void Engine::sample(Rank& r, const HostAct& act) {
   const Host& h = r.host;
-  if (!r.record) return;
-  const AllocatorStats& stats = r.kept.ledger->stats();
+  if (!r.record || (r.memory == nullptr && !r.kept.ledger)) return;
+  const MemoryLevel level = next_level(r);
   MemorySample m;
   m.rank = static_cast<std::int32_t>(in_.layout->classes[r.index].rank);
   m.instruction = act.instruction;
   m.step = h.step;
   m.at = Time(h.time);
-  m.allocated = Bytes(stats.allocated.current);
-  m.reserved = Bytes(stats.reserved.current);
-  m.active = Bytes(stats.active.current);
+  m.allocated = Bytes(level.allocated);
+  m.reserved = Bytes(level.reserved);
+  m.active = Bytes(level.active);
   r.kept.memory.push_back(m);
 }
 

@@ -98,7 +98,9 @@ class Engine {
     const ProgramTiming* timing = nullptr;
     const CollectiveTable* collectives = nullptr;
     const HostCode* code = nullptr;
-    std::span<const DriverCall> driver_calls;  ///< Of a memory pass; those still to come.
+    const MemoryPass* memory = nullptr;        ///< What was found of it before; may be null.
+    std::span<const DriverCall> driver_calls;  ///< Of the pass; those still to come.
+    std::size_t level = 0;                     ///< Next of its levels. Trace only.
     Host host;
     std::vector<Stream> streams;
     std::uint64_t blocked = 0;          ///< Streams in kBlockedOnEvent.
@@ -208,6 +210,7 @@ class Engine {
   std::uint32_t recorded(const Rank& r, std::uint32_t event) const;
   void span(Rank& r, std::uint32_t instruction, std::int64_t start);
   void sample(Rank& r, const HostAct& act);
+  MemoryLevel next_level(Rank& r) const;
 
   void push(Rank& r, std::uint32_t stream, const Item& item) {
     Stream& s = r.streams[stream];

@@ -10,9 +10,8 @@ namespace {
 /// GPU's log of cudaHostAlloc shows).
 std::int64_t host_bytes(const Buffer& b) {
   const auto bytes = static_cast<std::uint64_t>(b.bytes.value);
-  return static_cast<std::int64_t>(b.space == MemorySpace::kHostPinned && bytes > 0
-                                       ? std::bit_ceil(bytes)
-                                       : bytes);
+  return static_cast<std::int64_t>(
+      b.space == MemorySpace::kHostPinned && bytes > 0 ? std::bit_ceil(bytes) : bytes);
 }
 
 }  // namespace
@@ -96,10 +95,12 @@ MemoryLedger::State MemoryLedger::state(BufferId Carry::*side) const {
   if (allocator_.options().garbage_collection_threshold > 0) return s;
   s.known = true;
   s.host_bytes = host_now_;
-  s.segments = allocator_.snapshot();
+  CachingAllocator::Form form = allocator_.form();
+  s.blocks = std::move(form.blocks);
+  s.carried.reserve(program_.carries.size());
   for (const Carry& c : program_.carries) {
     const BlockHandle block = block_[(c.*side).value];
-    s.carried.push_back(block.valid() ? allocator_.address(block) : 0);
+    s.carried.push_back(block.valid() ? form.place[block.index()] : UINT32_MAX);
   }
   return s;
 }

@@ -38,16 +38,16 @@ class MemoryLedger {
   /// The last step begins again: its surviving buffers take the places of those that it found.
   void carry();
 
-  /// All that decides about later requests, but for the progress of streams: the segments with
-  /// their blocks, and where the buffers are that the program carries from step to step.
+  /// All that decides about later requests, but for the progress of streams: the allocator's
+  /// blocks, and which of them hold the buffers that the program carries from step to step.
   struct State {
     bool known = false;
-    std::vector<SegmentInfo> segments;
-    std::vector<DeviceAddress> carried;
+    std::vector<std::int64_t> blocks;    ///< CachingAllocator::Form
+    std::vector<std::uint32_t> carried;  ///< Their places in it.
     std::int64_t host_bytes = 0;
     /// False if either is not known.
     bool operator==(const State& o) const {
-      return known && o.known && segments == o.segments && carried == o.carried &&
+      return known && o.known && blocks == o.blocks && carried == o.carried &&
              host_bytes == o.host_bytes;
     }
   };

@@ -19,21 +19,23 @@ class Pass {
     MemoryLedger& ledger = *out_.ledger;
     run(requests_.init(), -1);
     const auto written = static_cast<std::int32_t>(requests_.steps().size());
+    MemoryLedger::State before;  // as the step finds it
     for (std::int32_t step = 0; step < options_.steps && !stopped_; ++step) {
       if (step >= written) ledger.carry();
       ledger.begin_step();
       const bool may_repeat = step >= written - 1 && step + 1 < options_.steps;
-      MemoryLedger::State before;
-      if (may_repeat) before = ledger.state(&Carry::before);
+      if (may_repeat && !before.known) before = ledger.state(&Carry::before);
       const std::size_t calls = out_.calls.size();
       run(requests_.steps()[static_cast<std::size_t>(std::min(step, written - 1))], step);
       out_.step_memory.push_back(ledger.end_step(options_.rank, step));
+      if (!may_repeat || stopped_) continue;
+      MemoryLedger::State after = ledger.state(&Carry::now);
       // After a failure the device is another one.
-      if (may_repeat && !out_.step_memory.back().out_of_memory &&
-          before == ledger.state(&Carry::now)) {
+      if (!out_.step_memory.back().out_of_memory && before == after) {
         repeat_last(options_.steps - 1 - step, calls);
         break;
       }
+      before = std::move(after);
     }
     out_.retries += ledger.retries();
     return std::move(out_);
@@ -41,12 +43,18 @@ class Pass {
 
  private:
   void run(const Segment& segment, std::int32_t step) {
+    out_.first_level.push_back(static_cast<std::uint32_t>(out_.levels.size()));
+    if (options_.levels) out_.levels.reserve(out_.levels.size() + segment.end - segment.begin);
     for (std::uint32_t i = segment.begin; i < segment.end && !stopped_; ++i) {
       const MemoryRequests::Request& r = requests_.all()[i];
       if (r.free != 0) {
         out_.ledger->free(r.buffer);
       } else {
         allocate(r.buffer, {step, r.instruction});
+      }
+      if (options_.levels) {
+        const AllocatorStats& s = out_.ledger->stats();
+        out_.levels.push_back({s.allocated.current, s.reserved.current, s.active.current});
       }
     }
   }
@@ -57,6 +65,7 @@ class Pass {
     const std::vector<DriverCall> each(out_.calls.begin() + static_cast<std::ptrdiff_t>(calls),
                                        out_.calls.end());
     for (std::int32_t i = 1; i <= times; ++i) {
+      out_.first_level.push_back(out_.first_level.back());
       for (DriverCall call : each) {
         call.at.step += i;
         out_.calls.push_back(call);

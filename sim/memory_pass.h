@@ -20,12 +20,20 @@ struct DriverCall {
   bool retry = false;                  ///< The device comes to rest first.
 };
 
+/// Memory just after one request.
+struct MemoryLevel {
+  std::int64_t allocated = 0, reserved = 0, active = 0;
+};
+
 struct MemoryPass {
   std::unique_ptr<InstantProgress> progress;  ///< Of the ledger.
   std::shared_ptr<MemoryLedger> ledger;       ///< As it is after the last step that was run.
   std::vector<DriverCall> calls;              ///< In the order of the program.
   std::vector<StepMemory> step_memory;
   std::int64_t retries = 0;  ///< Of all steps.
+  /// After each request, where they were asked for; steps that repeat another share its levels.
+  std::vector<MemoryLevel> levels;
+  std::vector<std::uint32_t> first_level;  ///< Of init, then of each step.
 };
 
 /// The allocs and frees of a program: all of it that a pass looks at.
@@ -66,6 +74,7 @@ struct MemoryPassOptions {
   std::int32_t steps = 1;
   std::int64_t rank = 0;         ///< Written into the answer.
   bool stop_at_failure = false;  ///< Nothing after the first request that fails is run.
+  bool levels = false;           ///< MemoryPass::levels are kept.
   bool operator==(const MemoryPassOptions&) const = default;
 };
 

@@ -29,10 +29,12 @@ std::shared_ptr<const HostCode> Preparation::code(std::uint32_t program, HostCod
   return kept;
 }
 
-/// Whether to stop at a failure makes no difference where there is none.
+/// Whether to stop at a failure makes no difference where there is none; levels may be there that
+/// nobody asks for.
 bool Preparation::Memory::answers(MemoryPassOptions asked) const {
   if (!pass) return false;
   if (pass->ledger->failures().empty()) asked.stop_at_failure = options.stop_at_failure;
+  asked.levels = asked.levels || options.levels;
   return asked == options;
 }
 

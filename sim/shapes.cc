@@ -32,6 +32,15 @@ class LaunchCache {
     return kNone;
   }
 
+  /// Of equal cost.
+  bool equal(const Launch& a, const Launch& b) const {
+    return a.op == b.op && a.dtype == b.dtype && a.phase == b.phase && a.kernels == b.kernels &&
+           a.dims == b.dims && a.flops == b.flops && a.read == b.read && a.written == b.written &&
+           a.inputs == b.inputs && a.outputs == b.outputs && a.attributes == b.attributes &&
+           program_.streams[a.stream].on_host == program_.streams[b.stream].on_host &&
+           equal_attributes(a, b);
+  }
+
  private:
   static std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
     h = (h ^ v) * 0x9E3779B97F4A7C15ull;
@@ -44,13 +53,6 @@ class LaunchCache {
     h = mix(h, static_cast<std::uint64_t>(l.flops.value));
     return mix(h, static_cast<std::uint64_t>(l.read.value) * 3 +
                       static_cast<std::uint64_t>(l.written.value));
-  }
-  bool equal(const Launch& a, const Launch& b) const {
-    return a.op == b.op && a.dtype == b.dtype && a.phase == b.phase && a.kernels == b.kernels &&
-           a.dims == b.dims && a.flops == b.flops && a.read == b.read && a.written == b.written &&
-           a.inputs == b.inputs && a.outputs == b.outputs && a.attributes == b.attributes &&
-           program_.streams[a.stream].on_host == program_.streams[b.stream].on_host &&
-           equal_attributes(a, b);
   }
   bool equal_attributes(const Launch& a, const Launch& b) const {
     if (program_.attributes.empty()) return true;
@@ -79,23 +81,38 @@ bool equal_cost(const Collective& a, const Collective& b) {
          a.group == b.group && a.root == b.root;
 }
 
+/// Blocks repeat: after a launch like an earlier one comes mostly what came after that.
+void find_launch_shapes(const RankProgram& program, ProgramShapes& s) {
+  const auto n = static_cast<std::uint32_t>(program.launches.size());
+  s.launch_shape.reserve(n);
+  LaunchCache cache(program, std::min<std::size_t>(n, 4096));
+  std::vector<std::uint32_t> last;  // by shape: the last launch of it
+  std::uint32_t like = 0;           // an earlier launch that the present one may be equal to
+  for (std::uint32_t i = 0; i < n; ++i, ++like) {
+    if (like == i || !cache.equal(program.launches[like], program.launches[i])) {
+      const std::uint32_t known = cache.find_or_insert(i);
+      if (known == kNone) {
+        s.launch_shape.push_back(static_cast<std::uint32_t>(s.launches.size()));
+        s.launches.push_back(i);
+        s.launch_count.push_back(1);
+        last.push_back(i);
+        like = i;
+        continue;
+      }
+      like = last[s.launch_shape[known]];
+    }
+    const std::uint32_t shape = s.launch_shape[like];
+    s.launch_shape.push_back(shape);
+    ++s.launch_count[shape];
+    last[shape] = i;
+  }
+}
+
 }  // namespace
 
 ProgramShapes find_shapes(const RankProgram& program) {
   ProgramShapes s;
-  const std::size_t n = program.launches.size();
-  s.launch_shape.reserve(n);
-  LaunchCache cache(program, std::min<std::size_t>(n, 4096));
-  for (std::uint32_t i = 0; i < n; ++i) {
-    const std::uint32_t known = cache.find_or_insert(i);
-    if (known == kNone) {
-      s.launches.push_back(i);
-      s.launch_count.push_back(0);
-    }
-    s.launch_shape.push_back(known == kNone ? static_cast<std::uint32_t>(s.launches.size() - 1)
-                                            : s.launch_shape[known]);
-    ++s.launch_count[s.launch_shape.back()];
-  }
+  find_launch_shapes(program, s);
   s.collective_shape.reserve(program.collectives.size());
   for (std::uint32_t i = 0; i < program.collectives.size(); ++i) {
     const auto known =

@@ -58,7 +58,7 @@ class Simulation {
  private:
   SimulationResult prepared_run() {
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
-      const bool pass = has_memory_[c] && timeless(c) && options_.detail != Detail::kTrace;
+      const bool pass = has_memory_[c] && timeless(c);
       passes_.push_back(pass ? memory_of(c, false) : nullptr);
     }
     write_code();
@@ -83,8 +83,10 @@ class Simulation {
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
       passes_.push_back(has_memory_[c] ? memory_of(c, true) : nullptr);
     take_memory(output);
+    SimulationOptions no_owners = options_;
+    no_owners.detail = Detail::kTimesOnly;
     SimulationResult result;
-    explain_memory({schedule_, layout_, programs_, collectives_, options_, output}, device_,
+    explain_memory({schedule_, layout_, programs_, collectives_, no_owners, output}, device_,
                    result);
     return result.memory;
   }
@@ -166,8 +168,9 @@ class Simulation {
 
   std::shared_ptr<const MemoryPass> memory_of(std::uint32_t c, bool stop_at_failure) const {
     const std::uint32_t p = layout_.classes[c].program;
-    return preparation_.memory(p, {options_.allocator, capacity(), taken_by(p), steps_,
-                                   layout_.classes[c].rank, stop_at_failure});
+    return preparation_.memory(
+        p, {options_.allocator, capacity(), taken_by(p), steps_, layout_.classes[c].rank,
+            stop_at_failure, options_.detail == Detail::kTrace});
   }
 
   /// What the passes have found in place of what the engine left open.
@@ -349,7 +352,7 @@ class Simulation {
   std::vector<bool> used_;
   std::vector<ProgramTiming> programs_;
   std::vector<std::shared_ptr<const CollectiveTable>> collectives_;
-  std::vector<bool> has_memory_;                     ///< By class.
+  std::vector<bool> has_memory_;                           ///< By class.
   std::vector<std::shared_ptr<const MemoryPass>> passes_;  ///< By class; null: there is none.
   std::vector<std::shared_ptr<const HostCode>> code_;
   std::int32_t written_ = 0, steps_ = 1;

@@ -46,9 +46,13 @@ OnOwnDevice on_own_device(const Job& job, const Simulator& simulator, const Cost
 
 }  // namespace
 
-double Evaluation::tokens_per_second_per_gpu() const {
-  const double seconds = to_seconds(result.step_time) * static_cast<double>(schedule.world);
+double tokens_per_second_per_gpu(const Schedule& schedule, Time step) {
+  const double seconds = to_seconds(step) * static_cast<double>(schedule.world);
   return seconds <= 0 ? 0 : static_cast<double>(schedule.tokens_per_step) / seconds;
+}
+
+double Evaluation::tokens_per_second_per_gpu() const {
+  return foreshard::tokens_per_second_per_gpu(schedule, result.step_time);
 }
 
 double Evaluation::samples_per_second_per_gpu(const Job& job) const {

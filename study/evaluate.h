@@ -38,6 +38,8 @@ struct Evaluation {
   double hardware_flops_utilisation(const Job& job) const;
 };
 
+/// 0 for a model without tokens.
+double tokens_per_second_per_gpu(const Schedule& schedule, Time step);
 /// Samples per second of `after` against `before`: what a change of a job's options is worth. A
 /// step's time alone says nothing where the change moves its batch.
 double speedup(const Job& job_before, const Evaluation& before, const Job& job_after,

@@ -15,7 +15,7 @@ using Strategy = Fsdp1Options::Strategy;
 
 template <typename Apply>
 JobChange to_config(std::string options, Apply apply) {
-  return {std::move(options), [apply](Job& job) { apply(job.config); }};
+  return {std::move(options), [apply](Job& job) { apply(job.config); }, true};
 }
 
 Strategy strategy(bool copies, bool reshards) {
@@ -37,10 +37,12 @@ bool keeps_gathered(Fsdp1Options::Strategy s) {
 JobChange JobChange::operator+(const JobChange& next) const {
   if (empty()) return next;
   if (next.empty()) return *this;
-  return {options + " " + next.options, [first = apply, second = next.apply](Job& job) {
+  return {options + " " + next.options,
+          [first = apply, second = next.apply](Job& job) {
             first(job);
             second(job);
-          }};
+          },
+          replans || next.replans};
 }
 
 namespace change {
@@ -146,7 +148,7 @@ JobChange four_bit_base() {
 
 JobChange expandable_segments() {
   return {"--alloc-conf expandable_segments:True",
-          [](Job& job) { job.allocator.expandable_segments = true; }};
+          [](Job& job) { job.allocator.expandable_segments = true; }, false};
 }
 
 JobChange compile() {
@@ -155,7 +157,7 @@ JobChange compile() {
 
 JobChange attention_kernel(AttentionKernel kernel) {
   return {fmt::format("--attention-kernel {}", name_in(kAttentionKernelNames, kernel)),
-          [kernel](Job& job) { job.attention_kernel = kernel; }};
+          [kernel](Job& job) { job.attention_kernel = kernel; }, false};
 }
 
 JobChange to_fsdp1(const Job& job) {

@@ -18,6 +18,7 @@ bool keeps_gathered(Fsdp1Options::Strategy strategy);
 struct JobChange {
   std::string options;  ///< "--micro-batch 2".
   std::function<void(Job&)> apply;
+  bool replans = true;  ///< False: the job's plan stays as it is, only what it runs on changes.
 
   /// Both, in this order.
   JobChange operator+(const JobChange& next) const;

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/keep_memory.h"
+
 namespace foreshard {
 
 /// Calls `work(i)` for i = 0 .. n - 1 on all cores; they begin in this order, and `work` must not
@@ -34,7 +36,11 @@ void parallel_for(std::size_t n, const Work& work) {
     }
   };
   std::vector<std::thread> pool;
-  for (std::size_t t = 1; t < threads; ++t) pool.emplace_back(loop);
+  const auto on_thread = [&loop] {
+    keep_freed_memory_of_thread();
+    loop();
+  };
+  for (std::size_t t = 1; t < threads; ++t) pool.emplace_back(on_thread);
   loop();
   for (std::thread& t : pool) t.join();
   if (error) std::rethrow_exception(error);

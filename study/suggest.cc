@@ -155,8 +155,8 @@ bool fits(const Job& job, const Simulator& simulator, const SimulationOptions& o
 
 /// What the change gives; nothing if the framework refuses it, if it would fit with allocator
 /// retries only, if neither it nor the job fits, or if it would use up the headroom that the job
-/// has (tune would not choose it).
-std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
+/// has (tune would not choose it). `own`: of the job's schedule.
+std::optional<Suggestion> try_change(const Job& job, const Evaluation& base, const Simulator& own,
                                      const JobChange& change) {
   SimulationOptions options;
   options.detail = Detail::kTimesOnly;
@@ -165,8 +165,12 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
   try {
     change.apply(changed);
     Evaluation e;
-    e.schedule = plan_of(changed);
-    const Simulator simulator(e.schedule);
+    std::optional<Simulator> planned;
+    if (change.replans) {
+      e.schedule = plan_of(changed);
+      planned.emplace(e.schedule);
+    }
+    const Simulator& simulator = planned ? *planned : own;
     const bool must_fit = !base.result.memory.fits;
     if (must_fit && !fits(changed, simulator, options)) return std::nullopt;
     e.result = settled_run(changed, simulator, options);
@@ -179,7 +183,7 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
     return Suggestion{change.options,
                       e.result.step_time,
                       e.result.memory.device_peak - base.result.memory.device_peak,
-                      e.tokens_per_second_per_gpu(),
+                      tokens_per_second_per_gpu(simulator.schedule(), e.result.step_time),
                       e.samples_per_second_per_gpu(changed),
                       speedup(job, base, changed, e),
                       e.result.memory.fits};
@@ -192,9 +196,10 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base,
 std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size_t most) {
   std::vector<Suggestion> out;
   const bool uneven = padded_share(base.schedule) > kMuchPadding;
+  const Simulator own(base.schedule);
   for (const Rescue& rescue : rescues_for(job, uneven)) {
     if (out.size() == most) break;
-    const std::optional<Suggestion> s = try_change(job, base, rescue.change);
+    const std::optional<Suggestion> s = try_change(job, base, own, rescue.change);
     if (!s) continue;
     out.push_back(*s);
     if (rescue.more_gpus) break;
@@ -316,8 +321,9 @@ std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::siz
   const bool base_fits = base.result.memory.fits, at_the_edge = is_borderline(base.result.memory);
   const std::vector<JobChange> changes = changes_for(job, base.result.memory);
   std::vector<std::optional<Suggestion>> tried(changes.size());
+  const Simulator own(base.schedule);
   parallel_for(changes.size(),
-               [&](std::size_t i) { tried[i] = try_change(job, base, changes[i]); });
+               [&](std::size_t i) { tried[i] = try_change(job, base, own, changes[i]); });
   std::vector<Suggestion> all;
   for (const std::optional<Suggestion>& s : tried)
     if (s && (!base_fits || (at_the_edge && s->fits) || s->speedup >= kWorthKnowing))

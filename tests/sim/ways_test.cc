@@ -1,6 +1,6 @@
-// One schedule simulated in different ways: with a trace every instruction is an act of the host
-// and the allocator runs inside the event loop; without, allocator calls are added up and memory
-// is found before time. Both must say the same.
+// One schedule simulated in different ways: with a trace every instruction is an act of the host,
+// without, allocator calls are added up; the allocator runs before time is simulated, where steps
+// that repeat are not run again, or inside the event loop. All must say the same.
 
 #include <gtest/gtest.h>
 
@@ -108,6 +108,35 @@ ToyCost random_cost(std::mt19937& random) {
   return cost;
 }
 
+/// The same with the allocator inside the event loop: a program in which a block is recorded for
+/// another stream has it there, even if no step comes to the place.
+Schedule with_allocator_in_loop(Schedule schedule) {
+  for (RankProgram& p : schedule.programs) {
+    Instruction record;
+    record.kind = InstructionKind::kRecordStream;
+    p.instructions.push_back(record);
+  }
+  return schedule;
+}
+
+void expect_equal(const Trace& a, const Trace& b) {
+  ASSERT_EQ(a.spans.size(), b.spans.size());
+  for (std::size_t i = 0; i < a.spans.size(); ++i) {
+    EXPECT_EQ(a.spans[i].instruction, b.spans[i].instruction) << i;
+    EXPECT_EQ(a.spans[i].start, b.spans[i].start) << i;
+    EXPECT_EQ(a.spans[i].end, b.spans[i].end) << i;
+  }
+  ASSERT_EQ(a.memory.size(), b.memory.size());
+  for (std::size_t i = 0; i < a.memory.size(); ++i) {
+    EXPECT_EQ(a.memory[i].instruction, b.memory[i].instruction) << i;
+    EXPECT_EQ(a.memory[i].step, b.memory[i].step) << i;
+    EXPECT_EQ(a.memory[i].at, b.memory[i].at) << i;
+    EXPECT_EQ(a.memory[i].allocated, b.memory[i].allocated) << i;
+    EXPECT_EQ(a.memory[i].reserved, b.memory[i].reserved) << i;
+    EXPECT_EQ(a.memory[i].active, b.memory[i].active) << i;
+  }
+}
+
 void expect_equal(const SimulationResult& a, const SimulationResult& b) {
   EXPECT_EQ(a.step_time, b.step_time);
   EXPECT_EQ(a.step_start, b.step_start);
@@ -145,15 +174,16 @@ TEST(Ways, TraceAndExplanationAgree) {
     const Schedule schedule = RandomProgram(seed).write(seed % 4 == 0);
     std::mt19937 random(seed * 7919);
     Simulator simulator(schedule);
+    const Schedule in_loop = with_allocator_in_loop(schedule);
     for (int round = 0; round < 2; ++round) {
       const ToyCost cost = random_cost(random);
       SimulationOptions options;
       options.steps = static_cast<std::int32_t>(random() % 8);
       options.allocator.expandable_segments = random() % 4 == 0;
       const SimulationResult explained = simulator.run(cost, options);
-      const Fit fit = !explained.memory.fits                ? Fit::kNo
+      const Fit fit = !explained.memory.fits               ? Fit::kNo
                       : explained.memory.retries_total > 0 ? Fit::kAfterRetries
-                                                            : Fit::kAtOnce;
+                                                           : Fit::kAtOnce;
       EXPECT_EQ(simulator.fit(cost, options), fit);
       const MemoryResult alone = simulator.memory(cost, options);
       EXPECT_EQ(alone.fits_device, explained.memory.fits_device);
@@ -163,8 +193,11 @@ TEST(Ways, TraceAndExplanationAgree) {
       }
       retried += explained.memory.retries_total > 0 && explained.memory.fits ? 1 : 0;
       (explained.memory.fits ? fitted : failed) += 1;
+      expect_equal(explained, simulate(in_loop, cost, options));
       options.detail = Detail::kTrace;
-      expect_equal(explained, simulate(schedule, cost, options));
+      const SimulationResult traced = simulate(schedule, cost, options);
+      expect_equal(explained, traced);
+      expect_equal(*traced.trace, *simulate(in_loop, cost, options).trace);
     }
   }
   // The programs reach what they are for.
