@@ -74,7 +74,7 @@ void destroy(AutogradNode* n) {
 
 void HostImpl::release(SavedTensor& s) {
   s.tensor.reset();
-  if (s.frame < 0) return;
+  if (s.frame < 0 || closing) return;  // A plan that ends early drops its frames as a whole.
   CheckpointFrame& f = frames[static_cast<std::size_t>(s.frame)];
   f.holder_alive[static_cast<std::size_t>(s.slot)] = 0;
   if (static_cast<std::size_t>(s.slot) < f.recomputed.size())
