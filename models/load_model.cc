@@ -1,5 +1,6 @@
 #include "models/load_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -9,6 +10,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "models/catalogue.h"
+#include "models/freeze.h"
 #include "models/graph_file.h"
 #include "models/import/registry.h"
 
@@ -39,6 +41,22 @@ Request split_request(const std::string& text) {
     at = next;
   }
   return request;
+}
+
+/// Takes the setting that says something of training, not of the configuration: module names
+/// separated by commas.
+std::vector<std::string> take_frozen(Request& request) {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : request.settings) {
+    if (key != "freeze") continue;
+    for (std::size_t at = 0; at <= value.size();) {
+      const std::size_t end = std::min(value.find(',', at), value.size());
+      names.push_back(value.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  std::erase_if(request.settings, [](const auto& setting) { return setting.first == "freeze"; });
+  return names;
 }
 
 // Values are JSON where they parse as such (numbers, true, null), text otherwise.
@@ -92,7 +110,8 @@ Model model_from_json(const Json& json, const std::string& file,
 }
 
 Model load_model(const std::string& text, std::vector<std::string>* warnings) {
-  const Request request = exists(text) ? Request{text, {}} : split_request(text);
+  Request request = exists(text) ? Request{text, {}} : split_request(text);
+  const std::vector<std::string> frozen = take_frozen(request);
   const std::string& name = request.name;
   if (name.empty())
     throw InputError(
@@ -118,6 +137,7 @@ Model load_model(const std::string& text, std::vector<std::string>* warnings) {
   if (warnings)
     for (const std::string& w : found) warnings->push_back(file + ": " + w);
   if (model.name.empty()) model.name = shown;
+  if (!frozen.empty()) freeze(model, frozen);
   return model;
 }
 
