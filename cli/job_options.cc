@@ -123,8 +123,11 @@ std::vector<OptionSpec> wrap_options() {
 
 OptionGroup adapter_options() {
   return {
-      "Adapters",
-      {option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
+      "Adapters and frozen modules",
+      {option("freeze", "NAMES",
+              "Modules that are not trained, e.g. vision_tower,embed_tokens (paths or their "
+              "ends)"),
+       option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
        option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
        option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
        option("lora-targets", "NAMES",
@@ -152,6 +155,9 @@ std::string with_adapters(std::string model, Arguments& arguments) {
     key[4] = '_';
     model += (model.find('?') == std::string::npos ? "?" : "&") + key + "=" + arguments.text(name);
   }
+  if (arguments.has("freeze"))
+    model +=
+        (model.find('?') == std::string::npos ? "?" : "&") + ("freeze=" + arguments.text("freeze"));
   return model;
 }
 

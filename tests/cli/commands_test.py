@@ -124,6 +124,7 @@ def test_configuration_asks_the_same_again(folder):
                     ["--gpus", "4", "--framework", "zero3", "--reduce-dtype", "fp32", "--offload", "optimizer"],
                     ["--gpus", "4", "--framework", "zero1", "--zero-reduce-bucket-size", "1e7"],
                     ["--gpus", "1", "--framework", "none", "--clip", "no", "--optimizer", "sgd"],
+                    ["--gpus", "4", "--freeze", "wte,h.0"],
                     ["--gpus", "8", "--lora-rank", "8", "--lora-targets", "c_attn", "--device-memory", "40", "--steps", "3"]):
         first = run("simulate", *small, *options, "--json").stdout
         file = folder / "again.json"
