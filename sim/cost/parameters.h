@@ -119,8 +119,8 @@ struct HostKernelParameters {
   /// as sold); at 28 bytes a parameter that is 0.50, 0.43 and 0.43.
   double memory_share = 0.45;
   /// How much longer they take in each of several processes of a node that all start a thread for
-  /// every core, as launchers leave them: DeepSpeed PR 7474 reports 3084 ms against 2383 ms for a
-  /// whole step with an offloaded optimizer without and with --bind_cores_to_rank, two processes.
+  /// every core, as some launchers leave them: 3084 ms against 2383 ms for a whole step with an
+  /// offloaded optimizer, two processes unbound and bound to cores (docs/training-runs.md).
   double unbound = 1.29;
   double unknown_memory_bandwidth = 200e9;  ///< B/s of a node whose profile does not say [J].
 };
