@@ -124,15 +124,12 @@ std::vector<OptionSpec> wrap_options() {
 OptionGroup adapter_options() {
   return {
       "Adapters and frozen modules",
-      {option("freeze", "NAMES",
-              "Modules that are not trained, e.g. vision_tower,embed_tokens (paths or their "
-              "ends)"),
+      {option("freeze", "NAMES", "Modules that are not trained, e.g. vision_tower"),
        option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
        option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
        option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
        option("lora-targets", "NAMES",
-              "Linear modules, e.g. q_proj,v_proj, or all-linear (default: PEFT's for the "
-              "family, else q_proj,v_proj)"),
+              "Linear modules, or all-linear (default: PEFT's for the family)"),
        option("lora-dtype", "KIND",
               "What adapters are kept in: fp32 (default, as PEFT casts them over a 16-bit base) "
               "or base, that of the other weights",

@@ -132,8 +132,7 @@ class HardwareCostModel final : public CostModel {
   /// A CPU kernel: its traffic at this process's share of host memory.
   Time host_kernel(const Launch& l) const {
     const HostKernelParameters& p = parameters_.host_kernels;
-    double sharing = std::max(1, std::min(cluster_.gpus, cluster_.gpus_per_node));
-    if (sharing > 1) sharing *= p.unbound;
+    const double sharing = std::max(1, std::min(cluster_.gpus, cluster_.gpus_per_node));
     const double rate =
         cluster_.profile.node.host_memory_bandwidth.value_or(p.unknown_memory_bandwidth) *
         p.memory_share;

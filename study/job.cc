@@ -58,7 +58,6 @@ std::string attention_text(const Job& job) {
 CostParameters Job::cost_parameters() const {
   CostParameters out;
   out.attention.kernel = attention_kernel;
-  if (!row_of(config.framework).deepspeed) out.host_kernels.unbound = 1;
   return out;
 }
 

@@ -292,7 +292,6 @@ RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters) {
     return out;
   }
   set_software(run, out);
-  out.parameters.host_kernels = out.job.cost_parameters().host_kernels;
   if (config.offload != OffloadKind::kNone || config.precision.param == DType::kFloat32)
     out.calibrates = false;
   out.compares_memory = !offloads_activations(run);

@@ -118,10 +118,6 @@ struct HostKernelParameters {
   /// CPU-Adam updates 1, 4 and 10 B parameters in 0.22, 1.03 and 2.57 s on two Xeon 8168 (256 GB/s
   /// as sold); at 28 bytes a parameter that is 0.50, 0.43 and 0.43.
   double memory_share = 0.45;
-  /// How much longer they take in each of several processes of a node that all start a thread for
-  /// every core, as some launchers leave them: 3084 ms against 2383 ms for a whole step with an
-  /// offloaded optimizer, two processes unbound and bound to cores (docs/training-runs.md).
-  double unbound = 1.29;
   double unknown_memory_bandwidth = 200e9;  ///< B/s of a node whose profile does not say [J].
 };
 

@@ -185,7 +185,7 @@ def test_the_header_says_what_is_trained_and_on_what():
 
 def test_reasons_of_tune_are_those_of_the_table():
     """Latency: more collectives than the row that it is compared with; each reason says both figures."""
-    answer = json.loads(run("tune", "llama3.2-1b", "--gpus", "16", "--on", "2x-a100-40-200g", "--seq", "2048", "--checkpoint", "full", "--json").stdout)
+    answer = json.loads(run("tune", "llama3-8b", "--gpus", "64", "--on", "dgx-h100@1x200g", "--seq", "2048", "--checkpoint", "full", "--json").stdout)
     reasons = [c["verdict"] for c in answer["choices"]]
     for text in reasons:
         found = re.match(r"latency: (\d+) collectives instead of (\d+), (.*) instead of (.*) exposed", text)

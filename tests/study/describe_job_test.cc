@@ -94,19 +94,5 @@ TEST(DescribeJob, Training) {
   EXPECT_EQ(describe_training(job), "AdamW fused · flash attention (cudnn) · loss float32");
 }
 
-// Only DeepSpeed's launcher is known to leave its processes unbound.
-TEST(CostParametersOfAJob, UnboundProcessesAreDeepSpeeds) {
-  const auto unbound = [](FrameworkKind framework) {
-    Job job;
-    job.config.framework = framework;
-    return job.cost_parameters().host_kernels.unbound;
-  };
-  EXPECT_EQ(unbound(FrameworkKind::kFsdp2), 1);
-  EXPECT_EQ(unbound(FrameworkKind::kFsdp1), 1);
-  for (const FrameworkKind zero :
-       {FrameworkKind::kZero1, FrameworkKind::kZero2, FrameworkKind::kZero3})
-    EXPECT_EQ(unbound(zero), CostParameters().host_kernels.unbound);
-}
-
 }  // namespace
 }  // namespace foreshard
