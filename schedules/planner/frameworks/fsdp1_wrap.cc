@@ -247,10 +247,14 @@ class Wrapper {
       if (!is_floating(p.dtype)) {
         refuse(p.name, "an integer parameter cannot be flattened", "ignored_parameters");
       }
-      if (p.dtype != first.dtype) refuse(place(), "has parameters of several dtypes" + both(), "");
+      if (p.dtype != first.dtype)
+        refuse(place(), "has parameters of several dtypes" + both(),
+               "units of one dtype; adapters in that of the base: --lora-dtype base");
       if (!options_.use_orig_params && p.trainable != first.trainable) {
         refuse(place(), "has frozen and trainable parameters" + both(),
-               "original parameters (use_orig_params), or units that are frozen as a whole");
+               "original parameters (--fsdp1-use-orig-params yes), or units that are frozen as a "
+               "whole "
+               "(--wrap blocks+adapters)");
       }
     }
   }
