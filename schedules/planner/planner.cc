@@ -10,6 +10,7 @@
 #include "models/ops/op_flops.h"
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
+#include "schedules/planner/compiled_saves.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
@@ -81,7 +82,10 @@ RankProgram plan_rank(const Model& model, const ParallelConfig& config, const Pl
     program = run_steps(model, config, h, options, schedule);
   }
   find_carries(program);
-  if (config.compile) fuse_compiled_blocks(program, block_names(model));
+  if (config.compile) {
+    keep_compiled_saves(program, block_names(model));
+    fuse_compiled_blocks(program, block_names(model));
+  }
   return program;
 }
 
