@@ -42,6 +42,8 @@ bool compiler_generates(OpKind op) {
     case OpKind::kDropoutBackward:
     case OpKind::kSum:
     case OpKind::kMean:
+    case OpKind::kSoftmax:
+    case OpKind::kSoftmaxBackward:
     case OpKind::kLayerNorm:
     case OpKind::kLayerNormBackward:
     case OpKind::kLayerNormBackwardGamma:

@@ -15,12 +15,16 @@
 namespace foreshard {
 namespace {
 
+/// Not in the eager program: what a compiler makes of parts of one of its kernels.
+constexpr std::uint32_t kNoBuffer = UINT32_MAX;
+
 /// A run of one block's forward, in forward or as recomputation.
 struct BlockRun {
   std::int32_t block = -1;
   Phase phase = Phase::kForward;
   JointGraph graph;
-  std::vector<std::uint32_t> buffer;              ///< Of each value.
+  std::vector<std::uint32_t> buffer;              ///< Of each value; kNoBuffer until it has one.
+  std::vector<std::uint32_t> maker;               ///< Launch that makes it; of arguments 0.
   std::vector<TensorId> view;                     ///< A tensor that shows the value.
   std::vector<std::vector<std::uint32_t>> made_of;  ///< Earlier values.
   std::unordered_map<std::uint32_t, std::uint32_t> value_of;  ///< By buffer.
@@ -114,8 +118,8 @@ class Saver {
     }
   }
 
-  std::span<TensorId> operands(const Launch& l) const {
-    return std::span(p_.operands).subspan(l.first_operand, l.inputs + l.outputs);
+  std::span<const TensorId> operands(const Launch& l) const {
+    return std::span<const TensorId>(p_.operands).subspan(l.first_operand, l.inputs + l.outputs);
   }
 
   void see(std::uint32_t index, const Launch& l) {
@@ -123,23 +127,27 @@ class Saver {
       for (const TensorId t : operands(l)) touch(t);
     if (open_ && l.stream == 0 && blocks_.of(l.scope) == runs_.back().block &&
         l.phase == runs_.back().phase) {
-      make(l);
+      make(index);
     } else {
       read(index, l);
     }
   }
 
-  std::uint32_t add_value(BlockRun& r, TensorId t, JointValue value) {
-    const std::uint32_t buffer = *buffer_of(t);
-    const auto v = static_cast<std::uint32_t>(r.graph.size());
-    value.bytes = p_.tensors[t.value].numel() * size_of(p_.tensors[t.value].dtype);
-    value.free_to_save = is_parameter(p_.buffers[buffer].category);
-    r.graph.push_back(std::move(value));
+  static std::uint32_t add_value(BlockRun& r, const JointValue& value, std::uint32_t buffer,
+                                 TensorId view, std::uint32_t maker) {
+    r.graph.push_back(value);
     r.buffer.push_back(buffer);
-    r.view.push_back(t);
+    r.view.push_back(view);
+    r.maker.push_back(maker);
     r.made_of.emplace_back();
-    r.value_of[buffer] = v;
-    return v;
+    return static_cast<std::uint32_t>(r.graph.size() - 1);
+  }
+
+  std::uint32_t add_value(BlockRun& r, TensorId t, JointValue value, std::uint32_t maker) {
+    const std::uint32_t buffer = *buffer_of(t);
+    value.bytes = bytes_of(t).value;
+    value.free_to_save = is_parameter(p_.buffers[buffer].category);
+    return r.value_of[buffer] = add_value(r, value, buffer, t, maker);
   }
 
   /// The value that a kernel of the run reads; one made elsewhere is an argument.
@@ -149,7 +157,7 @@ class Saver {
     read_by_others(*buffer_of(t));
     JointValue value;
     value.argument = true;
-    return add_value(r, t, value);
+    return add_value(r, t, value, 0);
   }
 
   void read_by_others(std::uint32_t buffer) {
@@ -159,9 +167,10 @@ class Saver {
   }
 
   /// A kernel of a block's forward: its outputs are values made of its inputs.
-  void make(const Launch& l) {
+  void make(std::uint32_t index) {
+    const Launch& l = p_.launches[index];
     BlockRun& r = runs_.back();
-    const std::span<TensorId> all = operands(l);
+    const std::span<const TensorId> all = operands(l);
     std::vector<std::uint32_t> sources;
     std::int64_t read_bytes = 0;
     for (const TensorId t : all.first(l.inputs)) {
@@ -169,14 +178,15 @@ class Saver {
       const std::uint32_t v = argument(r, t);
       if (std::find(sources.begin(), sources.end(), v) != sources.end()) continue;
       sources.push_back(v);
-      read_bytes += p_.tensors[t.value].numel() * size_of(p_.tensors[t.value].dtype);
+      read_bytes += bytes_of(t).value;
     }
+    if (l.op == OpKind::kSoftmax) add_statistics(r, index, sources, read_bytes);
     std::vector<TensorId> outputs(all.begin() + l.inputs, all.end());
     if (last_output_first(l.op)) std::reverse(outputs.begin(), outputs.end());
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       if (!buffer_of(outputs[k])) continue;
       const bool last = k + 1 == outputs.size();
-      const std::uint32_t v = write(r, l, outputs[k], last, read_bytes);
+      const std::uint32_t v = write(r, index, outputs[k], last, read_bytes);
       for (const std::uint32_t s : sources)
         if (s < v) connect(r, s, v);
       if (last_output_first(l.op)) sources.push_back(v);
@@ -190,8 +200,29 @@ class Saver {
     r.made_of[to].push_back(from);
   }
 
-  std::uint32_t write(BlockRun& r, const Launch& l, TensorId t, bool last,
+  /// A softmax is largest element, sum of exponentials and what is made of them: its statistics are
+  /// values of their own.
+  void add_statistics(BlockRun& r, std::uint32_t index, std::vector<std::uint32_t>& sources,
                       std::int64_t read_bytes) {
+    const Launch& l = p_.launches[index];
+    const Tensor& y = p_.tensors[operands(l)[l.inputs].value];
+    const double dim = l.attributes > 0 ? p_.attributes[l.first_attribute] : -1;
+    const int along = static_cast<int>(dim) + (dim < 0 ? y.rank : 0);
+    JointValue value;
+    value.bytes = y.numel() / std::max<std::int64_t>(y.shape[static_cast<std::size_t>(along)], 1) *
+                  size_of(y.dtype);
+    value.read_bytes = read_bytes;
+    value.generated = value.may_run_again = true;
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t v = add_value(r, value, kNoBuffer, {}, index);
+      for (const std::uint32_t s : sources) connect(r, s, v);
+      sources.push_back(v);
+    }
+  }
+
+  std::uint32_t write(BlockRun& r, std::uint32_t index, TensorId t, bool last,
+                      std::int64_t read_bytes) {
+    const Launch& l = p_.launches[index];
     const std::uint32_t buffer = *buffer_of(t);
     if (const auto it = r.value_of.find(buffer); it != r.value_of.end()) {
       r.graph[it->second].may_run_again = false;  // Written in parts, or changed in place.
@@ -202,7 +233,7 @@ class Saver {
     value.generated = compiler_generates(l.op) && l.op != OpKind::kCat;
     value.concatenation = l.op == OpKind::kCat;
     value.may_run_again = may_run_again(l.op) && (last || l.op != OpKind::kDropout);
-    const std::uint32_t v = add_value(r, t, value);
+    const std::uint32_t v = add_value(r, t, value, index);
     made_[buffer] = {static_cast<std::int32_t>(runs_.size() - 1), v};
     return v;
   }
@@ -254,16 +285,44 @@ class Saver {
 
   // ------------------------------------------------------------------ choosing
 
-  void choose(const BlockRun& r) {
+  void choose(BlockRun& r) {
     const auto needed = [](const JointValue& v) { return v.read_backward; };
     if (std::none_of(r.graph.begin(), r.graph.end(), needed)) return;
     const std::vector<bool> saved = saved_values(r.graph);
     for (std::uint32_t v = 0; v < r.graph.size(); ++v) {
+      if (r.buffer[v] == kNoBuffer && saved[v]) give_buffer(r, v);
       if (r.graph[v].read_backward && !saved[v]) {
         std::vector<bool> seen(r.graph.size());
         add_saved_sources(r, saved, v, seen, sources_[r.buffer[v]]);
       }
     }
+  }
+
+  /// The kernel that makes the value leaves it in memory, too.
+  void give_buffer(BlockRun& r, std::uint32_t v) {
+    Launch& l = p_.launches[r.maker[v]];
+    const std::vector<TensorId> before(operands(l).begin(), operands(l).end());
+    const Tensor& y = p_.tensors[before[l.inputs].value];
+    Buffer buffer = p_.buffers[y.buffer.value];
+    buffer.bytes = Bytes(r.graph[v].bytes);
+    Tensor t;
+    t.dtype = y.dtype;
+    t.rank = 1;
+    t.shape[0] = r.graph[v].bytes / size_of(y.dtype);
+    t.stride[0] = 1;
+    t.buffer = BufferId(r.buffer[v] = static_cast<std::uint32_t>(p_.buffers.size()));
+    p_.buffers.push_back(buffer);
+    r.view[v] = TensorId(static_cast<std::uint32_t>(p_.tensors.size()));
+    p_.tensors.push_back(t);
+    claims_[r.maker[v]].push_back(r.buffer[v]);
+    l.op = OpKind::kFusedBlock;
+    l.attributes = 0;
+    l.dims = {};
+    l.written = l.written + buffer.bytes;
+    ++l.outputs;
+    l.first_operand = static_cast<std::uint32_t>(p_.operands.size());
+    p_.operands.insert(p_.operands.end(), before.begin(), before.end());
+    p_.operands.push_back(r.view[v]);
   }
 
   /// Views of the saved values that a value is made of again. Parameters are left out: gathered
@@ -291,7 +350,7 @@ class Saver {
   void take_from_saved(Launch& l) {
     std::vector<TensorId> inputs;
     bool changed = false;
-    const std::span<TensorId> all = operands(l);
+    const std::span<const TensorId> all = operands(l);
     const auto add = [&](TensorId t) {
       if (std::find(inputs.begin(), inputs.end(), t) != inputs.end()) return false;
       inputs.push_back(t);
@@ -333,36 +392,52 @@ class Saver {
     return std::max(free, end);
   }
 
-  void move_frees() {
+  /// Instructions to insert behind the last use of the buffers they return; takes the old ones off.
+  std::map<std::uint32_t, std::vector<Instruction>> drops(std::vector<bool>& moved) const {
     std::vector<std::uint32_t> last(p_.buffers.size(), UINT32_MAX);
     for (std::uint32_t i = 0; i < p_.instructions.size(); ++i) {
       if (p_.instructions[i].kind != InstructionKind::kLaunch) continue;
       for (const TensorId t : operands(p_.launches[p_.instructions[i].id]))
         if (const auto b = buffer_of(t)) last[*b] = i;
     }
-    std::map<std::uint32_t, std::vector<std::uint32_t>> drops;  // After which instruction.
-    std::vector<Instruction> old = std::move(p_.instructions);
-    for (std::uint32_t i = 0; i < old.size(); ++i) {
-      if (old[i].kind != InstructionKind::kFree || last[old[i].id] == UINT32_MAX) continue;
-      const std::uint32_t at = drop_at(old[i].id, i, last[old[i].id]);
-      if (at != i) drops[at].push_back(i);
+    std::map<std::uint32_t, std::vector<Instruction>> result;
+    for (std::uint32_t i = 0; i < p_.instructions.size(); ++i) {
+      const Instruction& in = p_.instructions[i];
+      if (in.kind != InstructionKind::kFree || last[in.id] == UINT32_MAX) continue;
+      const std::uint32_t at = drop_at(in.id, i, last[in.id]);
+      if (at == i) continue;
+      moved[i] = true;
+      result[at].push_back(in);
     }
-    std::vector<bool> moved(old.size());
-    for (const auto& [at, frees] : drops)
-      for (const std::uint32_t f : frees) moved[f] = true;
+    for (std::size_t b = made_.size(); b < p_.buffers.size(); ++b)
+      result[last[b]].push_back({InstructionKind::kFree, 0, 0, static_cast<std::uint32_t>(b)});
+    return result;
+  }
+
+  void move_frees() {
+    std::vector<bool> moved(p_.instructions.size());
+    const auto dropped = drops(moved);
+    const std::vector<Instruction> old = std::move(p_.instructions);
     p_.instructions.clear();
     std::vector<std::uint32_t> index(old.size() + 1);
     for (std::uint32_t i = 0; i < old.size(); ++i) {
       index[i] = static_cast<std::uint32_t>(p_.instructions.size());
+      if (old[i].kind == InstructionKind::kLaunch) claim_for(old[i].id);
       if (!moved[i]) p_.instructions.push_back(old[i]);
-      const auto it = drops.find(i);
-      if (it == drops.end()) continue;
-      for (const std::uint32_t f : it->second) p_.instructions.push_back(old[f]);
+      if (const auto it = dropped.find(i); it != dropped.end())
+        p_.instructions.insert(p_.instructions.end(), it->second.begin(), it->second.end());
     }
     index[old.size()] = static_cast<std::uint32_t>(p_.instructions.size());
     const auto move = [&](Segment& s) { s = {index[s.begin], index[s.end]}; };
     move(p_.init);
     for (Segment& s : p_.steps) move(s);
+  }
+
+  void claim_for(std::uint32_t launch) {
+    const auto it = claims_.find(launch);
+    if (it == claims_.end()) return;
+    for (const std::uint32_t b : it->second)
+      p_.instructions.push_back({InstructionKind::kAlloc, 0, 0, b});
   }
 
   RankProgram& p_;
@@ -375,6 +450,7 @@ class Saver {
   std::vector<bool> read_outside_;  ///< ... read outside of the run, or the backward, that made it.
   std::vector<std::int32_t> last_run_;                     ///< By block.
   std::unordered_map<std::uint32_t, std::int32_t> backward_owner_;  ///< Buffer -> block.
+  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> claims_;  ///< Launch -> buffers.
   std::vector<std::uint32_t> backward_;                    ///< Kernels of blocks' backward.
   std::unordered_map<std::uint32_t, std::vector<TensorId>> sources_;  ///< Of values made again.
 };

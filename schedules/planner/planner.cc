@@ -10,6 +10,7 @@
 #include "models/ops/op_flops.h"
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
+#include "schedules/planner/compiled_equal.h"
 #include "schedules/planner/compiled_saves.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/block_template.h"
@@ -83,6 +84,7 @@ RankProgram plan_rank(const Model& model, const ParallelConfig& config, const Pl
   }
   find_carries(program);
   if (config.compile) {
+    merge_equal_kernels(program, block_names(model));
     keep_compiled_saves(program, block_names(model));
     fuse_compiled_blocks(program, block_names(model));
   }
