@@ -121,9 +121,9 @@ class Merger {
 
   RankProgram& p_;
   BlockScopes blocks_;
-  std::vector<int> writes_;                         ///< By buffer.
-  std::vector<std::vector<std::uint32_t>> views_;   ///< By buffer.
-  bool open_ = false;                               ///< Inside a block's forward.
+  std::vector<int> writes_;                                   ///< By buffer.
+  std::vector<std::vector<std::uint32_t>> views_;             ///< By buffer.
+  bool open_ = false;                                         ///< Inside a block's forward.
   std::map<std::vector<std::int64_t>, std::uint32_t> first_;  ///< Kernel -> what it made.
   std::map<std::uint32_t, std::uint32_t> merged_;             ///< Buffer -> the one in its place.
   std::vector<std::uint32_t> left_out_;                       ///< Instructions, in order.

@@ -86,7 +86,8 @@ using FlowGraph = boost::adjacency_list<
 /// Flow from what is not made again to what backward reads; a value is an edge of its weight.
 class Flow {
  public:
-  explicit Flow(std::size_t values) : source_(2 * values), sink_(2 * values + 1), graph_(sink_ + 1) {}
+  explicit Flow(std::size_t values)
+      : source_(2 * values), sink_(2 * values + 1), graph_(sink_ + 1) {}
 
   static std::size_t in(std::size_t value) { return 2 * value; }
   static std::size_t out(std::size_t value) { return 2 * value + 1; }
@@ -149,7 +150,8 @@ std::vector<bool> saved_values(const JointGraph& graph) {
   }
   const std::vector<bool> sinks = flow.side_of_sink();
   std::vector<bool> saved(graph.size());
-  for (std::size_t v = 0; v < graph.size(); ++v) saved[v] = !sinks[Flow::in(v)] && sinks[Flow::out(v)];
+  for (std::size_t v = 0; v < graph.size(); ++v)
+    saved[v] = !sinks[Flow::in(v)] && sinks[Flow::out(v)];
   return saved;
 }
 

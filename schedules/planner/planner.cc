@@ -156,6 +156,11 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
         "the gradient scaler that fp16 needs: its pass over the gradients, the all-reduce of "
         "found_inf "
         "and the host's read of it");
+  if (config.compile) {
+    s.not_modelled.emplace_back(
+        "torch.compile's buffers that take the place of dead ones within a block (memory errs to "
+        "the high side) and its graph breaks, as in routed experts (to the low side)");
+  }
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;

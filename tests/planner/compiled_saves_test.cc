@@ -64,7 +64,8 @@ std::int64_t saved(const Block& b) {
     if (scope.find(".0") == std::string::npos) continue;
     for (std::uint32_t k = 0; k < l.inputs; ++k) {
       const TensorId t = p.operands[l.first_operand + k];
-      if (t.valid() && p.tensors[t.value].buffer.valid()) read[p.tensors[t.value].buffer.value] = true;
+      if (t.valid() && p.tensors[t.value].buffer.valid())
+        read[p.tensors[t.value].buffer.value] = true;
     }
   }
   std::int64_t bytes = 0;
@@ -108,8 +109,8 @@ TEST(CompiledSaves, AreThosePyTorchsPartitionerChoosesOfABlock) {
   EXPECT_EQ(saved({.config = kQwen3}), 23'154'688);
 }
 
-/// Mean and deviation of two layer norms of 512 tokens: fp32 on a GPU, on a CPU in the input's dtype
-/// (native_layer_norm in torch/_refs/__init__.py).
+/// Mean and deviation of two layer norms of 512 tokens: fp32 on a GPU, on a CPU in the input's
+/// dtype (native_layer_norm in torch/_refs/__init__.py).
 constexpr std::int64_t kStatistics = 2 * 2 * 512 * 2;
 
 // GPT-2's layer norms are single kernels in eager mode, its GELU many; dropout saves its masks.
