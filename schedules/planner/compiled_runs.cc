@@ -102,7 +102,7 @@ void CompiledRuns::see(std::uint32_t index, const Launch& l) {
 std::uint32_t CompiledRuns::add_value(BlockRun& r, TensorId t, JointValue value,
                                       std::uint32_t maker) {
   const std::uint32_t buffer = *buffer_of(p_, t);
-  value.bytes = bytes_of(p_, t).value;
+  value.bytes = std::min(bytes_of(p_, t), p_.buffers[buffer].bytes).value;
   value.free_to_save = is_parameter(p_.buffers[buffer].category);
   return r.value_of[buffer] = foreshard::add_value(r, value, buffer, t, maker);
 }
@@ -172,6 +172,7 @@ std::uint32_t CompiledRuns::write(BlockRun& r, std::uint32_t index, TensorId t, 
   const std::uint32_t buffer = *buffer_of(p_, t);
   if (const auto it = r.value_of.find(buffer); it != r.value_of.end()) {
     r.graph[it->second].may_run_again = false;  // Written in parts, or changed in place.
+    r.graph[it->second].bytes = p_.buffers[buffer].bytes.value;
     return it->second;
   }
   JointValue value;
@@ -216,10 +217,7 @@ void CompiledRuns::read_argument_backward(std::int32_t block, std::uint32_t buff
   if (run < 0) return;
   BlockRun& r = runs_[static_cast<std::size_t>(run)];
   const auto it = r.value_of.find(buffer);
-  if (it == r.value_of.end()) return;
-  held_[buffer] = true;
-  r.graph[it->second].read_backward = true;
-  if (!compiler_generates(l.op)) r.graph[it->second].read_whole = true;
+  if (it != r.value_of.end()) read_backward(r, it->second, l);
 }
 
 void CompiledRuns::owner(std::uint32_t buffer, std::int32_t block) {
