@@ -28,6 +28,7 @@ class ChangeList {
     if (framework_.forms_units()) add_units();
     if (framework_.units == UnitForm::kModuleGroup) add_module_groups();
     if (c_.replicate > 1 && c_.shard > 1) add(change::mesh(job, c_.world(), 1), "sharding");
+    if (!c_.compile) add(change::compile(), "compilation");
     if (!job.allocator.expandable_segments) add(change::expandable_segments(), "allocator");
   }
   std::vector<Change> take() { return std::move(list_); }

@@ -4,74 +4,15 @@
 #include <map>
 #include <utility>
 
+#include "schedules/planner/compiled_blocks.h"
+#include "schedules/planner/compiled_ops.h"
+
 namespace foreshard {
 namespace {
 
-/// Kernels that the compiler generates itself and therefore fuses with their neighbours.
-bool fusible(OpKind op) {
-  switch (op) {
-    case OpKind::kAdd:
-    case OpKind::kSub:
-    case OpKind::kMul:
-    case OpKind::kDiv:
-    case OpKind::kNeg:
-    case OpKind::kAddScalar:
-    case OpKind::kMulScalar:
-    case OpKind::kAddInPlace:
-    case OpKind::kMulInPlace:
-    case OpKind::kFill:
-    case OpKind::kCopy:
-    case OpKind::kCat:
-    case OpKind::kSilu:
-    case OpKind::kSiluBackward:
-    case OpKind::kGelu:
-    case OpKind::kGeluBackward:
-    case OpKind::kRelu:
-    case OpKind::kReluBackward:
-    case OpKind::kSigmoid:
-    case OpKind::kSigmoidBackward:
-    case OpKind::kTanh:
-    case OpKind::kTanhBackward:
-    case OpKind::kExp:
-    case OpKind::kClamp:
-    case OpKind::kSoftplus:
-    case OpKind::kSoftplusBackward:
-    case OpKind::kPow:
-    case OpKind::kSqrt:
-    case OpKind::kRsqrt:
-    case OpKind::kCos:
-    case OpKind::kSin:
-    case OpKind::kWhere:
-    case OpKind::kCompare:
-    case OpKind::kTril:
-    case OpKind::kDropout:
-    case OpKind::kDropoutBackward:
-    case OpKind::kSum:
-    case OpKind::kMean:
-    case OpKind::kLayerNorm:
-    case OpKind::kLayerNormBackward:
-    case OpKind::kLayerNormBackwardGamma:
-    case OpKind::kRmsNorm:
-    case OpKind::kRmsNormBackward:
-    case OpKind::kRmsNormBackwardGamma:
-      return true;
-    default:
-      return false;
-  }
-}
-
 class Fuser {
  public:
-  Fuser(RankProgram& p, const std::vector<std::string>& blocks)
-      : p_(p), block_of_scope_(p.scopes.size(), -1) {
-    for (std::size_t s = 0; s < p.scopes.size(); ++s) {
-      for (std::size_t b = 0; b < blocks.size(); ++b) {
-        const std::string& name = p.scopes[s];
-        if (name == blocks[b] || name.starts_with(blocks[b] + "."))
-          block_of_scope_[s] = static_cast<std::int32_t>(b);
-      }
-    }
-  }
+  Fuser(RankProgram& p, const std::vector<std::string>& blocks) : p_(p), blocks_(p, blocks) {}
 
   void run() {
     old_ = std::move(p_.instructions);
@@ -94,12 +35,10 @@ class Fuser {
   const Launch* launch_at(std::uint32_t i) const {
     return old_[i].kind == InstructionKind::kLaunch ? &p_.launches[old_[i].id] : nullptr;
   }
-  std::int32_t block_of(const Launch& l) const {
-    return l.scope.valid() ? block_of_scope_[l.scope.value] : -1;
-  }
+  std::int32_t block_of(const Launch& l) const { return blocks_.of(l.scope); }
   bool starts_run(std::uint32_t i) const {
     const Launch* l = launch_at(i);
-    return l != nullptr && l->stream == 0 && fusible(l->op) && block_of(*l) >= 0;
+    return l != nullptr && l->stream == 0 && compiler_generates(l->op) && block_of(*l) >= 0;
   }
   static bool passes(InstructionKind k) {
     return k == InstructionKind::kAlloc || k == InstructionKind::kFree ||
@@ -252,7 +191,7 @@ class Fuser {
   }
 
   RankProgram& p_;
-  std::vector<std::int32_t> block_of_scope_;
+  BlockScopes blocks_;
   std::vector<Instruction> old_;
   std::vector<std::uint32_t> new_index_;
 };

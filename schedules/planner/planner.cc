@@ -11,6 +11,8 @@
 #include "models/ops/op_flops.h"
 #include "schedules/planner/carries.h"
 #include "schedules/planner/compile_pass.h"
+#include "schedules/planner/compiled_equal.h"
+#include "schedules/planner/compiled_saves.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
@@ -88,7 +90,11 @@ RankProgram plan_rank(const Model& model, const ParallelConfig& config, const Pl
     program = run_steps(model, config, h, options, schedule);
   }
   find_carries(program);
-  if (config.compile) fuse_compiled_blocks(program, block_names(model));
+  if (config.compile) {
+    merge_equal_kernels(program, block_names(model));
+    keep_compiled_saves(program, block_names(model));
+    fuse_compiled_blocks(program, block_names(model));
+  }
   return program;
 }
 
@@ -158,6 +164,11 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
         "the gradient scaler that fp16 needs: its pass over the gradients, the all-reduce of "
         "found_inf "
         "and the host's read of it");
+  if (config.compile) {
+    s.not_modelled.emplace_back(
+        "torch.compile's buffers that take the place of dead ones within a block (memory errs to "
+        "the high side) and its graph breaks, as in routed experts (to the low side)");
+  }
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;
