@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -110,8 +111,11 @@ std::vector<std::string> Arguments::list(const std::string& name) const {
 void Arguments::report(const std::string& option, std::string message, std::string hint) {
   const Value* v = find(option);
   const bool from_file = v != nullptr && v->where.rfind("--", 0) != 0;
-  issues_.push_back({from_file ? v->where : "--" + option, from_file ? option : "",
-                     std::move(message), std::move(hint)});
+  Issue issue{from_file ? v->where : "--" + option, from_file ? option : "", std::move(message),
+              std::move(hint)};
+  // An option that is read twice is wrong once.
+  const auto same = [text = issue.text()](const Issue& i) { return i.text() == text; };
+  if (std::none_of(issues_.begin(), issues_.end(), same)) issues_.push_back(std::move(issue));
 }
 
 void Arguments::report(const InputError& error) {

@@ -47,6 +47,8 @@ def options():
                           ("optimizer", "adam"), ("clip", "perhaps"), ("framework", "fsdp3"), ("seq", "-1"), ("micro-batch", "0")):
         refuse(["simulate", "llama3-8b", *JOB, "--" + option, value], option)
     refuse(["simulate", "llama3-8b", *JOB, "--shard", "3"], "shard")
+    for option, value in (("clip", "maybe"), ("reduce-dtype", "fp8"), ("seq", "x")):
+        refuse(["simulate", "llama3-8b", *JOB, "--" + option, value], "wrong input\n")
     refuse(["simulate", "vit-b16", *JOB, "--seq", "64"], "--seq", "no tokens")
     refuse(["simulate", "vit-b16", *JOB, "--largest", "seq"], "--largest", "no tokens")
     refuse(["plan", "llama-tiny", "--gpus", "4", "--on", "nowhere"], "nowhere")
