@@ -3,6 +3,7 @@
 #include "cli/completion.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 
@@ -21,7 +22,8 @@ using Words = std::set<std::string>;
 
 std::string joined(const Words& words) { return fmt::format("{}", fmt::join(words, " ")); }
 
-/// What may stand for a placeholder: "yes|no", a machine, a model; nothing for numbers and files.
+/// What may stand for a placeholder: the small words of "N|false|true", a machine, a model; nothing
+/// for numbers and files.
 Words words_of(const std::string& placeholder) {
   Words words;
   if (placeholder == "HARDWARE") {
@@ -31,7 +33,8 @@ Words words_of(const std::string& placeholder) {
   } else if (placeholder.find('|') != std::string::npos) {
     for (std::size_t at = 0; at <= placeholder.size();) {
       const std::size_t end = std::min(placeholder.find('|', at), placeholder.size());
-      words.insert(placeholder.substr(at, end - at));
+      const std::string word = placeholder.substr(at, end - at);
+      if (!word.empty() && std::islower(static_cast<unsigned char>(word[0]))) words.insert(word);
       at = end + 1;
     }
   }
@@ -44,7 +47,7 @@ std::string cases_of_commands() {
   std::map<std::string, Words> of_two, of_one;
   for (const CommandSpec& c : commands()) {
     const std::size_t space = c.name.find(' ');
-    Words words;
+    Words words{"--help", "--help-all"};
     for (const OptionGroup& g : c.groups)
       for (const OptionSpec& o : g.options) words.insert("--" + o.name);
     for (const PositionalSpec& p : c.positionals) words.merge(words_of(p.name));

@@ -1,5 +1,6 @@
 // The program: finds the command, runs it, and turns every failure into a message and an exit code.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -29,7 +30,8 @@ int run(std::vector<std::string> words) {
   if (words[0] == "--version") return std::puts("foreshard 0.1.0"), kOk;
   if (words[0] == "completion") {
     words.erase(words.begin());
-    return std::fputs(completion(words).c_str(), stdout), kOk;
+    const bool asks = std::find(words.begin(), words.end(), "--help") != words.end();
+    return std::fputs(asks ? help_of_program().c_str() : completion(words).c_str(), stdout), kOk;
   }
   const CommandSpec& command = find_command(words);
   for (const std::string& w : words)

@@ -319,7 +319,8 @@ CommandSpec size_command() {
          true},
         {"micro-batches",
          "B,B,...",
-         "Micro-batches to try (default 1,2,4,... while a doubling fits and is worth 2 %)",
+         "Micro-batches to try (default 1,2,4,... while a doubling fits and is worth 2 %, then the "
+         "largest that leaves room; with --global-batch its divisors)",
          {},
          true},
         {"global-batch",

@@ -134,11 +134,10 @@ std::shared_ptr<const Model> model_of(const Json& configuration, const std::stri
   return model;
 }
 
-/// Norms and rotary embedding run as fused kernels: a compiler's, Liger's, or those of the
-/// flash-attn library in a trainer that is built on them.
+/// Norms and rotary embedding run as fused kernels: Thunder's, Liger's, or those of the flash-attn
+/// library in a trainer that is built on them. What torch.compile fuses the planner knows.
 bool fused_kernels(const MeasuredRun& run) {
-  return run.compile.starts_with("yes") || contains(run.compile, "thunder") ||
-         contains_any_case(run.notes, "liger") ||
+  return contains(run.compile, "thunder") || contains_any_case(run.notes, "liger") ||
          (run.attention_impl.starts_with("flash-attn") && own_data_parallelism(run));
 }
 
@@ -153,7 +152,7 @@ const CatalogueModel* known_model(const MeasuredRun& run) {
 bool has_columns(const MeasuredRun& run) { return run.n_layers && run.d_model && run.n_heads; }
 
 /// A Llama whose norms and rotary embedding lack their eager upcasts, as the plain model writes
-/// them (a compiler's partitioner saves the inputs of cheap chains, not their fp32 intermediates).
+/// them.
 std::shared_ptr<const Model> fused_llama(const MeasuredRun& run) {
   PlainModelOptions o;
   o.layers = *run.n_layers;

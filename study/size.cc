@@ -225,9 +225,15 @@ void state_need(SizeRow& row, const SizeQuestion& q, const Attempt& a) {
   row.note = lack_of(e.result.memory, enough);
 }
 
-/// From the smallest on: they are tried until one does not fit.
-std::vector<std::int64_t> micro_batches_of(const SizeQuestion& q) {
+/// From the smallest on: they are tried until one does not fit. A global batch leaves only the
+/// divisors of each GPU's share.
+std::vector<std::int64_t> micro_batches_of(const SizeQuestion& q, std::int64_t gpus) {
   std::vector<std::int64_t> out = q.micro_batches;
+  if (out.empty() && q.global_batch && *q.global_batch % gpus == 0) {
+    const std::int64_t share = *q.global_batch / gpus;
+    for (std::int64_t b = 1; b <= std::min(share, kMostSequences); ++b)
+      if (share % b == 0) out.push_back(b);
+  }
   if (out.empty())
     for (std::int64_t b = 1; b <= kMostSequences; b *= 2) out.push_back(b);
   std::sort(out.begin(), out.end());
@@ -268,11 +274,11 @@ bool fits_well(const SizeRow& row) { return row.fits && row.retries == 0 && !row
 
 /// Micro-batches grow until one does not fit, or until a doubling is not worth it. The first: the
 /// largest that fits well; the second: the smallest that was tried and does not, or 0.
-std::pair<std::int64_t, std::int64_t> grow(const SizeQuestion& q, CheckpointKind checkpoint,
-                                           BestRow& best) {
-  double last = 0;  // Samples per second of the batch before.
-  std::int64_t good = 0, bad = 0;
-  for (const std::int64_t b : micro_batches_of(q)) {
+std::pair<std::int64_t, std::int64_t> grow(const SizeQuestion& q, std::int64_t gpus,
+                                           CheckpointKind checkpoint, BestRow& best) {
+  std::int64_t good = 0, bad = 0, from = 0;
+  double speed = 0;  // Samples per second at `from`, the last doubling.
+  for (const std::int64_t b : micro_batches_of(q, gpus)) {
     const SizeRow row = best.attempt(b, checkpoint);
     if (row.refused) continue;
     if (fits_well(row))
@@ -280,8 +286,9 @@ std::pair<std::int64_t, std::int64_t> grow(const SizeQuestion& q, CheckpointKind
     else if (bad == 0)
       bad = b;
     if (!row.fits) break;
-    if (q.micro_batches.empty() && row.samples_per_s_per_gpu < kWorthDoubling * last) break;
-    last = row.samples_per_s_per_gpu;
+    if (from > 0 && b < 2 * from) continue;
+    if (q.micro_batches.empty() && row.samples_per_s_per_gpu < kWorthDoubling * speed) break;
+    from = b, speed = row.samples_per_s_per_gpu;
   }
   return {good, bad};
 }
@@ -293,8 +300,8 @@ SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t g
   const std::vector<CheckpointKind> checkpoints =
       q.checkpoints.empty() ? std::vector{q.job.config.checkpoint} : q.checkpoints;
   for (const CheckpointKind checkpoint : checkpoints) {
-    auto [good, bad] = grow(q, checkpoint, best);
-    if (!q.micro_batches.empty() || good == 0) continue;
+    auto [good, bad] = grow(q, gpus, checkpoint, best);
+    if (!q.micro_batches.empty() || q.global_batch || good == 0) continue;
     while (bad - good > 1) {
       const std::int64_t middle = good + (bad - good) / 2;
       const SizeRow row = best.attempt(middle, checkpoint);

@@ -22,6 +22,7 @@ struct SizeQuestion {
   std::vector<std::int64_t> gpus;
   /// Empty: 1, 2, 4 and so on while a doubling fits and is worth 2 %; then the largest that leaves
   /// headroom between the last that does and the first that does not.
+  /// With a global batch: the divisors of each GPU's share.
   std::vector<std::int64_t> micro_batches;
   std::vector<CheckpointKind> checkpoints;  ///< Empty: the job's.
   /// Sequences of one optimizer step, on any number of GPUs: the job's accumulation follows. Sizes

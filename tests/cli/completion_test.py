@@ -41,6 +41,9 @@ def main():
     assert "dgx-h100" in completed("simulate", "llama3-8b", "--on", "dgx-h")
     assert {"fsdp1", "fsdp2"} <= set(completed("tune", "gpt2", "--framework", "fsdp"))
     assert completed("tune", "gpt2", "--compile", "y") == ["yes"]
+    assert set(completed("plan", "gpt2", "--reshard", "")) >= {"false", "true"} and "N" not in completed("plan", "gpt2", "--reshard", "N")
+    assert "--help-all" in completed("simulate", "--hel")
+    assert "completion bash" in script("--help")
     assert "llama3-70b" in completed("diff", "--model", "llama3-7")
     assert "etc/" in [w + "/" for w in completed("simulate", "gpt2", "--html", "et")]
 

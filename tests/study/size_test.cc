@@ -76,6 +76,17 @@ TEST(Size, FindsTheLargestMicroBatchBetweenDoublings) {
   EXPECT_GT(row.micro_batch & (row.micro_batch - 1), 0) << "an example that doublings answer";
 }
 
+// 24 sequences on 8 GPUs: each has 3, in one micro-batch or in three of one.
+TEST(Size, TriesTheDivisorsOfAGlobalBatch) {
+  SizeQuestion q = question();
+  q.gpus = {8};
+  q.micro_batches.clear();
+  q.global_batch = 24;
+  const SizeRow row = size(q).rows[0];
+  EXPECT_EQ(row.micro_batch, 3);
+  EXPECT_EQ(row.accumulate, 1);
+}
+
 // Accumulation to a global batch: a long step is put together from short ones; the whole of it,
 // simulated, takes as long.
 TEST(Size, LongStepsTakeWhatTheirSimulationTakes) {
