@@ -76,7 +76,9 @@ std::string help_of_program() {
       "  foreshard completion bash   completion for the shell: source <(foreshard completion "
       "bash); or zsh\n"
       "\nExit codes: 0 fine, 2 wrong input, 3 device or run failure, 4 a target missed (nothing "
-      "that was tried fits, a deadline, simulate --must-fit), 1 a bug of ours.\n";
+      "that was tried fits, a deadline, simulate --must-fit; run and compare: a difference), 1 a "
+      "bug of "
+      "ours.\n";
   return out;
 }
 

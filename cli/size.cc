@@ -218,9 +218,7 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
 int exit_code_of(const SizeQuestion& q, const SizeResult& r) {
   if (std::all_of(r.rows.begin(), r.rows.end(), [](const SizeRow& row) { return row.refused; }))
     return kWrongInput;
-  const bool fits =
-      std::any_of(r.rows.begin(), r.rows.end(), [](const SizeRow& row) { return row.fits; });
-  return !fits || (q.deadline_days && !r.smallest) ? kTargetMissed : kOk;
+  return !r.fastest || (q.deadline_days && !r.smallest) ? kTargetMissed : kOk;
 }
 
 int run_size(Arguments& a) {

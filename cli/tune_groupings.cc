@@ -38,6 +38,7 @@ Json json_of(const SimulatedGrouping& row) {
   out["step_time_s"] = to_seconds(row.step);
   out["device_peak_bytes"] = row.memory.value;
   out["fits"] = row.fits;
+  out["allocator_retries_total"] = row.retries;
   return out;
 }
 
@@ -68,7 +69,7 @@ std::string line_of(const SimulatedGrouping& row, bool chosen) {
 std::string text_of(const Job& job, const GroupingStudy& study, std::size_t blocks) {
   std::string out = fmt::format(
       "{} · {} · {}\n\nEvery contiguous grouping of {} blocks was searched for the best in a model "
-      "of overlap without host time and\ninterference (docs/simulator.md). What it found and all "
+      "of overlap without host time and\ninterference (docs/simulator.md). What it found and "
       "equal groups, simulated in full:\n\n",
       job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
       blocks);

@@ -5,7 +5,7 @@
 
 namespace foreshard::cli {
 
-/// `tune --all-groupings`: the exact front of contiguous groupings and all equal groups, simulated
+/// `tune --all-groupings`: the exact front of contiguous groupings and equal groups, simulated
 /// in full, and the best of them.
 int tune_groupings(const Job& job, Arguments& arguments);
 

@@ -43,7 +43,7 @@ void freeze(Model& model, const std::vector<std::string>& names) {
     if (found) continue;
     const std::string near = nearest_name(name, names_of(model));
     issues.add("freeze", fmt::format("no module is named \"{}\"", name),
-               near.empty() ? "foreshard models describe MODEL lists them"
+               near.empty() ? "a module's path or its end: vision_tower, layers.0"
                             : fmt::format("the nearest name is \"{}\"", near));
   }
   issues.throw_if_any();

@@ -33,9 +33,9 @@ struct GroupingStudy {
   std::string reason;                   ///< Why `chosen` is.
 };
 
-/// Of the front those worth a look (at least 0.2 % faster than the next smaller one), and all equal
-/// groups. Chosen as tune() does: with headroom the fastest, or what needs least memory close to
-/// it. InputError as wrap_costs().
+/// Of the front those worth a look (at least 0.2 % faster than the next smaller one), and equal
+/// groups of each number of units. Chosen as tune() does: with headroom the fastest, or what needs
+/// least memory close to it. InputError as wrap_costs().
 GroupingStudy study_groupings(const Job& job);
 
 }  // namespace foreshard
