@@ -87,14 +87,12 @@ OptionGroup training_group() {
               "8-bit all-gathers: scales of all weights from one all-reduce after the optimizer "
               "(default yes), not one a weight and gather",
               {"yes", "no"}),
-       option(
-           "attention", "KIND",
-           "Attention (default flash: SDPA, with its flash kernel where there is no mask; sdpa: "
-           "SDPA "
-           "without it); "
-           "flash-attn is that library's own, with windows in the kernel; math is SDPA's in fp32, "
-           "eager is written out",
-           choices(kAttentionNames)),
+       option("attention", "KIND",
+              "Attention (default flash: SDPA, with its flash kernel where there is no mask; sdpa: "
+              "SDPA without it); flash-attn is that library's own, with windows in the kernel; "
+              "math is "
+              "SDPA's in fp32, eager is written out",
+              choices(kAttentionNames)),
        option("attention-kernel", "NAME",
               "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
               choices(kAttentionKernelNames)),

@@ -318,7 +318,7 @@ CommandSpec size_command() {
         {"micro-batches",
          "B,B,...",
          "Micro-batches to try (default 1,2,4,... while a doubling fits and is worth 2 %, then the "
-         "largest that leaves room; with --global-batch its divisors)",
+         "largest that leaves room; with --global-batch divisors of a GPU's share)",
          {},
          true},
         {"global-batch",

@@ -107,10 +107,8 @@ std::string unpacked_experts(const Model& model) {
   if (packed == 0 || experts == 0) return "";
   return fmt::format(
       "4-bit base: {:.2f} of {:.2f} B parameters are packed; the experts' {:.2f} B stay in 16 "
-      "bits, "
-      "since they are fused tensors and bitsandbytes packs linear modules only (transformers "
-      "before "
-      "5 kept each expert's as linear modules)",
+      "bits, since they are fused tensors and bitsandbytes packs linear modules only "
+      "(transformers before 5 kept each expert's as linear modules)",
       packed / 1e9, static_cast<double>(model.parameter_count().value) / 1e9, experts / 1e9);
 }
 

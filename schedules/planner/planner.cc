@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -107,10 +109,9 @@ std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
   return c.micro_batch * c.sequence * c.accumulate * ranks_of(c);
 }
 
-/// What the model asks of a launch: a fused attention backward computes the scores again (one
-/// product of its five), which is recomputation as much as a checkpoint's.
-/// Of what a mask hides only the rest counts, as in the fused kernels that leave it out: what a
-/// model asks for does not follow from the kernel that computes it.
+/// What the model asks of a launch, whatever kernel computes it: of attention what the mask lets
+/// through; not the scores that a fused attention backward computes again (one product of its
+/// five), which is recomputation as much as a checkpoint's.
 double asked_flops(const Launch& l) {
   if (const Flops seen = flops_behind_mask(l.op, l.dims); seen.value > 0)
     return static_cast<double>(seen.value);
@@ -120,14 +121,34 @@ double asked_flops(const Launch& l) {
   return repeats_scores ? done / 5 * 4 : done;
 }
 
+/// Scopes of modules whose own parameters are all frozen.
+std::vector<bool> frozen_scopes(const Model& model, const RankProgram& p) {
+  std::set<std::string_view> frozen;
+  for (const Module& m : model.modules) {
+    const auto rests = [&](const OwnedParameter& o) { return !model.at(o.id).trainable; };
+    if (!m.parameters.empty() && std::all_of(m.parameters.begin(), m.parameters.end(), rests))
+      frozen.insert(m.name);
+  }
+  std::vector<bool> out;
+  for (const std::string& scope : p.scopes) out.push_back(frozen.contains(scope));
+  return out;
+}
+
+/// FSDP1's flat parameters let autograd compute gradients of frozen weights, too; nobody asked.
+bool is_unasked(const Launch& l, const std::vector<bool>& frozen) {
+  return (l.op == OpKind::kMatmul || l.op == OpKind::kMatmulBias) &&
+         l.dims[4] == kWeightGradientProduct && l.scope.valid() && frozen[l.scope.value];
+}
+
 /// FLOPs of the first step's launches without recomputation (optimizer and clipping have none).
-double model_flops(const RankProgram& p) {
+double model_flops(const Model& model, const RankProgram& p) {
   if (p.steps.empty()) return 0;
+  const std::vector<bool> frozen = frozen_scopes(model, p);
   double n = 0;
   for (std::uint32_t i = p.steps[0].begin; i < p.steps[0].end; ++i) {
     if (p.instructions[i].kind != InstructionKind::kLaunch) continue;
     const Launch& l = p.launches[p.instructions[i].id];
-    if (l.phase != Phase::kRecompute) n += asked_flops(l);
+    if (l.phase != Phase::kRecompute && !is_unasked(l, frozen)) n += asked_flops(l);
   }
   return n;
 }
@@ -204,7 +225,7 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   if (std::string remark = unpacked_experts(model); !remark.empty())
     s.remarks.push_back(std::move(remark));
   s.tokens_per_step = tokens_of(model, config);
-  s.model_flops_per_step = model_flops(s.programs[0]) * static_cast<double>(s.world);
+  s.model_flops_per_step = model_flops(model, s.programs[0]) * static_cast<double>(s.world);
   return s;
 }
 
