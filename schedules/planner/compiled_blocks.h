@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "schedules/schedule.h"
@@ -13,13 +15,16 @@ class BlockScopes {
  public:
   BlockScopes(const RankProgram& p, const std::vector<std::string>& blocks)
       : block_(p.scopes.size(), -1), is_block_(p.scopes.size()) {
+    std::unordered_map<std::string_view, std::int32_t> index;
+    for (std::size_t b = 0; b < blocks.size(); ++b)
+      index.emplace(blocks[b], static_cast<std::int32_t>(b));
     for (std::size_t s = 0; s < p.scopes.size(); ++s) {
-      for (std::size_t b = 0; b < blocks.size(); ++b) {
-        const std::string& name = p.scopes[s];
-        is_block_[s] = is_block_[s] || name == blocks[b];
-        if (name == blocks[b] || name.starts_with(blocks[b] + "."))
-          block_[s] = static_cast<std::int32_t>(b);
-      }
+      const std::string_view name = p.scopes[s];
+      is_block_[s] = index.contains(name);
+      // The innermost block around it: names of blocks end where a part of the path does.
+      for (std::size_t end = name.size(); block_[s] < 0 && end != std::string_view::npos && end > 0;
+           end = name.rfind('.', end - 1))
+        if (const auto b = index.find(name.substr(0, end)); b != index.end()) block_[s] = b->second;
     }
   }
 

@@ -33,7 +33,11 @@ class Saver {
   void choose(BlockRun& r) {
     const auto needed = [](const JointValue& v) { return v.read_backward; };
     if (std::none_of(r.graph.begin(), r.graph.end(), needed)) return;
-    const std::vector<bool> saved = saved_values(r.graph);
+    if (chosen_.empty() || r.graph != graph_) {  // Blocks are mostly equal.
+      graph_ = r.graph;
+      chosen_ = saved_values(graph_);
+    }
+    const std::vector<bool>& saved = chosen_;
     for (std::uint32_t v = 0; v < r.graph.size(); ++v) {
       if (r.buffer[v] == kNoBuffer && saved[v]) give_buffer(r, v);
       if (r.graph[v].read_backward && !saved[v]) {
@@ -181,6 +185,8 @@ class Saver {
   RankProgram& p_;
   std::size_t buffers_;  ///< Of the eager program.
   CompiledRuns runs_;
+  JointGraph graph_;  ///< Of the block before, and what is saved of it.
+  std::vector<bool> chosen_;
   std::unordered_map<std::uint32_t, std::vector<TensorId>> sources_;      ///< Of values made again.
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> claims_;  ///< Launch -> buffers.
 };

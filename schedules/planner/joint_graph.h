@@ -22,6 +22,8 @@ struct JointValue {
   bool read_backward = false;   ///< By the block's backward,
   bool read_whole = false;      ///< ... there by a kernel that is not generated.
   std::vector<std::uint32_t> readers;  ///< Values of the forward that are made of it; later ones.
+
+  bool operator==(const JointValue&) const = default;
 };
 
 /// Values in the order of the forward. A value is fused with what it is read by.
