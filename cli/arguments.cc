@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/quantity.h"
+#include "core/text.h"
 
 namespace foreshard::cli {
 
@@ -97,14 +98,8 @@ bool Arguments::yes_no(const std::string& name, bool fallback) {
 }
 
 std::vector<std::string> Arguments::list(const std::string& name) const {
-  std::vector<std::string> out;
-  const std::string all = text(name);
-  std::size_t at = 0;
-  while (at < all.size()) {
-    const std::size_t comma = std::min(all.find(',', at), all.size());
-    if (comma > at) out.push_back(all.substr(at, comma - at));
-    at = comma + 1;
-  }
+  std::vector<std::string> out = parts_of(text(name), ',');
+  std::erase(out, "");
   return out;
 }
 

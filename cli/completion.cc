@@ -12,6 +12,7 @@
 
 #include "cli/command.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "hwprofiles/profile.h"
 #include "models/catalogue.h"
 
@@ -31,12 +32,8 @@ Words words_of(const std::string& placeholder) {
   } else if (placeholder == "MODEL") {
     for (const CatalogueModel& m : model_catalogue()) words.insert(m.name);
   } else if (placeholder.find('|') != std::string::npos) {
-    for (std::size_t at = 0; at <= placeholder.size();) {
-      const std::size_t end = std::min(placeholder.find('|', at), placeholder.size());
-      const std::string word = placeholder.substr(at, end - at);
+    for (const std::string& word : parts_of(placeholder, '|'))
       if (!word.empty() && std::islower(static_cast<unsigned char>(word[0]))) words.insert(word);
-      at = end + 1;
-    }
   }
   return words;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <vector>
 
 namespace foreshard {
 
@@ -11,6 +10,16 @@ std::string lower_case(std::string_view text) {
   std::transform(out.begin(), out.end(), out.begin(), [](char c) {
     return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   });
+  return out;
+}
+
+std::vector<std::string> parts_of(std::string_view text, char separator) {
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, at), text.size());
+    out.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
   return out;
 }
 

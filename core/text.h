@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace foreshard {
 
@@ -13,6 +14,9 @@ inline bool contains(std::string_view text, std::string_view part) {
 
 /// ASCII letters in lower case.
 std::string lower_case(std::string_view text);
+
+/// The pieces between separators, empty ones too: "a,,b" has three, "" one.
+std::vector<std::string> parts_of(std::string_view text, char separator);
 
 /// Insertions, deletions and replacements that make one text of the other (Levenshtein).
 std::size_t edit_distance(std::string_view a, std::string_view b);

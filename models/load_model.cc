@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/text.h"
 #include "models/catalogue.h"
 #include "models/freeze.h"
 #include "models/graph_file.h"
@@ -49,11 +50,7 @@ std::vector<std::string> take_frozen(Request& request) {
   std::vector<std::string> names;
   for (const auto& [key, value] : request.settings) {
     if (key != "freeze") continue;
-    for (std::size_t at = 0; at <= value.size();) {
-      const std::size_t end = std::min(value.find(',', at), value.size());
-      names.push_back(value.substr(at, end - at));
-      at = end + 1;
-    }
+    for (std::string& name : parts_of(value, ',')) names.push_back(std::move(name));
   }
   std::erase_if(request.settings, [](const auto& setting) { return setting.first == "freeze"; });
   return names;

@@ -68,41 +68,21 @@ void simulate(const Job& job, std::vector<SimulatedGrouping>& rows) {
   });
 }
 
-/// The best of the rows that `may` be chosen, by the order `before`; rows.size() if there is none.
-template <typename May, typename Before>
-std::size_t best_of(const std::vector<SimulatedGrouping>& rows, May may, Before before) {
-  std::size_t best = rows.size();
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    if (may(rows[i]) && (best == rows.size() || before(rows[i], rows[best]))) best = i;
-  return best;
-}
-
 void choose(GroupingStudy& s, Bytes capacity) {
-  using Row = SimulatedGrouping;
-  const auto faster = [](const Row& a, const Row& b) { return a.step < b.step; };
-  const auto roomy = [&](const Row& r) {
-    return r.fits && r.retries == 0 && leaves_headroom(r.memory, capacity);
-  };
-  const std::size_t fastest = best_of(s.rows, roomy, faster);
-  if (fastest == s.rows.size()) {
-    s.chosen = best_of(
-        s.rows, [](const Row& r) { return r.fits; },
-        [](const Row& a, const Row& b) { return a.allocated < b.allocated; });
+  const Choice choice = choose_row(s.rows, capacity);
+  s.chosen = choice.chosen;
+  if (!choice.roomy) {
     s.reason = "allocates least; none leaves enough of the device free";
     return;
   }
-  const Time limit = s.rows[fastest].step;
-  s.chosen = best_of(
-      s.rows, [&](const Row& r) { return roomy(r) && r.step / limit <= kCloseEnough; },
-      [](const Row& a, const Row& b) { return a.memory < b.memory; });
-  const Row& chosen = s.rows[s.chosen];
-  s.reason = s.chosen == fastest
+  const SimulatedGrouping &fastest = s.rows[choice.fastest], &chosen = s.rows[s.chosen];
+  s.reason = s.chosen == choice.fastest
                  ? "the fastest"
                  : fmt::format(
                        "needs least memory within {:.0f} % of the fastest: {:.1f} % "
                        "slower, {} less",
-                       100 * (kCloseEnough - 1), 100 * (chosen.step / limit - 1),
-                       format_memory(s.rows[fastest].memory - chosen.memory));
+                       100 * (kCloseEnough - 1), 100 * (chosen.step / fastest.step - 1),
+                       format_memory(fastest.memory - chosen.memory));
 }
 
 }  // namespace

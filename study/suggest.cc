@@ -20,6 +20,7 @@ namespace foreshard {
 namespace {
 
 constexpr double kWorthKnowing = 1.02;  ///< Smaller gains are within the model's error.
+
 /// Changes that free memory at the price of time.
 void add_savings(const Job& job, std::vector<JobChange>& out) {
   const ParallelConfig& c = job.config;

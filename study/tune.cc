@@ -112,45 +112,20 @@ void mark_pareto(std::vector<WrapChoice>& choices) {
   }
 }
 
-/// What may be chosen, in falling order of preference: with headroom, without allocator retries,
-/// whatever fits.
-std::vector<std::size_t> eligible(const TuneResult& r, bool& with_headroom) {
-  std::vector<std::size_t> roomy, well, fitting;
-  for (std::size_t i = 0; i < r.choices.size(); ++i) {
-    const WrapChoice& c = r.choices[i];
-    if (c.fits) fitting.push_back(i);
-    if (c.fits_well()) well.push_back(i);
-    if (c.fits_well() && leaves_headroom(c.memory, r.capacity)) roomy.push_back(i);
-  }
-  with_headroom = !roomy.empty();
-  return !roomy.empty() ? roomy : !well.empty() ? well : fitting;
-}
-
-/// With headroom: the fastest, or what needs least memory within kCloseEnough of it. Without: what
-/// allocates least (what is reserved ends at the device's memory).
 void choose(TuneResult& r) {
-  bool roomy = false;
-  const std::vector<std::size_t> order = eligible(r, roomy);
-  r.chosen = r.choices.size();
-  if (order.empty()) return;
-  const WrapChoice& fastest = r.choices[order[0]];
-  r.chosen = order[0];
-  for (const std::size_t i : order) {
-    const WrapChoice& c = r.choices[i];
-    const WrapChoice& best = r.choices[r.chosen];
-    if (roomy ? c.step / fastest.step <= kCloseEnough && c.memory < best.memory
-              : c.allocated < best.allocated)
-      r.chosen = i;
-  }
+  const Choice choice = choose_row(r.choices, r.capacity);
+  r.chosen = choice.chosen;
+  if (r.chosen == r.choices.size()) return;
+  const WrapChoice& fastest = r.choices[choice.fastest];
   WrapChoice& chosen = r.choices[r.chosen];
   chosen.chosen = true;
   const std::string percent = fmt::format("{:.0f} %", 100 * kHeadroom);
-  if (!roomy)
+  if (!choice.roomy)
     r.reason = fmt::format(
         "allocates least; no wrapping leaves {} of the device free (foreshard simulate "
         "--explain-memory says what would)",
         percent);
-  else if (r.chosen == order[0])
+  else if (r.chosen == choice.fastest)
     r.reason = fmt::format("the fastest that leaves {} of the device free", percent);
   else
     r.reason = fmt::format(

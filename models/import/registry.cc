@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "core/text.h"
 #include "models/adapters.h"
 #include "models/import/families.h"
 #include "models/model_checks.h"
@@ -177,11 +178,7 @@ std::optional<LoraOptions> take_adapters(Json& json, IssueList& issues) {
   o.alpha = top.number("lora_alpha", 8.0, 1e-6, 1e9);
   o.dropout = top.number("lora_dropout", 0.0, 0.0, 0.999999);
   const std::string targets = top.string("lora_targets", "");
-  for (std::size_t at = 0; !targets.empty() && at <= targets.size();) {
-    const std::size_t comma = std::min(targets.find(',', at), targets.size());
-    o.targets.push_back(targets.substr(at, comma - at));
-    at = comma + 1;
-  }
+  if (!targets.empty()) o.targets = parts_of(targets, ',');
   const std::string dtype = top.string("lora_dtype", "fp32");
   if (dtype == "base")
     o.dtype = LoraOptions::Dtype::kBase;
