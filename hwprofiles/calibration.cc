@@ -67,7 +67,7 @@ std::string uncalibrated_source(std::string_view gpu, std::string_view efficienc
     const Json facts = json.value("efficiency", Json::object());
     const auto fact = facts.find(std::string(efficiency));
     if (fact != facts.end()) return fact->value("source", std::string());
-    name = json.value("base", std::string());
+    name = json.value("efficiency_as", json.value("base", std::string()));
   }
   return {};
 }

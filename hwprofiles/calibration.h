@@ -21,7 +21,7 @@ void apply_catalogue_calibrations(std::string_view name, GpuProfile& gpu);
 void forget_calibration(GpuProfile& gpu);
 
 /// Source of an efficiency in the GPU's own file: of what forget_calibration() takes back. Empty if
-/// neither the file nor the one that it is based on says.
+/// neither the file nor the one that it takes efficiencies from says.
 std::string uncalibrated_source(std::string_view gpu, std::string_view efficiency);
 
 /// What the runs behind the training calibration span.

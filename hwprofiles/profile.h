@@ -53,6 +53,8 @@ struct GpuProfile {
   /// Achievable fractions, rates and fixed times by kernel class, as data; names and meaning in
   /// docs/formats/hardware.md ("efficiency"). Use `efficiency_or`.
   std::map<std::string, Fact> efficiency;
+  /// Of those that are another chip's (`efficiency_as`): the catalogue GPU that they are known of.
+  std::map<std::string, std::string> efficiency_of;
 
   /// Dense peak for matrix products with operands of `dtype` (float32: `tf32` chooses the tensor
   /// cores). Unknown fact where the device cannot.

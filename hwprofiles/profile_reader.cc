@@ -177,14 +177,47 @@ void check_fabric(const HardwareProfile& machine, IssueList& issues) {
   }
 }
 
+/// Chips of one generation differ by so much in what they reach of their peak, at the least (one
+/// standard deviation): A100 PCIe against SXM 0.70 / 0.776, H100 at 500 W against 700 W 0.556 /
+/// 0.63.
+constexpr double kSpreadOfRelatives = 0.12;
+
+/// Efficiencies of a chip of which nothing was measured: those of a relative, rates in proportion
+/// to the dense 16-bit peak. Calibration of the relative reaches it, too.
+void take_efficiencies_of(const std::string& name, const GpuProfile& relative, GpuProfile& gpu) {
+  const double scale = gpu.peak_fp16.value_or(1) / relative.peak_fp16.value_or(1);
+  gpu.efficiency.clear();
+  gpu.efficiency_of.clear();
+  for (const auto& [key, known] : relative.efficiency) {
+    if (key == "machine_spread" || key == "matmul_best")
+      continue;  // Of machines that were measured.
+    Fact fact = known;
+    if (fact.dimension == Dimension::kFlopsPerSecond) {
+      fact.value *= scale;
+      fact.prior *= scale;
+    }
+    fact.kind = FactKind::kAssumed;
+    fact.source = fmt::format("as {}: {}", name, known.source);
+    if (!(fact.uncertainty > kSpreadOfRelatives)) fact.uncertainty = kSpreadOfRelatives;
+    const auto origin = relative.efficiency_of.find(key);
+    gpu.efficiency_of[key] = origin == relative.efficiency_of.end() ? name : origin->second;
+    gpu.efficiency[key] = std::move(fact);
+  }
+}
+
 }  // namespace
 
 void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, BaseFinder& bases,
               IssueList& issues, GpuProfile& gpu) {
+  const auto find = [&](const std::string& name, const std::string& place, GpuProfile& into) {
+    const bool found = bases.gpu(name, into);
+    if (!found)
+      issues.add(place, "there is no GPU type \"" + name + "\"",
+                 nearest_name(name, bases.known_gpus()));
+    return found;
+  };
   const auto start_from = [&](const std::string& name, const std::string& place) {
-    if (bases.gpu(name, gpu)) return;
-    issues.add(place, "there is no GPU type \"" + name + "\"",
-               nearest_name(name, bases.known_gpus()));
+    find(name, place, gpu);
   };
   if (json.is_string()) return start_from(json.get<std::string>(), path);
   ObjectReader object(json, path, issues);
@@ -196,9 +229,20 @@ void read_gpu(const Json& json, const std::string& path, FactDefaults defaults, 
   object.ignore("usual_node");
   read_enum(object, "generation", kGenerations, gpu.generation);
   read_facts(object, gpu_fields(), defaults, gpu);
+  if (object.has("efficiency_as")) {
+    const std::string name = object.string("efficiency_as", "");
+    GpuProfile relative;
+    if (find(name, object.path_of("efficiency_as"), relative))
+      take_efficiencies_of(name, relative, gpu);
+  }
   if (object.has("efficiency")) {
+    std::map<std::string, Fact> own;
     read_named_facts(*object.get("efficiency"), object.path_of("efficiency"), defaults,
-                     efficiency_names(), issues, gpu.efficiency);
+                     efficiency_names(), issues, own);
+    for (auto& [key, fact] : own) {
+      gpu.efficiency_of.erase(key);
+      gpu.efficiency[key] = std::move(fact);
+    }
   }
   object.finish();
 }

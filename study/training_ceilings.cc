@@ -87,9 +87,12 @@ void apply_ceilings(const CeilingFactors& factors, GpuProfile& gpu) {
   forget_calibration(gpu);
   const auto ceilings = training_ceilings();
   for (std::size_t i = 0; i < ceilings.size() && i < factors.size(); ++i) {
-    if (!concerns(ceilings[i], gpu)) continue;
-    for (const std::string_view key : ceilings[i].efficiencies) {
-      const auto fact = gpu.efficiency.find(std::string(key));
+    for (const std::string_view name : ceilings[i].efficiencies) {
+      const std::string key(name);
+      const auto origin = gpu.efficiency_of.find(key);
+      const bool its_own = origin == gpu.efficiency_of.end();
+      if (!concerns(ceilings[i], its_own ? gpu : load_gpu(origin->second))) continue;
+      const auto fact = gpu.efficiency.find(key);
       if (fact != gpu.efficiency.end()) fact->second.value *= std::exp(factors[i]);
     }
   }

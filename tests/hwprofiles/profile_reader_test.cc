@@ -53,6 +53,27 @@ TEST(OwnProfile, JsonReadsTheSame) {
   EXPECT_EQ(mine.name, "box");
 }
 
+// A rate is the relative's by peaks (322 TFLOP/s of 989: at 494.5 it is 161), a share is the same;
+// an own number stands; what is not there is told with the nearest name.
+TEST(OwnProfile, EfficienciesOfARelative) {
+  const std::string head = "base: dgx-a100-80\nsource: us\nkind_of_numbers: measured\ngpu:\n";
+  const auto half = parse_hardware(head +
+                                       "  peak_fp16: 494.5 TFLOP/s\n  efficiency_as: h100-80\n  "
+                                       "efficiency: {memory_bound: 0.5}\n",
+                                   "box.yaml");
+  const GpuProfile h100 = load_gpu("h100-80");
+  EXPECT_NEAR(half.gpu.efficiency_or("attention_fa2_h128_backward", 0), 161e12, 1e6);
+  const Fact* matmul = half.gpu.find_efficiency("matmul_training");
+  ASSERT_NE(matmul, nullptr);
+  EXPECT_DOUBLE_EQ(matmul->value, h100.efficiency_or("matmul_training", 0));
+  EXPECT_EQ(matmul->kind, FactKind::kAssumed);
+  EXPECT_GE(matmul->uncertainty, 0.1);
+  EXPECT_EQ(matmul->source.rfind("as h100-80: ", 0), 0u) << matmul->source;
+  EXPECT_DOUBLE_EQ(half.gpu.efficiency_or("memory_bound", 0), 0.5);
+  EXPECT_NE(error_of_profile(head + "  efficiency_as: h100-8\n").find("h100-80"),
+            std::string::npos);
+}
+
 // Both ways to name a kind of network answer with the kinds that there are.
 TEST(OwnProfile, UnknownNetworksAreToldOfAllKinds) {
   std::string short_name;
@@ -127,7 +148,8 @@ TEST(OwnProfile, RatesThatNoMachineHasAreErrors) {
            {"gpu: {efficiency: {matmul_training: 1.7}}\n", "gpu.efficiency.matmul_training"},
            {"gpu: {efficiency: {memory_bound: 0.0}}\n", "gpu.efficiency.memory_bound"},
            {"collectives: {network_rate_scale: 0}\n", "collectives.network_rate_scale"}}) {
-    EXPECT_NE(error_of_profile(head + text).find(place), std::string::npos) << error_of_profile(head + text);
+    EXPECT_NE(error_of_profile(head + text).find(place), std::string::npos)
+        << error_of_profile(head + text);
   }
 }
 
