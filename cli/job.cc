@@ -125,7 +125,14 @@ void read_whole_precision(Arguments& a, ParallelConfig& c) {
   if (!a.has("param-dtype") && c.model_dtype != DType::kFloat32) c.precision.param = c.model_dtype;
   const bool wanted = a.yes_no("autocast", true);
   if (!wanted && !a.has("param-dtype")) c.precision.param = c.model_dtype;
-  c.autocast = wanted && c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16;
+  // Over 16-bit weights only where asked for: fp32 adapters and norms are what it changes there.
+  const bool over_sixteen =
+      a.has("autocast") && c.precision.param == c.model_dtype && c.model_dtype != DType::kFloat32;
+  c.autocast =
+      wanted &&
+      (over_sixteen || (c.model_dtype == DType::kFloat32 && c.precision.param == DType::kBFloat16));
+  if (a.has("autocast") && wanted && c.precision.param == DType::kFloat32)
+    a.report("autocast", "computes in 16 bits, --param-dtype is fp32", "--param-dtype bf16");
   if (!c.autocast && c.precision.param != c.model_dtype) {
     a.report("param-dtype",
              fmt::format("{} over parameters in {} is not planned without sharding",

@@ -100,8 +100,13 @@ Json row_json(const SizeRow& r) {
   out["accumulate"] = r.accumulate;
   out["global_batch"] = r.global_batch;
   out["checkpoint"] = r.checkpoint;
+  out["shard"] = r.shard;
+  out["replicate"] = r.replicate;
   out["fits"] = r.fits;
   out["step_time_s"] = to_seconds(r.step);
+  out["step_p10_s"] = r.p90.value > 0 ? Json(to_seconds(r.p10)) : Json(nullptr);
+  out["step_p90_s"] = r.p90.value > 0 ? Json(to_seconds(r.p90)) : Json(nullptr);
+  out["outside_calibration"] = r.outside;
   out["tokens_per_s_per_gpu"] = r.tokens_per_s_per_gpu;
   out["samples_per_s_per_gpu"] = r.samples_per_s_per_gpu;
   out["allocator_retries_total"] = r.retries;
@@ -135,9 +140,29 @@ Json json_of(const SizeQuestion& q, const SizeResult& r) {
 }
 
 std::string name_of_row(const SizeRow& r) {
-  return fmt::format("{} x {} (micro-batch {}{}, checkpointing {})", r.gpus, r.hardware,
-                     r.micro_batch, r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "",
-                     r.checkpoint);
+  return fmt::format("{} GPUs ({} x {}; micro-batch {}{}, checkpointing {}{})", r.gpus, r.nodes,
+                     r.hardware, r.micro_batch,
+                     r.accumulate > 1 ? fmt::format(" x {}", r.accumulate) : "", r.checkpoint,
+                     r.replicate > 1 ? fmt::format(", {} copies", r.replicate) : "");
+}
+
+/// The range of a named row's step.
+std::string range_of(const SizeRow& r) {
+  return r.p90.value == 0
+             ? ""
+             : fmt::format(", step {} to {} (80 % range)", format_time(r.p10), format_time(r.p90));
+}
+
+/// What the rows have outside of what was calibrated, each once, with the rows that have it.
+std::string outside_text(const SizeResult& r) {
+  std::vector<std::string> seen;
+  for (const SizeRow& row : r.rows)
+    for (const std::string& why : row.outside)
+      if (std::find(seen.begin(), seen.end(), why) == seen.end()) seen.push_back(why);
+  return seen.empty()
+             ? ""
+             : fmt::format("  outside what was calibrated (ranges may be too narrow): {}\n",
+                           fmt::join(seen, "; "));
 }
 
 std::string header_of(const SizeQuestion& q) {
@@ -161,6 +186,8 @@ std::string remarks_on(const SizeQuestion& q, const SizeRow& row) {
     out += fmt::format("  (borderline: {})", retries_text(row.step_retries, row.retries));
   else if (row.tight)
     out += "  (tight: less than 5 % free)";
+  if (row.replicate > 1 && !q.shard && !q.replicate)
+    out += fmt::format("  (--replicate {})", row.replicate);
   if (q.deadline_days && !row.meets_deadline) out += "  (too slow)";
   return out;
 }
@@ -192,19 +219,23 @@ std::string text_of(const SizeQuestion& q, const SizeResult& r) {
   for (const SizeRow& row : r.rows) out += line_of(q, row);
   out += "\n";
   if (q.deadline_days)
-    out += r.smallest ? fmt::format("  smallest that meets {:.1f} days: {}\n", *q.deadline_days,
-                                    name_of_row(r.rows[*r.smallest]))
+    out += r.smallest ? fmt::format("  smallest that meets {:.1f} days: {}{}\n", *q.deadline_days,
+                                    name_of_row(r.rows[*r.smallest]), range_of(r.rows[*r.smallest]))
                       : fmt::format("  nothing here meets {:.1f} days\n", *q.deadline_days);
   if (r.cheapest)
-    out += fmt::format("  cheapest: {}, ${}\n", name_of_row(r.rows[*r.cheapest]),
-                       with_thousands(std::llround(*r.rows[*r.cheapest].price)));
-  if (r.fastest) out += fmt::format("  fastest: {}\n", name_of_row(r.rows[*r.fastest]));
+    out += fmt::format("  cheapest: {}, ${}{}\n", name_of_row(r.rows[*r.cheapest]),
+                       with_thousands(std::llround(*r.rows[*r.cheapest].price)),
+                       range_of(r.rows[*r.cheapest]));
+  if (r.fastest)
+    out += fmt::format("  fastest: {}{}\n", name_of_row(r.rows[*r.fastest]),
+                       range_of(r.rows[*r.fastest]));
   const bool asked =
       std::any_of(r.rows.begin(), r.rows.end(), [](auto& row) { return !row.refused; });
   if (!asked)
     out += "  no row can be planned as asked\n";
   else if (!r.fastest)
     out += "  nothing fits without allocator retries: " + r.ways_to_fit + "\n";
+  out += outside_text(r);
   if (!q.global_batch)
     out +=
         "  the batch of a step differs between rows: --global-batch N keeps it fixed, by "
@@ -283,6 +314,8 @@ void respell(OptionSpec& o) {
   } else if (o.name == "on") {
     o.help = "Machines, separated by commas";
     o.value = "HARDWARE,...";
+  } else if (o.name == "replicate") {
+    o.help = "Copies of the parameters (HSDP; default: the number that pays, of 1, 2, 4 and so on)";
   } else if (o.name == "checkpoint") {
     o.help = "none | full | every:K | selective (default: none or full, which is faster)";
   }

@@ -5,6 +5,7 @@
 // out, and text formatting lives in core/format.h.
 
 #include <compare>
+#include <concepts>
 #include <cstdint>
 
 namespace foreshard {
@@ -35,6 +36,10 @@ struct Quantity {
   }
   friend constexpr Quantity operator*(Quantity a, std::int64_t n) { return Quantity(a.value * n); }
   friend constexpr Quantity operator*(std::int64_t n, Quantity a) { return Quantity(a.value * n); }
+  /// A fraction would be cut to a whole number without a word: go through double by hand.
+  friend constexpr Quantity operator*(Quantity, std::floating_point auto) = delete;
+  friend constexpr Quantity operator*(std::floating_point auto, Quantity) = delete;
+  friend constexpr Quantity operator/(Quantity, std::floating_point auto) = delete;
   /// Truncating division by a count.
   friend constexpr Quantity operator/(Quantity a, std::int64_t n) { return Quantity(a.value / n); }
   /// Ratio of two like quantities.

@@ -121,7 +121,9 @@ std::string describe_precision(const ParallelConfig& c, bool with_checkpoints) {
     out += ", " + short_dtype(reduce) + " reduce";
   if (c.float8 != Float8Kind::kNone)
     out += fmt::format(", float8 {} products", name_in(kFloat8Names, c.float8));
-  if (c.autocast && row_of(c.framework).precision == PrecisionRule::kMixed) out += ", autocast";
+  const bool by_itself = row_of(c.framework).precision != PrecisionRule::kMixed &&
+                         c.model_dtype == DType::kFloat32;  // 16 bits over fp32: how else?
+  if (c.autocast && !by_itself) out += ", autocast";
   if (with_checkpoints) out += ", " + checkpointing(c);
   if (c.compile) out += ", compiled";
   if (c.offload == OffloadKind::kParameters) out += ", parameters in host memory";

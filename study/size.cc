@@ -13,8 +13,11 @@
 #include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
 #include "study/headroom.h"
+#include "study/job_change.h"
+#include "study/mesh_search.h"
 #include "study/needed_memory.h"
 #include "study/parallel.h"
+#include "study/uncertainty.h"
 #include "study/ways_to_fit.h"
 
 namespace foreshard {
@@ -45,6 +48,7 @@ struct Attempt {
   const HardwareProfile& hardware;
   std::int64_t gpus, micro_batch;
   CheckpointKind checkpoint;
+  std::optional<Mesh> mesh = {};  ///< Nothing: as the question says.
 };
 
 /// Why so many GPUs do not give the global batch; "" if they do.
@@ -92,6 +96,7 @@ Job resized(const SizeQuestion& q, const Attempt& a) {
     return job;
   }
   shape_mesh(q, job);
+  if (a.mesh) change::mesh(job, a.mesh->shard, a.mesh->replicate).apply(job);
   return job;
 }
 
@@ -137,7 +142,9 @@ SizeRow empty_row(const SizeQuestion& q, const Attempt& a) {
   row.hardware = a.hardware.name;
   row.gpus = a.gpus;
   row.billed_gpus = whole_nodes(a.hardware, a.gpus);
+  row.nodes = row.billed_gpus / std::max(1, a.hardware.gpus_per_node());
   row.micro_batch = a.micro_batch;
+  row.checkpoint_kind = a.checkpoint;
   row.checkpoint = checkpoint_text(q.job.config, a.checkpoint);
   return row;
 }
@@ -156,6 +163,9 @@ std::string lack_of(const MemoryResult& m, const std::optional<Bytes>& enough) {
 
 void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.accumulate = job.config.accumulate;
+  row.shard = job.config.shard;
+  row.replicate = job.config.replicate;
+  row.outside = outside_calibration(job);
   row.global_batch = job.gpus * job.config.micro_batch * job.config.accumulate;
   row.fits = e.result.memory.fits;
   row.retries = is_borderline(e.result.memory) ? e.result.memory.retries_total : 0;
@@ -240,6 +250,8 @@ std::vector<std::int64_t> micro_batches_of(const SizeQuestion& q, std::int64_t g
   return out;
 }
 
+bool fits_well(const SizeRow& row) { return row.fits && row.retries == 0 && !row.tight; }
+
 /// The best row so far. What does not fit is shown at its smallest need, what is refused only if
 /// all is.
 class BestRow {
@@ -256,6 +268,22 @@ class BestRow {
     return row;
   }
 
+  /// Hybrid sharding in place of shards over all GPUs, where nobody asked for either.
+  void try_meshes() {
+    if (q_.shard || q_.replicate || !fits_well(*best_)) return;
+    if (!row_of(q_.job.config.framework).forms_units()) return;
+    std::map<std::int64_t, SizeRow> rows;
+    const std::int64_t micro_batch = best_->micro_batch;
+    const auto speed = [&](Mesh mesh) -> std::optional<double> {
+      const SizeRow& row = rows[mesh.replicate] =
+          foreshard::attempt(q_, {h_, gpus_, micro_batch, checkpoint_, mesh});
+      return fits_well(row) ? std::optional(row.samples_per_s_per_gpu) : std::nullopt;
+    };
+    const std::optional<Mesh> mesh =
+        best_mesh(gpus_, h_.gpus_per_node(), kWorthDoubling * best_->samples_per_s_per_gpu, speed);
+    if (mesh) *best_ = rows[mesh->replicate];
+  }
+
   SizeRow take() {
     if (!best_->fits && !best_->refused)
       state_need(*best_, q_, {h_, gpus_, best_->micro_batch, checkpoint_});
@@ -269,8 +297,6 @@ class BestRow {
   std::optional<SizeRow> best_;
   CheckpointKind checkpoint_ = CheckpointKind::kNone;
 };
-
-bool fits_well(const SizeRow& row) { return row.fits && row.retries == 0 && !row.tight; }
 
 /// Micro-batches grow until one does not fit, or until a doubling is not worth it. The first: the
 /// largest that fits well; the second: the smallest that was tried and does not, or 0.
@@ -308,6 +334,7 @@ SizeRow best_row(const SizeQuestion& q, const HardwareProfile& h, std::int64_t g
       (!row.refused && fits_well(row) ? good : bad) = middle;
     }
   }
+  best.try_meshes();
   return best.take();
 }
 
@@ -394,6 +421,23 @@ bool prices_machine(const std::string& name, const HardwareProfile& h) {
          h.gpu.name.rfind(name + "-", 0) == 0;  // "h100" for "h100-80"
 }
 
+/// How far the step of a row may be off, in proportion: what add_micro_batches() adds is as
+/// uncertain as the rest.
+void add_range(SizeRow& row, const SizeQuestion& q) {
+  const auto machine = std::find_if(q.hardware.begin(), q.hardware.end(),
+                                    [&](const auto& h) { return h.name == row.hardware; });
+  Job job = resized(q, {*machine, row.gpus, row.micro_batch, row.checkpoint_kind,
+                        Mesh{row.shard, row.replicate}});
+  job.config.accumulate = std::min(job.config.accumulate, kSimulatedMicroBatches);
+  const Evaluation e = evaluate(job);
+  const StepUncertainty u = uncertainty_of(job, e.schedule, e.result.step_time);
+  const auto scaled = [&](Time limit) {
+    return from_seconds(to_seconds(row.step) * (limit / e.result.step_time));
+  };
+  row.p10 = scaled(u.p10);
+  row.p90 = scaled(u.p90);
+}
+
 SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& progress) {
   SizeResult out;
   out.rows = all_rows(q, progress);
@@ -415,6 +459,8 @@ SizeResult size(const SizeQuestion& q, const std::function<void(int, int)>& prog
       better(out.cheapest, i,
              [](const SizeRow& a, const SizeRow& b) { return *a.price < *b.price; });
   }
+  for (const auto& named : {out.smallest, out.cheapest, out.fastest})
+    if (named && out.rows[*named].p90.value == 0) add_range(out.rows[*named], q);
   const auto asked = std::find_if(out.rows.rbegin(), out.rows.rend(),
                                   [](const SizeRow& row) { return !row.refused; });
   if (!out.fastest && asked != out.rows.rend()) {

@@ -29,7 +29,8 @@ struct SizeQuestion {
   /// that do not divide it are refused in their row.
   std::optional<std::int64_t> global_batch;
   /// Ranks of a shard group and copies, where they were asked for: HSDP's other number follows from
-  /// the GPUs. Without either the shard group is all GPUs.
+  /// the GPUs. Without either the shard group is all GPUs, or the one that best_mesh() finds if
+  /// that is worth 2 %.
   std::optional<std::int64_t> shard, replicate;
   double tokens = 0;  ///< Budget; 0: no days and prices.
   std::optional<double> deadline_days;
@@ -40,13 +41,18 @@ struct SizeQuestion {
 struct SizeRow {
   std::string hardware;
   std::int64_t gpus = 1, micro_batch = 1, accumulate = 1;
-  std::int64_t billed_gpus = 1;   ///< Of whole nodes.
-  std::int64_t global_batch = 1;  ///< Sequences of one optimizer step.
-  std::string checkpoint;         ///< As the option says it: "none", "full".
-  bool refused = false;           ///< Not asked of the machine: see `note`.
+  std::int64_t billed_gpus = 1;  ///< Of whole nodes.
+  std::int64_t nodes = 1;
+  std::int64_t global_batch = 1;          ///< Sequences of one optimizer step.
+  std::int64_t shard = 1, replicate = 1;  ///< Ranks of a shard group, and copies.
+  CheckpointKind checkpoint_kind = CheckpointKind::kNone;
+  std::string checkpoint;  ///< As the option says it: "none", "full".
+  bool refused = false;    ///< Not asked of the machine: see `note`.
   bool fits = false;
   Time step;
-  double tokens_per_s_per_gpu = 0;  ///< 0 for a model without tokens.
+  Time p10, p90;  ///< Of the step, for the rows that the result names; 0 for all others.
+  std::vector<std::string> outside;  ///< Why it lies outside what was calibrated; empty: inside.
+  double tokens_per_s_per_gpu = 0;   ///< 0 for a model without tokens.
   double samples_per_s_per_gpu = 0, mfu = 0;
   std::int64_t retries = 0;  ///< Of the allocator, in all simulated steps: fits, but borderline.
   std::int64_t step_retries = 0;  ///< In the last of them.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "sim/cost/attention_rates.h"
 #include "study/headroom.h"
 #include "study/job_change.h"
+#include "study/mesh_search.h"
 #include "study/parallel.h"
 
 namespace foreshard {
@@ -42,9 +44,6 @@ void add_sharding_changes(const Job& job, std::vector<JobChange>& out) {
   const ParallelConfig& c = job.config;
   const FrameworkRow& framework = row_of(c.framework);
   if (!framework.forms_units()) return;
-  const std::int64_t per_node = std::max(1, job.hardware.gpus_per_node());
-  if (c.replicate == 1 && job.gpus > per_node && job.gpus % per_node == 0)
-    out.push_back(change::mesh(job, per_node, job.gpus / per_node));
   const bool frees = framework.reshard == ReshardChoice::kStrategy
                          ? c.fsdp1.strategy == Fsdp1Options::Strategy::kFullShard ||
                                c.fsdp1.strategy == Fsdp1Options::Strategy::kHybrid
@@ -193,6 +192,22 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base, con
   }
 }
 
+/// Hybrid sharding, where the job shards over all GPUs and has memory for more.
+std::optional<Suggestion> try_meshes(const Job& job, const Evaluation& base, const Simulator& own) {
+  const ParallelConfig& c = job.config;
+  if (!base.result.memory.fits || c.replicate > 1 || !row_of(c.framework).forms_units())
+    return std::nullopt;
+  std::map<std::int64_t, Suggestion> tried;
+  const auto speed = [&](Mesh mesh) -> std::optional<double> {
+    const auto s = try_change(job, base, own, change::mesh(job, mesh.shard, mesh.replicate));
+    if (!s || !s->fits) return std::nullopt;
+    tried[mesh.replicate] = *s;
+    return s->speedup;
+  };
+  const auto best = best_mesh(job.gpus, job.hardware.gpus_per_node(), 1, speed);
+  return best ? std::optional(tried[best->replicate]) : std::nullopt;
+}
+
 /// The changes that fit, of those the smallest number of GPUs only.
 std::vector<Suggestion> rescue(const Job& job, const Evaluation& base, std::size_t most) {
   std::vector<Suggestion> out;
@@ -321,10 +336,11 @@ std::string remark_on(const Job& job, const Schedule& schedule) {
 std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
   const bool base_fits = base.result.memory.fits, at_the_edge = is_borderline(base.result.memory);
   const std::vector<JobChange> changes = changes_for(job, base.result.memory);
-  std::vector<std::optional<Suggestion>> tried(changes.size());
+  std::vector<std::optional<Suggestion>> tried(changes.size() + 1);
   const Simulator own(base.schedule);
-  parallel_for(changes.size(),
-               [&](std::size_t i) { tried[i] = try_change(job, base, own, changes[i]); });
+  parallel_for(tried.size(), [&](std::size_t i) {
+    tried[i] = i == 0 ? try_meshes(job, base, own) : try_change(job, base, own, changes[i - 1]);
+  });
   std::vector<Suggestion> all;
   for (const std::optional<Suggestion>& s : tried)
     if (s && (!base_fits || (at_the_edge && s->fits) || s->speedup >= kWorthKnowing))

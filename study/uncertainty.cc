@@ -110,8 +110,9 @@ UncertainInput machine_spread(const GpuProfile& gpu) {
           spread != nullptr ? spread->source : "as on A100 and H100, where it was calibrated"};
 }
 
-/// Why the job lies outside what was calibrated.
-std::vector<std::string> outside_of(const Job& job) {
+}  // namespace
+
+std::vector<std::string> outside_calibration(const Job& job) {
   std::vector<std::string> outside;
   const GpuProfile& gpu = job.hardware.gpu;
   const ParallelConfig& c = job.config;
@@ -143,8 +144,6 @@ std::vector<std::string> outside_of(const Job& job) {
   if (!framework.calibrated) outside.emplace_back(framework.title);
   return outside;
 }
-
-}  // namespace
 
 UncertaintyStudy::UncertaintyStudy(const Job& job, const Simulator& simulator,
                                    const CostParameters& parameters)
@@ -206,7 +205,7 @@ StepUncertainty UncertaintyStudy::finish(Time step) const {
   std::erase_if(out.inputs, [&](const UncertainInput& u) { return u.effect < least; });
   out.p10 = from_seconds(predicted * std::exp(-kP90 * out.sd));
   out.p90 = from_seconds(predicted * std::exp(kP90 * out.sd));
-  out.outside = outside_of(job_);
+  out.outside = outside_calibration(job_);
   return out;
 }
 

@@ -30,6 +30,9 @@ struct StepUncertainty {
   std::vector<std::string> outside;
 };
 
+/// Why the job lies outside what was calibrated; empty: inside.
+std::vector<std::string> outside_calibration(const Job& job);
+
 /// Simulates the job again with each uncertain number one standard deviation worse.
 class UncertaintyStudy {
  public:

@@ -49,7 +49,7 @@ def main():
     refused("zero3", "autocast", "yes", "ddp")
     # An option without the one that gives it a meaning.
     for words in (("--float8-all-gather", "yes"), ("--checkpoint-reentrant", "yes"), ("--framework", "ddp", "--replicate", "2"),
-                  ("--checkpoint", "every:13")):
+                  ("--checkpoint", "every:13"), ("--framework", "zero3", "--float8", "tensorwise")):
         code, message = run(*words)
         if code != 2 or words[-2] not in message:
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")

@@ -48,6 +48,45 @@ TEST(Size, BisectionFindsTheFewestNodesThatMeetTheDeadline) {
   }
 }
 
+// Nobody asked for a mesh: the row is as fast as the best of all of them (each simulated by
+// itself), and says which it is; --replicate 1 keeps shards over all GPUs.
+TEST(Size, TakesHybridShardingWhereThatIsFaster) {
+  SizeQuestion q = question();
+  q.job = catalogue_job("llama3-8b", "dgx-h100", 8);
+  q.micro_batches = {1};
+  q.gpus = {1024};
+  const SizeRow row = size(q).rows[0];
+  Time best(std::int64_t{1} << 62);
+  std::int64_t copies = 0;
+  for (std::int64_t n = 1; n <= 128; n *= 2) {
+    SizeQuestion one = q;
+    one.replicate = n;
+    const SizeRow r = size(one).rows[0];
+    EXPECT_EQ(r.replicate, n);
+    if (r.fits && r.step < best) best = r.step, copies = n;
+  }
+  EXPECT_GT(copies, 1);
+  EXPECT_EQ(row.replicate, copies);
+  EXPECT_EQ(row.shard, 1024 / copies);
+  EXPECT_EQ(row.step, best);
+}
+
+// What simulate says of a job stands beside a purchase, too.
+TEST(Size, SaysWhatNobodyCalibratedAndHowFarTheNamedRowsMayBeOff) {
+  SizeQuestion q = question();
+  q.gpus = {8, 4096};
+  q.micro_batches = {1};
+  const SizeResult r = size(q);
+  EXPECT_TRUE(row_of(r, 8).outside.empty() ||
+              row_of(r, 8).outside[0].find("GPUs") == std::string::npos);
+  ASSERT_FALSE(row_of(r, 4096).outside.empty());
+  EXPECT_NE(row_of(r, 4096).outside[0].find("4096 GPUs"), std::string::npos);
+  ASSERT_TRUE(r.fastest.has_value());
+  const SizeRow& named = r.rows[*r.fastest];
+  EXPECT_LT(named.p10, named.step);
+  EXPECT_GT(named.p90, named.step);
+}
+
 // The order in which micro-batches are given means nothing: the largest first does not fit.
 TEST(Size, TriesSmallMicroBatchesWhereALargeOneDoesNotFit) {
   SizeQuestion q = question();

@@ -178,7 +178,8 @@ TEST(ModelFlops, OfOneLaunchMustBeCountable) {
 
 // Host memory of the eight ranks of a node against the node's. Of each rank two AdamW states, four
 // bytes for each of 70.55e9 / 8 parameters: 35.277 GB each; parameters and gradients page-locked,
-// each shard in a power of two: in each of 80 blocks 2 x 2^25 (8192 x 8192) + 2 x 2^22 (1024 x 8192)
+// each shard in a power of two: in each of 80 blocks 2 x 2^25 (8192 x 8192) + 2 x 2^22 (1024 x
+// 8192)
 // + 3 x 2^27 (28672 x 8192, 117 MB) + 2 x 2^12, and 2 x 2^29 for embedding and head (525 MB each):
 // 39.326 GB each. 1.194 TB in all; 512 GiB do not hold them, 2 TiB do.
 TEST(HostMemory, OfANodeIsPartOfTheVerdict) {

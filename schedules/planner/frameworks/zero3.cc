@@ -17,6 +17,11 @@ Zero3::Zero3(const ParallelConfig& config, Extras extras)
     : Zero(config, std::move(extras)), overlap_(config.zero.overlap_comm.value_or(true)) {}
 
 void Zero3::initialize(Host& host) {
+  if (config_.float8 != Float8Kind::kNone)
+    throw InputError(Issue{"--float8", "",
+                           "8-bit products are not planned under ZeRO-3, whose linear function is "
+                           "DeepSpeed's own",
+                           "fsdp2, fsdp1, ddp, zero1 and zero2 take them"});
   if (overlap_) {
     gather_stream_ = host.program().add_stream("all_gather", 0);
     reduce_stream_ = host.program().add_stream("reduce", 0);
