@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "sim/cost/collective_table.h"
 
 namespace foreshard {
@@ -54,6 +55,21 @@ struct RawRow {
   std::string_view operation;
 };
 
+/// busbw / algbw of nccl-tests' doc/PERFORMANCE.md.
+double bus_factor(CollectiveKind kind, int ranks) {
+  const double n = ranks;
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return 2 * (n - 1) / n;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll:
+      return (n - 1) / n;
+    default:
+      return 1;
+  }
+}
+
 class LogReader {
  public:
   LogReader(std::string_view text, std::string file) : text_(text), issues_(file) {
@@ -80,6 +96,11 @@ class LogReader {
     const auto words = words_of(line);
     if (words.empty()) return;
     if (words[0].front() == '#') return read_comment(words, number);
+    if (contains(line, "Test CUDA failure") || contains(line, "Test NCCL failure") ||
+        contains(line, "Test failure")) {
+      table_.faults.push_back(fmt::format("line {}: {}", number, fmt::join(words, " ")));
+      return;
+    }
     if (columns_.empty() || !to_double(words[0])) return;  // command lines, mpirun chatter
     read_data(words, number);
   }
@@ -91,9 +112,7 @@ class LogReader {
     if (has("Using") && has("devices") && !raw_.empty())
       issues_.add(fmt::format("line {}", number), "a second test begins", "one file for each");
     if (has("bounds") && has("FAILED"))
-      issues_.add(fmt::format("line {}", number),
-                  "the test found wrong values (FAILED): its times say nothing",
-                  "a log that says \"0 OK\"");
+      table_.faults.push_back(fmt::format("line {}: {}", number, fmt::join(words, " ")));
     if (has("starting:")) named_kind_ = parse_nccl_test_name(words.back());
     if (has("nGpus")) {
       table_.gpus_per_process =
@@ -142,6 +161,7 @@ class LogReader {
     RawRow row;
     row.line = number;
     int time = 0;
+    double wrong = 0;
     for (std::size_t i = 0; i < words.size(); ++i) {
       const auto name = columns_[i];
       const auto value = to_double(words[i]);
@@ -150,13 +170,20 @@ class LogReader {
       if (measured && (!value || *value < 0)) {
         return issues_.add(place, fmt::format("\"{}\" is no {}", words[i], name), "a number");
       }
+      if (name == "time" && *value == 0 && row.bytes > 0) {
+        return issues_.add(place, fmt::format("\"{}\" is no time of {} bytes", words[i], row.bytes),
+                           "a number above 0; the line may be damaged");
+      }
+      if (name == "#wrong") wrong += value.value_or(0);  // "N/A": not checked.
       if (name == "size" || name == "bytes") row.bytes = *value;
       if (name == "time" && time < 2) row.time[time++] = *value;
       if (name == "algbw" && std::isnan(row.algbw)) row.algbw = *value;
       if (name == "busbw" && std::isnan(row.busbw)) row.busbw = *value;
       if (name == "redop" || name == "op") row.operation = words[i];
     }
-    raw_.push_back(row);
+    if (wrong > 0)
+      table_.faults.push_back(fmt::format("{}: {:.0f} values were wrong (#wrong)", place, wrong));
+    if (row.time[0] > 0 || row.time[1] > 0) raw_.push_back(row);  // Else an empty call.
   }
 
   void finish(std::optional<CollectiveKind> kind) {
@@ -172,6 +199,8 @@ class LogReader {
       issues_.add("", "the log lists no ranks", "lines \"#  Rank  0 ... on HOST device  0\"");
     issues_.throw_if_any();
     table_.nodes = std::max<int>(1, static_cast<int>(hosts_.size()));
+    if (kind) check_kind(*kind);
+    issues_.throw_if_any();
     table_.kind = kind ? *kind : settle_kind();
     for (const auto& row : raw_) {
       const double unit = *unit_;
@@ -208,20 +237,53 @@ class LogReader {
     }
   }
 
+  const RawRow& fastest() const {
+    return *std::max_element(raw_.begin(), raw_.end(),
+                             [](const auto& a, const auto& b) { return a.busbw < b.busbw; });
+  }
+
+  /// A kind that the user gave, against the name and the bandwidth columns of the log.
+  void check_kind(CollectiveKind kind) {
+    if (named_kind_ && *named_kind_ != kind) {
+      issues_.add("",
+                  fmt::format("the log is of {}, not of {}", name_of(*named_kind_), name_of(kind)),
+                  "leave --collective out");
+    }
+    const RawRow& row = fastest();
+    const double expected = bus_factor(kind, table_.ranks);
+    if (named_kind_ || !(row.algbw > 0) || is_first_generation()) return;
+    const double ratio = row.busbw / row.algbw;
+    const double rounding = 0.01 * (1 + ratio) / row.algbw;  // Printed with two digits.
+    if (std::abs(ratio - expected) <= 0.03 * expected + rounding) return;
+    issues_.add(fmt::format("line {}", row.line),
+                fmt::format("busbw / algbw = {:.3f} contradicts {} of {} ranks, whose ratio is "
+                            "{:.3f}",
+                            ratio, name_of(kind), table_.ranks, expected),
+                fmt::format("{}, by the ratio and the reduction; or leave --collective out",
+                            name_of(settle_kind())));
+  }
+
+  /// The programs of 2017 counted what other ranks send only, so that both bandwidths of gathers
+  /// and scatters are one.
+  bool is_first_generation() const {
+    return std::find(columns_.begin(), columns_.end(), "bytes") != columns_.end();
+  }
+
   CollectiveKind settle_kind() {
     if (named_kind_) return *named_kind_;
-    const auto longest = std::max_element(
-        raw_.begin(), raw_.end(), [](const auto& a, const auto& b) { return a.busbw < b.busbw; });
+    const RawRow* const longest = &fastest();
     const double ratio = longest->algbw > 0 ? longest->busbw / longest->algbw : 0;
-    const double n = table_.ranks;
     const bool reduces = longest->operation != "none" && !longest->operation.empty();
-    const auto near = [&](double expected) { return std::abs(ratio - expected) < 0.03 * expected; };
+    const auto near = [&](CollectiveKind k) {
+      const double expected = bus_factor(k, table_.ranks);
+      return std::abs(ratio - expected) < 0.03 * expected;
+    };
     auto kind = CollectiveKind::kAllReduce;
-    if (near(2 * (n - 1) / n) && reduces) {
+    if (near(CollectiveKind::kAllReduce) && reduces) {
       kind = CollectiveKind::kAllReduce;
-    } else if (near((n - 1) / n)) {
+    } else if (near(CollectiveKind::kAllGather)) {
       kind = reduces ? CollectiveKind::kReduceScatter : CollectiveKind::kAllGather;
-    } else if (near(1)) {
+    } else if (near(CollectiveKind::kBroadcast)) {
       kind = reduces ? CollectiveKind::kReduce : CollectiveKind::kBroadcast;
     } else {
       table_.notes.push_back("busbw / algbw fits no collective; taken as all-reduce");

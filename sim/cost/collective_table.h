@@ -36,7 +36,8 @@ struct CollectiveTable {
   int ranks = 0, nodes = 0;
   int gpus_per_process = 0;  ///< 0 if not known
   std::string gpu, machine, network, source, quality;
-  std::vector<std::string> notes;  ///< what the reader had to assume
+  std::vector<std::string> notes;   ///< what the reader had to assume
+  std::vector<std::string> faults;  ///< why its times may say nothing: wrong results, failed calls
   std::string unsupported;  ///< the index names a collective that is not modelled; then `kind` and
                             ///< `rows` say nothing
   std::vector<CollectiveRow> rows;
@@ -46,7 +47,8 @@ struct CollectiveTable {
 /// with "size count type redop ... error" (2019), with root and "#wrong" columns (2022 on, 2.18
 /// with its opening and closing lines). `kind` is for logs that do not name their test; without it
 /// the kind follows from busbw / algbw and the reduction. InputError for text that is no such log,
-/// truncated lines, unknown units, times that contradict the bandwidth column.
+/// truncated lines, unknown units, times of zero, times that contradict the bandwidth column, a
+/// `kind` that contradicts the log's name or its busbw / algbw.
 CollectiveTable parse_nccl_log(std::string_view text, const std::string& file,
                                std::optional<CollectiveKind> kind = std::nullopt);
 

@@ -63,6 +63,40 @@ def test_import_topology(folder):
     run("import", "topo-m", str(matrix), "-o", str(profile), code=2)
 
 
+NCCL_LOG = """# nThread 1 nGpus 2 minBytes 1048576 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+#  Rank  0 Group  0 Pid 11 on node-a device  0 [0x1b] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid 12 on node-a device  1 [0x1c] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+     1048576        131072     float    none      -1    30.00   34.95   17.48       0    29.00   36.16   18.08       0
+  1073741824     134217728     float    none      -1   3000.0  357.91  178.96       0   3000.0  357.91  178.96       0
+"""
+
+
+def test_calibrate(folder):
+    """Without -o the residuals alone; a log with faults only on demand, and nothing is written of one that is refused."""
+    log, profile = folder / "gather.log", folder / "fitted.json"
+    log.write_text(NCCL_LOG)
+    before = sorted(folder.iterdir())
+    text = run("calibrate", str(log), "--on", "dgx-h100").stdout
+    check("mean error" in text and "-o FILE" in text and "wrote" not in text, f"residuals without a file: {text}")
+    alone = json.loads(run("calibrate", str(log), "--on", "dgx-h100", "--json").stdout)
+    check([r["bytes"] for r in alone["residuals"]] == [1 << 20, 1 << 30], f"residuals: {alone}")
+    check(sorted(folder.iterdir()) == before, "nothing is written without -o")
+    written = json.loads(run("calibrate", str(log), "--on", "dgx-h100", "--json", "-o", str(profile)).stdout)
+    check(written == alone and profile.exists(), "-o changes nothing but the file")
+    run("hw", "describe", str(profile))
+    profile.unlink()
+    log.write_text(NCCL_LOG.replace("17.48       0", "17.48       7"))
+    refused = run("calibrate", str(log), "--on", "dgx-h100", "-o", str(profile), code=2).stderr
+    check("#wrong" in refused and "--accept-faults" in refused and not profile.exists(), f"wrong results: {refused}")
+    told = run("calibrate", str(log), "--on", "dgx-h100", "-o", str(profile), "--accept-faults").stdout
+    check("fault: line 6" in told and profile.exists(), f"accepted faults are told: {told}")
+    check("fault: line 6" in run("import", "nccl-tests", str(log)).stdout, "import tells faults")
+    wrong = run("calibrate", str(log), "--on", "dgx-h100", "--collective", "all_reduce", "--accept-faults", code=2).stderr
+    check("contradicts all-reduce" in wrong and "all-gather" in wrong, f"a kind that the log contradicts: {wrong}")
+
+
 def test_spread():
     """One rank of two that computes half as fast: everyone waits, the step grows; equal seeds give equal answers."""
     job = ["gpt2", "--gpus", "2", "--on", "dgx-a100-80", "--seq", "1024", "--micro-batch", "8", "--samples", "3", "--json"]
@@ -99,6 +133,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_wrong_series(pathlib.Path(folder))
         test_import_topology(pathlib.Path(folder))
+        test_calibrate(pathlib.Path(folder))
     for failure in FAILURES:
         print("FAILED", failure)
     sys.exit(1 if FAILURES else 0)

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -101,22 +102,75 @@ TEST(NcclLog, ThirdGenerationNamesItsTest) {
   EXPECT_EQ(table.gpu, "NVIDIA H100 80GB HBM3");
 }
 
-// Two tests in one file are not one test on twice the ranks, and a test that found wrong data was
-// not the collective that it timed.
-TEST(NcclLog, SeveralTestsAndFailedOnesAreRefused) {
-  const auto refusal = [](const std::string& text) -> std::string {
+// Two tests in one file are not one test on twice the ranks.
+TEST(NcclLog, SeveralTestsAreRefused) {
+  EXPECT_EQ(error_of(k2019), "no error");
+  EXPECT_NE(error_of(std::string(k2019) + k2019).find("a second test begins"), std::string::npos);
+}
+
+// A test that found wrong data was not the collective that it timed, one that failed may not be.
+TEST(NcclLog, WrongResultsAndFailedCallsAreTold) {
+  EXPECT_TRUE(parse_nccl_log(k2024, "x.log").faults.empty());
+  EXPECT_TRUE(parse_nccl_log(k2019, "x.log").faults.empty());  // "error" is a deviation, not wrong.
+  const auto fault = [](const std::string& text) {
+    const auto faults = parse_nccl_log(text, "x.log").faults;
+    return faults.size() == 1 ? faults[0] : fmt::format("{} faults", faults.size());
+  };
+  EXPECT_EQ(fault(replaced(k2019, "0 OK", "12 FAILED")),
+            "line 13: # Out of bounds values : 12 FAILED");
+  EXPECT_EQ(fault(replaced(k2024, "17.48       0", "17.48       7")),
+            "line 12: 7 values were wrong (#wrong)");
+  EXPECT_EQ(fault(replaced(k2024, "#\n", "#\nnode-a: Test CUDA failure common.cu:1030 'peer'\n")),
+            "line 5: node-a: Test CUDA failure common.cu:1030 'peer'");
+  EXPECT_EQ(
+      fault(std::string(k2024) + "node-a: Test NCCL failure common.cu:501 'internal error'\n"),
+      "line 15: node-a: Test NCCL failure common.cu:501 'internal error'");
+}
+
+// nccl-tests' doc/PERFORMANCE.md: busbw = algbw x 2 (n - 1) / n of all-reduce, (n - 1) / n of
+// all-gather, reduce-scatter and all-to-all, 1 of broadcast and reduce.
+TEST(NcclLog, AKindThatTheLogContradictsIsRefused) {
+  const auto refusal = [](const std::string& text, CollectiveKind kind) -> std::string {
     try {
-      parse_nccl_log(text, "x.log");
+      parse_nccl_log(text, "x.log", kind);
     } catch (const InputError& e) {
       return e.what();
     }
     return "accepted";
   };
-  EXPECT_EQ(refusal(k2019), "accepted");
-  EXPECT_NE(refusal(std::string(k2019) + k2019).find("a second test begins"), std::string::npos);
-  std::string failed = k2019;
-  failed.replace(failed.find("0 OK"), 4, "12 FAILED");
-  EXPECT_NE(refusal(failed).find("wrong values"), std::string::npos) << refusal(failed);
+  // The log of four ranks: 5.03 / 6.71 = 3 / 4.
+  for (const auto kind :
+       {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll})
+    EXPECT_EQ(refusal(k2019, kind), "accepted");
+  for (const auto kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast, CollectiveKind::kReduce}) {
+    const std::string text = refusal(k2019, kind);
+    EXPECT_NE(text.find("busbw / algbw = 0.750 contradicts " + std::string(name_of(kind))),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("reduce-scatter, by the ratio"), std::string::npos) << text;
+  }
+  EXPECT_NE(refusal(k2024, CollectiveKind::kReduceScatter).find("the log is of all-gather"),
+            std::string::npos);
+  // Two ranks cannot tell all-reduce from broadcast, and the first generation not its gathers.
+  EXPECT_EQ(refusal(k2017, CollectiveKind::kBroadcast), "accepted");
+  EXPECT_EQ(refusal(k2017, CollectiveKind::kAllGather), "accepted");
+  // Bandwidths printed with few digits say little: 0.04 / 0.05 of two ranks is any ratio near 1/2.
+  EXPECT_EQ(refusal(replaced(k2019, "20000.0    6.71    5.03", "2684354.0  0.05    0.03"),
+                    CollectiveKind::kAllGather),
+            "accepted");
+}
+
+TEST(NcclLog, ATimeOfZeroIsNone) {
+  EXPECT_NE(error_of(replaced(k2024, "   30.00", "    0.00")).find("\"0.00\" is no time of"),
+            std::string::npos);
+  EXPECT_NE(error_of(replaced(k2024, "29.00", "0    ")).find("is no time of"), std::string::npos);
+  // An empty call (a size below one element a rank) took no time that can be printed.
+  const std::string empty =
+      replaced(replaced(replaced(k2024, "        1024           128", "           0             0"),
+                        "12.00", "0.00"),
+               "11.90", " 0.00");
+  EXPECT_EQ(parse_nccl_log(empty, "x.log").rows.size(), 1u);
 }
 
 TEST(NcclLog, DamagedLogsAreRefused) {
