@@ -54,6 +54,7 @@ Values usual(const Job& job) {
       {"float8", std::string(name_in(kFloat8Names, c.float8))},
       {"attention", std::string(name_in(kAttentionNames, c.attention))},
       {"attention-kernel", std::string(name_in(kAttentionKernelNames, job.attention_kernel))},
+      {"tf32", yes_no(job.tf32)},
       {"loss", std::string(name_in(kLossNames, c.loss))},
       {"offload", std::string(name_in(kOffloadNames, c.offload))},
       {"shard", std::to_string(c.shard)},

@@ -219,10 +219,15 @@ void settle_attention(Arguments& a, Job& job) {
 
 /// Defaults that do not work with this model give way to the nearest that do; the user is told.
 void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
-  const bool tokens = std::any_of(model.arguments.begin(), model.arguments.end(),
-                                  [](const ModelArgument& m) { return m.tokens; });
-  if (a.has("seq") && !tokens && !model.arguments.empty())
-    a.report("seq", fmt::format("{} takes no tokens", model.name), "leave it out");
+  const auto follows = [](const ModelArgument& m) {
+    return (m.tokens && m.shape.empty()) ||
+           std::find(m.shape.begin(), m.shape.end(), 0) != m.shape.end();
+  };
+  const bool follows_sequence =
+      std::any_of(model.arguments.begin(), model.arguments.end(), follows);
+  if (a.has("seq") && !follows_sequence && !model.arguments.empty())
+    a.report("seq", fmt::format("{} takes no sequence of tokens of any length", model.name),
+             "leave it out");
   if (!a.has("seq") && model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
     a.note(fmt::format("--seq {} is taken, the model's positions (default {})",
                        model.longest_sequence, c.sequence));
@@ -312,6 +317,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   read_training(a, c);
   job.attention_kernel =
       choose(a, "attention-kernel", AttentionKernel::kFlash2, kAttentionKernelNames);
+  job.tf32 = a.yes_no("tf32", false);
   if (a.has("alloc-conf"))
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_framework_options(a, c);
@@ -328,6 +334,8 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
       if (const std::string taken = size_taken(a.text("on")); !taken.empty())
         a.note("--on " + taken);
       settle_attention(a, job);
+      if (job.tf32 && !job.hardware.gpu.peak_tf32.known())
+        a.report("tf32", fmt::format("{} has no TF32", job.hardware.gpu.name), "allowed here: no");
     });
   if (a.positional(0).empty()) {
     if (a.positionals().empty()) return job;  // said already

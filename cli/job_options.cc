@@ -96,6 +96,10 @@ OptionGroup training_group() {
        option("attention-kernel", "NAME",
               "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
               choices(kAttentionKernelNames)),
+       option("tf32", "yes|no",
+              "fp32 products on tensor cores, torch.set_float32_matmul_precision(\"high\") "
+              "(default no, as PyTorch's)",
+              {"yes", "no"}),
        option("loss", "KIND", "How the loss is computed (default float32)", choices(kLossNames)),
        option("alloc-conf", "TEXT",
               "PYTORCH_CUDA_ALLOC_CONF of the job, e.g. expandable_segments:True")}};

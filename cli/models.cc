@@ -99,7 +99,7 @@ void add_usual_costs(const Model& model, std::int64_t length, ModelFacts& facts)
 
 /// "1 sequence of 2,048 tokens", "8 samples".
 std::string sample_text(const Model& model, std::int64_t batch, std::int64_t length) {
-  const bool tokens = !model.arguments.empty() && model.arguments[0].tokens;
+  const bool tokens = model.takes_sequences();
   std::string out = fmt::format("{} {}{}", with_thousands(batch), tokens ? "sequence" : "sample",
                                 batch == 1 ? "" : "s");
   return tokens ? out + fmt::format(" of {} tokens", with_thousands(length)) : out;

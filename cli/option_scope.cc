@@ -50,6 +50,8 @@ std::vector<OptionScope> shared_options() {
        "FSDP1: --fsdp1-forward-prefetch; ZeRO-3: --zero-prefetch-bucket-size"},
       {"prefetch-backward", those(prefetches_units),
        "FSDP1: --fsdp1-backward-prefetch; ZeRO-3: --zero-prefetch-bucket-size"},
+      {"float8-all-gather", those(prefetches_units), "its weights are gathered in 16 bits"},
+      {"float8-precompute-scales", those(prefetches_units), "its weights are gathered in 16 bits"},
       {"offload", those(offloads), "it keeps everything on the device"},
       {"sync-each-micro-batch", those(syncs),
        "ZeRO-1 reduces at the last micro-batch, ZeRO-2 and 3 at each"},

@@ -134,6 +134,9 @@ FrameworkOptions zero_options() {
       .finish =
           [](Arguments& a, ParallelConfig& c) {
             c.zero.communication_dtype = read_dtype(a, "reduce-dtype");
+            for (const char* name : {"zero-pin-memory", "zero-offload-ratio"})
+              if (a.has(name) && c.offload == OffloadKind::kNone)
+                a.report(name, "nothing is kept in host memory", "add --offload optimizer");
           },
       .with_model = resolve_auto};
 }

@@ -89,6 +89,12 @@ void Model::cast(DType dtype) {
   }
 }
 
+bool Model::takes_sequences() const {
+  if (arguments.empty() || !arguments[0].tokens) return false;
+  const std::vector<std::int64_t>& shape = arguments[0].shape;
+  return shape.empty() || std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
 Elements Model::parameter_count() const {
   Elements n;
   for (const ParameterDef& p : parameters) n += Elements(p.numel() * p.packs);

@@ -296,6 +296,9 @@ struct Model {
   void set_dtype(DType dtype);
   /// module.to(dtype): every parameter that is not packed.
   void cast(DType dtype);
+  /// Its first argument is tokens, as many as the job's sequence has. Tokens of a shape of their own
+  /// (a text tower's 77) are a sample's, as pixels are.
+  bool takes_sequences() const;
   /// Tied parameters once; packed values counted singly.
   Elements parameter_count() const;
   Elements trainable_count() const;

@@ -11,7 +11,8 @@ constexpr Bytes kNoLimit(std::int64_t{1} << 50);
 
 double utilisation(double flops, Time step, const Job& job) {
   const DType compute = compute_dtype(job.config);
-  const Fact& peak = job.hardware.gpu.peak(compute, GpuProfile::Float32Math::kTf32);
+  using Math = GpuProfile::Float32Math;
+  const Fact& peak = job.hardware.gpu.peak(compute, job.tf32 ? Math::kTf32 : Math::kIeee);
   const double seconds = to_seconds(step) * static_cast<double>(job.gpus);
   if (!peak.known() || peak.value <= 0 || seconds <= 0) return 0;
   return flops / seconds / peak.value;
@@ -70,7 +71,7 @@ double speedup(const Job& job_before, const Evaluation& before, const Job& job_a
 std::string peak_name(const Job& job) {
   const DType compute = compute_dtype(job.config);
   if (compute != DType::kFloat32) return short_dtype(compute);
-  return job.hardware.gpu.peak_tf32.known() ? "TF32" : "fp32";
+  return job.tf32 ? "TF32" : "fp32";
 }
 
 bool is_borderline(const MemoryResult& memory) { return memory.fits && memory.retries_total > 0; }

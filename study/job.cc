@@ -58,6 +58,7 @@ std::string attention_text(const Job& job) {
 CostParameters Job::cost_parameters() const {
   CostParameters out;
   out.attention.kernel = attention_kernel;
+  out.matmul.tf32 = tf32;
   return out;
 }
 

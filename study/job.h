@@ -31,10 +31,12 @@ struct Job {
   std::int64_t gpus = 1;  ///< = config.world().
   AttentionKernel attention_kernel =
       AttentionKernel::kFlash2;  ///< Generation of the flash kernels.
-  AllocatorOptions allocator;    ///< PYTORCH_CUDA_ALLOC_CONF.
+  bool tf32 =
+      false;  ///< fp32 products on tensor cores: torch.set_float32_matmul_precision("high").
+  AllocatorOptions allocator;  ///< PYTORCH_CUDA_ALLOC_CONF.
 
-  /// Its first argument is a sequence of tokens.
-  bool has_tokens() const { return !model->arguments.empty() && model->arguments[0].tokens; }
+  /// It is asked with a number of tokens (Model::takes_sequences()).
+  bool has_tokens() const { return model->takes_sequences(); }
   CostParameters cost_parameters() const;  ///< The defaults with what the job says of kernels.
 };
 

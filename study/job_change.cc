@@ -160,6 +160,10 @@ JobChange attention_kernel(AttentionKernel kernel) {
           [kernel](Job& job) { job.attention_kernel = kernel; }, false};
 }
 
+JobChange tf32() {
+  return {"--tf32 yes", [](Job& job) { job.tf32 = true; }, false};
+}
+
 JobChange to_fsdp1(const Job& job) {
   const ParallelConfig& c = job.config;
   const bool said_otherwise = c.reshard.kind != Reshard::Kind::kDefault || c.prefetch_forward ||

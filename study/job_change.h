@@ -48,6 +48,7 @@ JobChange expandable_segments();
 /// torch.compile of each block.
 JobChange compile();
 JobChange attention_kernel(AttentionKernel kernel);
+JobChange tf32();
 /// ZeRO++: gathers after a release come from so many neighbours; weights are gathered in int8.
 JobChange secondary_partition(std::int64_t ranks);
 JobChange quantised_weights();

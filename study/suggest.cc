@@ -62,6 +62,7 @@ void add_attention_kernel(const Job& job, std::vector<JobChange>& out) {
         std::pair(AttentionKernel::kCudnn, "attention_cudnn_h128_forward")}) {
     if (job.attention_kernel == kernel) return;
     if (job.hardware.gpu.find_efficiency(key) == nullptr) continue;
+    if (!lacks_attention_kernel(kernel, job.hardware.gpu).empty()) continue;
     return out.push_back(change::attention_kernel(kernel));
   }
 }
@@ -87,6 +88,9 @@ void add_spendings(const Job& job, std::vector<JobChange>& out) {
   if (row_of(c.framework).sync_choice && c.accumulate > 1 && c.sync_each_micro_batch)
     out.push_back(change::sync_each_micro_batch(false));
   add_attention_kernel(job, out);
+  if (compute_dtype(job.config) == DType::kFloat32 && !job.tf32 &&
+      job.hardware.gpu.peak_tf32.known())
+    out.push_back(change::tf32());
 }
 
 std::vector<JobChange> changes_for(const Job& job, const MemoryResult& memory) {

@@ -105,7 +105,7 @@ std::int64_t ranks_of(const ParallelConfig& c) {
 }
 
 std::int64_t tokens_of(const Model& model, const ParallelConfig& c) {
-  if (model.arguments.empty() || !model.arguments[0].tokens) return 0;
+  if (!model.takes_sequences()) return 0;
   return c.micro_batch * c.sequence * c.accumulate * ranks_of(c);
 }
 

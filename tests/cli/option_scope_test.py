@@ -47,9 +47,13 @@ def main():
         if code != 2 or "offload" not in message:
             FAILURES.append(f"{framework} --offload {what}: exit {code}: {message[:300]}")
     refused("zero3", "autocast", "yes", "ddp")
+    for framework in ("fsdp1", "ddp", "zero3", "none"):
+        refused(framework, "float8-all-gather", "yes", "fsdp2")
     # An option without the one that gives it a meaning.
     for words in (("--float8-all-gather", "yes"), ("--checkpoint-reentrant", "yes"), ("--framework", "ddp", "--replicate", "2"),
-                  ("--checkpoint", "every:13"), ("--framework", "zero3", "--float8", "tensorwise")):
+                  ("--checkpoint", "every:13"), ("--framework", "zero3", "--float8", "tensorwise"),
+                  ("--framework", "ddp", "--ddp-powersgd-rank", "8"), ("--framework", "zero3", "--zero-pin-memory", "yes"),
+                  ("--framework", "zero3", "--zero-offload-ratio", "0.5"), ("--param-dtype", "fp32", "--reduce-dtype", "fp32", "--on", "2x-titan-rtx", "--tf32", "yes")):
         code, message = run(*words)
         if code != 2 or words[-2] not in message:
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")

@@ -163,7 +163,6 @@ SymTensor function_linear(Host& h, const SymTensor& x, const SymTensor& weight,
 }  // namespace
 
 SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias) {
-  if (h.function_linear()) return function_linear(h, x_in, weight, bias);
   if (x_in->dtype != weight->dtype) {
     throw HostRefusal(
         h.program().program().scopes[h.scope().value],
@@ -172,6 +171,7 @@ SymTensor linear(Host& h, const SymTensor& x_in, const SymTensor& weight, const 
         "cast the inputs, or give the unit the same dtype; under adapters --autocast yes "
         "or --lora-dtype base");
   }
+  if (h.function_linear()) return function_linear(h, x_in, weight, bias);
   if (float8_applies(h, weight)) return float8_linear(h, x_in, weight, bias);
   const std::int64_t out = weight->shape[0];
   // at::linear flattens a batch of contiguous matrices; of others it takes the product and adds the
