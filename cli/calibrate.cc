@@ -9,7 +9,7 @@
 #include "core/integers.h"
 #include "core/json.h"
 #include "sim/cost/collective_calibrate.h"
-#include "study/run_words.h"
+#include "study/run_hardware.h"
 
 namespace foreshard::cli {
 namespace {
@@ -24,21 +24,6 @@ CalibrationInput calibration_input(const HardwareProfile& profile, const Collect
     if (r.bytes.value > 0 && r.undisturbed_seconds() > 0)
       in.samples.push_back({r.bytes, r.undisturbed_seconds()});
   return in;
-}
-
-/// What the log says of its GPUs, where that is not the profile's chip; "" otherwise.
-std::string other_gpu(const CollectiveTable& t, const HardwareProfile& profile) {
-  const std::string& name = profile.gpu.name;
-  if (t.gpu.empty()) return "";
-  for (std::size_t at = 0; at < name.size();) {
-    const std::size_t end = std::min(name.find_first_of(" -", at), name.size());
-    const std::string word = name.substr(at, end - at);
-    at = end + 1;
-    if (word.find_first_of("0123456789") == std::string::npos) continue;  // "rtx"
-    if (contains_any_case(t.gpu, word)) return "";
-    return fmt::format("the log is of \"{}\", the profile of {}", t.gpu, profile.gpu.name);
-  }
-  return "";
 }
 
 /// A log of wrong results or failed calls is of no machine that works, unless the user says so.
@@ -88,7 +73,9 @@ int calibrate(Arguments& a) {
                              : t.nodes > 0   ? t.nodes
                                              : ceil_div(t.ranks, per_node);
   CollectiveCalibration fit = calibrate_collectives(calibration_input(profile, t, nodes));
-  if (std::string other = other_gpu(t, profile); !other.empty()) fit.warnings.push_back(other);
+  if (names_other_gpu(t.gpu, profile.gpu))
+    fit.warnings.push_back(
+        fmt::format("the log is of \"{}\", the profile of {}", t.gpu, profile.gpu.name));
   const std::string file = a.text("output");
   if (!file.empty())
     write_file_atomically(file,

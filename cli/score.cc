@@ -35,10 +35,10 @@ Json json_of(const RunScores& scores) {
   const RunScoreSummary& s = scores.summary;
   out["summary"] = {{"rows", s.rows},
                     {"scored", s.scored},
-                    {"time_mape", s.time_mape},
-                    {"time_worst", s.time_worst},
-                    {"memory_mape", s.memory_mape},
-                    {"memory_worst", s.memory_worst}};
+                    {"time_mape", or_null(s.time_mape)},
+                    {"time_worst", or_null(s.time_worst)},
+                    {"memory_mape", or_null(s.memory_mape)},
+                    {"memory_worst", or_null(s.memory_worst)}};
   out["groups"] = Json::array();
   for (const auto& [name, g] : s.groups)
     out["groups"].push_back({{"group", name},
@@ -70,11 +70,14 @@ std::string text_of(const RunScores& scores) {
                     time(r.predicted_step_s), error_text(r.time_error), error_text(r.memory_error));
   }
   const RunScoreSummary& s = scores.summary;
-  out += fmt::format(
-      "\n  {} of {} rows scored; time: mean error {:.1f} %, worst {:.1f} %; memory: mean {:.1f} %, "
-      "worst {:.1f} %\n",
-      s.scored, s.rows, 100 * s.time_mape, 100 * s.time_worst, 100 * s.memory_mape,
-      100 * s.memory_worst);
+  out += fmt::format("\n  {} of {} rows scored", s.scored, s.rows);
+  if (s.time_mape)
+    out += fmt::format("; time: mean error {:.1f} %, worst {:.1f} %", 100 * *s.time_mape,
+                       100 * *s.time_worst);
+  if (s.memory_mape)
+    out += fmt::format("; memory: mean {:.1f} %, worst {:.1f} %", 100 * *s.memory_mape,
+                       100 * *s.memory_worst);
+  out += "\n";
   for (const auto& [name, g] : s.groups)
     out += fmt::format(
         "  {:<40} {:>4} rows, time: mean {:>5.1f} %, 95th percentile {:>5.1f} %, worst {:>5.1f} "

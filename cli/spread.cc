@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "core/integers.h"
 #include "core/json.h"
 #include "schedules/planner/planner.h"
+#include "sim/cost/gpu_spread.h"
 #include "sim/distribution.h"
 #include "sim/mixed_cost.h"
 #include "study/evaluate.h"
@@ -129,9 +131,9 @@ std::int64_t ranks_elsewhere(const Arguments& a, std::int64_t world) {
 }
 
 /// Mixed machines: kernels of ranks "8-15:dgx-a100-80" take as long as that machine's, in
-/// proportion; the links of each are its own.
+/// proportion; the links of each are its own. `spreads`: of the speed of each rank's GPU type.
 std::vector<MachineRanks> mix(Arguments& a, const Job& job, const Schedule& schedule,
-                              const CostModel& here, Variation& v) {
+                              const CostModel& here, Variation& v, std::vector<double>& spreads) {
   std::vector<MachineRanks> others;
   const Time kernels = kernels_on(here, schedule);
   std::vector<bool> taken(static_cast<std::size_t>(job.gpus), false);
@@ -159,18 +161,51 @@ std::vector<MachineRanks> mix(Arguments& a, const Job& job, const Schedule& sche
                          static_cast<std::int64_t>(range->second), cost_of(job, other, schedule)};
     v.rank_compute.resize(static_cast<std::size_t>(job.gpus), 1.0);
     const double slower = kernels_on(*machine.cost, schedule) / kernels;
-    for (std::size_t r = range->first; r <= range->second; ++r) v.rank_compute[r] *= slower;
+    const double spread_there = speed_spread_of(other.gpu, job.cost_parameters());
+    for (std::size_t r = range->first; r <= range->second; ++r)
+      v.rank_compute[r] *= slower, spreads[r] = spread_there;
     others.push_back(std::move(machine));
   }
   a.check();
   return others;
 }
 
+/// Jitter waits for the slowest of what each GPU does in a step, not for the slowest jitter on top
+/// of the slowest GPU: every rank, but those of --slow-ranks, gets a speed of its own.
+void tell_gpus_apart(const std::vector<double>& spreads, const std::vector<double>& named,
+                     Variation& v) {
+  const std::size_t world = spreads.size();
+  std::map<double, std::vector<double>> typical;
+  v.rank_compute.resize(world, 1.0);
+  for (std::size_t r = 0; r < world; ++r) {
+    std::vector<double>& gpus = typical[spreads[r]];
+    if (gpus.empty()) gpus = typical_gpus(spreads[r], static_cast<std::int64_t>(world));
+    if (r >= named.size() || named[r] == 1) v.rank_compute[r] *= gpus[r];
+  }
+}
+
+/// What the times hold of the constant differences between GPUs.
+std::string spread_text(const std::vector<double>& spreads, bool jitter) {
+  const auto [least, most] = std::minmax_element(spreads.begin(), spreads.end());
+  const std::string range = *least == *most
+                                ? fmt::format("{:.1f}", 100 * *most)
+                                : fmt::format("{:.1f} to {:.1f}", 100 * *least, 100 * *most);
+  const auto world = static_cast<std::int64_t>(spreads.size());
+  const std::string slowest =
+      fmt::format("the slowest of {} GPUs, {:+.1f} % against the slowest of 8", world,
+                  100 * (slowest_gpu_factor(*most, world) - 1));
+  return fmt::format(
+      "  Equal ranks all compute as {} (speed_spread {} %){}\n", slowest, range,
+      jitter ? ";\n  with --jitter each rank has a constant speed of its own beside its jitter."
+             : ".");
+}
+
 int spread(Arguments& a) {
   Job job = read_job(a);
   SimulationOptions options;
   Variation& v = options.variation;
-  v.rank_compute = factors_of(a, "slow-ranks", job.gpus);
+  const std::vector<double> slow = factors_of(a, "slow-ranks", job.gpus);
+  v.rank_compute = slow;
   v.rank_link = factors_of(a, "slow-links", job.gpus);
   v.step_sigma = a.number("jitter", 0, 0, 1);
   v.kernel_sigma = a.number("kernel-jitter", 0, 0, 1);
@@ -189,10 +224,13 @@ int spread(Arguments& a) {
   const Schedule schedule = plan(*job.model, job.config, plan_options);
   note_memory(a, job, job.hardware, schedule);
   const std::unique_ptr<CostModel> here = cost_model_of(job, schedule);
-  std::vector<MachineRanks> others = mix(a, job, schedule, *here, v);
+  std::vector<double> spreads(static_cast<std::size_t>(job.gpus),
+                              speed_spread_of(job.hardware.gpu, job.cost_parameters()));
+  std::vector<MachineRanks> others = mix(a, job, schedule, *here, v, spreads);
   if (v.none() && others.empty())
     throw InputError(Issue{"spread", "", "nothing varies",
                            "--jitter 0.02, --slow-ranks 3:1.2, --slow-links 8-15:2, ..."});
+  if (v.step_sigma > 0) tell_gpus_apart(spreads, slow, v);
   const auto cost = make_mixed_cost(cost_model_of(job, schedule), std::move(others));
   const StepDistribution d = simulate_distribution(
       schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads), here.get());
@@ -200,6 +238,7 @@ int spread(Arguments& a) {
     Json out = {{"model", job.model->name},
                 {"gpus", job.gpus},
                 {"samples", samples},
+                {"speed_spread", *std::max_element(spreads.begin(), spreads.end())},
                 {"equal_ranks_s", to_seconds(d.without_variation)},
                 {"p10_s", to_seconds(d.p10)},
                 {"median_s", to_seconds(d.median)},
@@ -228,7 +267,7 @@ int spread(Arguments& a) {
     text += fmt::format("\n  Differences between ranks cost {:.1f} % (nothing is random).\n",
                         100 * d.cost);
   }
-  return print(text), kOk;
+  return print(text + spread_text(spreads, v.step_sigma > 0)), kOk;
 }
 
 }  // namespace
@@ -253,7 +292,8 @@ CommandSpec spread_command() {
       {"Differences",
        {{"slow-ranks",
          "LIST",
-         "RANK:FACTOR or FIRST-LAST:FACTOR: kernels of these ranks take FACTOR times as long",
+         "RANK:FACTOR or FIRST-LAST:FACTOR: kernels of these ranks take FACTOR times as long as "
+         "equal ranks'",
          {},
          true},
         {"slow-links", "LIST", "The same for collectives and copies of these ranks", {}, true},
@@ -264,7 +304,8 @@ CommandSpec spread_command() {
          true},
         {"jitter",
          "SD",
-         "Log-normal factor of each rank and step: clocks, uneven batches (default 0)",
+         "Log-normal factor of each rank and step: clocks, uneven batches (default 0); beside the "
+         "constant speed of each GPU (speed_spread), which is in every answer",
          {},
          true},
         {"kernel-jitter", "SD", "Of each kernel", {}, true},

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/collective_constants.h"
+#include "sim/cost/gpu_spread.h"
 #include "sim/cost/host_cost.h"
 #include "sim/cost/kernel_cost.h"
 
@@ -28,10 +29,7 @@ class HardwareCostModel final : public CostModel {
         parameters_(parameters),
         kernels_(cluster_.profile.gpu, parameters),
         host_(parameters.host, cpu_factor()) {
-    const double sigma = gpu().efficiency_or("speed_spread", parameters.step.slowest_gpu_sigma);
-    static const double of_eight = expected_maximum(8);
-    if (sigma != 0)
-      slowest_ = std::max(0.0, 1 + sigma * (expected_maximum(cluster.gpus) - of_eight));
+    slowest_ = slowest_gpu_factor(speed_spread_of(gpu(), parameters), cluster.gpus);
     find_capacities();
     find_network_state();
   }

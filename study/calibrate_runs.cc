@@ -18,42 +18,7 @@
 namespace foreshard {
 namespace {
 
-constexpr double kHuber = 0.08;  ///< Residuals beyond count linearly.
 constexpr double kRowSd = 0.05;  ///< Spread of one laboratory against another at equal hardware.
-constexpr int kIterations = 30;
-
-/// Solves A x = b in place for a small symmetric positive definite A; also returns the diagonal of
-/// its inverse.
-struct Solution {
-  std::vector<double> x, inverse_diagonal;
-};
-
-Solution solve(std::vector<std::vector<double>> a, std::vector<double> b) {
-  const std::size_t n = b.size();
-  std::vector<std::vector<double>> inverse(n, std::vector<double>(n, 0.0));
-  for (std::size_t i = 0; i < n; ++i) inverse[i][i] = 1;
-  for (std::size_t i = 0; i < n; ++i) {
-    const double pivot = a[i][i];
-    for (std::size_t j = 0; j < n; ++j) {
-      a[i][j] /= pivot;
-      inverse[i][j] /= pivot;
-    }
-    b[i] /= pivot;
-    for (std::size_t k = 0; k < n; ++k) {
-      if (k == i) continue;
-      const double f = a[k][i];
-      for (std::size_t j = 0; j < n; ++j) {
-        a[k][j] -= f * a[i][j];
-        inverse[k][j] -= f * inverse[i][j];
-      }
-      b[k] -= f * b[i];
-    }
-  }
-  Solution s;
-  s.x = std::move(b);
-  for (std::size_t i = 0; i < n; ++i) s.inverse_diagonal.push_back(inverse[i][i]);
-  return s;
-}
 
 std::map<std::string, double> laboratory_weights(const std::vector<CalibrationRow>& rows,
                                                  const std::string& left_out) {
@@ -66,7 +31,7 @@ std::map<std::string, double> laboratory_weights(const std::vector<CalibrationRo
 }
 
 double residual(const CalibrationRow& row, const CeilingFactors& factors) {
-  return std::log(row.model.at(factors) / row.measured_s);
+  return std::log(row.model.at(ceiling_priors(), factors) / row.measured_s);
 }
 
 /// The spread of factors over fits that leave out one laboratory each.
@@ -119,11 +84,11 @@ Json gpu_facts(const std::string& name, const CeilingFit& fit,
     fact.prior = std::nan("");
     fact.uncertainty = rounded(std::sqrt(s[0]));
     fact.source = fmt::format(
-        "foreshard calibrate runs on {} rows of {} laboratories ({}); prior {:.4g} ({}); leaving "
-        "one "
-        "laboratory out {:.4g} to {:.4g}",
-        fit.rows, fit.laboratories, table, before->value, uncalibrated_source(name, key),
-        before->value * std::exp(s[1]), before->value * std::exp(s[2]));
+        "foreshard calibrate runs on {} rows of {} laboratories ({}); prior {:.4g} ({})", fit.rows,
+        fit.laboratories, table, before->value, uncalibrated_source(name, key));
+    if (fit.laboratories > 1)
+      fact.source += fmt::format("; leaving one laboratory out {:.4g} to {:.4g}",
+                                 before->value * std::exp(s[1]), before->value * std::exp(s[2]));
     facts[std::string(key)] = fact_to_json(fact);
   }
   return facts;
@@ -220,45 +185,16 @@ std::vector<CalibrationRow> calibration_rows(const RunsTable& table,
 }
 
 CeilingFit fit_ceilings(const std::vector<CalibrationRow>& rows, const std::string& left_out) {
-  const auto ceilings = training_ceilings();
-  const std::size_t n = ceilings.size();
   const std::map<std::string, double> weights = laboratory_weights(rows, left_out);
-  CeilingFit fit{CeilingFactors(n, 0.0), std::vector<double>(n, 0.0), 0,
-                 static_cast<std::int64_t>(weights.size())};
-  for (int iteration = 0; iteration < kIterations; ++iteration) {
-    std::vector<std::vector<double>> a(n, std::vector<double>(n, 0.0));
-    std::vector<double> b(n, 0.0);
-    for (std::size_t i = 0; i < n; ++i) {
-      a[i][i] = 1 / (ceilings[i].sd * ceilings[i].sd);
-      b[i] = -fit.factors[i] * a[i][i];
-    }
-    fit.rows = 0;
-    for (const CalibrationRow& row : rows) {
-      if (row.laboratory == left_out) continue;
-      ++fit.rows;
-      const double r = residual(row, fit.factors), t = row.model.at(fit.factors);
-      const double w = weights.at(row.laboratory) / (kRowSd * kRowSd) *
-                       std::min(1.0, kHuber / std::max(std::fabs(r), 1e-9));
-      std::vector<double> slope(n);
-      for (std::size_t i = 0; i < n; ++i) {
-        slope[i] = row.model.parts_s[i] * ceilings[i].sense *
-                   std::exp(ceilings[i].sense * fit.factors[i]) / t;
-      }
-      for (std::size_t i = 0; i < n; ++i) {
-        b[i] -= w * slope[i] * r;
-        for (std::size_t j = 0; j < n; ++j) a[i][j] += w * slope[i] * slope[j];
-      }
-    }
-    const Solution s = solve(std::move(a), std::move(b));
-    double moved = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      fit.factors[i] += s.x[i];
-      fit.sd[i] = std::sqrt(s.inverse_diagonal[i]);
-      moved = std::max(moved, std::fabs(s.x[i]));
-    }
-    if (moved < 1e-9) break;
+  std::vector<FactorRow> taking_part;
+  for (const CalibrationRow& row : rows) {
+    if (row.laboratory == left_out) continue;
+    taking_part.push_back(
+        {&row.model, row.measured_s, weights.at(row.laboratory) / (kRowSd * kRowSd)});
   }
-  return fit;
+  FactorFit fit = fit_factors(ceiling_priors(), taking_part);
+  return {std::move(fit.factors), std::move(fit.sd), static_cast<std::int64_t>(taking_part.size()),
+          static_cast<std::int64_t>(weights.size())};
 }
 
 Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit& fit,
@@ -268,13 +204,14 @@ Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit&
   Json ceilings = Json::array();
   for (std::size_t i = 0; i < training_ceilings().size(); ++i) {
     const TrainingCeiling& c = training_ceilings()[i];
-    ceilings.push_back(
-        {{"name", c.name},
-         {"meaning", c.meaning},
-         {"prior_sd", c.sd},
-         {"factor", rounded(std::exp(fit.factors[i]))},
-         {"sd", rounded(fit.sd[i])},
-         {"range", {rounded(std::exp(ranges[i].first)), rounded(std::exp(ranges[i].second))}}});
+    ceilings.push_back({{"name", c.name},
+                        {"meaning", c.meaning},
+                        {"prior_sd", c.sd},
+                        {"factor", rounded(std::exp(fit.factors[i]))},
+                        {"sd", rounded(fit.sd[i])},
+                        {"range", fit.laboratories > 1 ? Json({rounded(std::exp(ranges[i].first)),
+                                                               rounded(std::exp(ranges[i].second))})
+                                                       : Json(nullptr)}});
   }
   out["ceilings"] = std::move(ceilings);
   out["residuals"] = residuals_json(rows, fit);
@@ -290,7 +227,7 @@ Json calibration_file(const std::vector<CalibrationRow>& rows, const CeilingFit&
     if (std::none_of(all.begin(), all.end(), [&](const auto& c) { return concerns(c, gpu); }))
       continue;
     out["gpus"][name] = gpu_facts(name, fit, ranges, table_name);
-    out["gpus"][name]["machine_spread"] = fact_to_json(spread);
+    if (fit.laboratories > 1) out["gpus"][name]["machine_spread"] = fact_to_json(spread);
   }
   return out;
 }

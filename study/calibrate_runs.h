@@ -22,7 +22,7 @@ struct CalibrationRow {
   double measured_s = 0;
   std::int64_t gpus = 0, sequence = 0, tokens = 0,
                million_parameters = 0;  ///< tokens: of a GPU and micro-batch.
-  RunSensitivity model;
+  StepModel model;
 };
 
 /// Rows that can inform the ceilings: measured and planned runs in 16 bits on GPUs that a ceiling
@@ -36,9 +36,8 @@ struct CeilingFit {
   std::int64_t rows = 0, laboratories = 0;
 };
 
-/// Gauss-Newton on log(predicted / measured) with Huber's loss from 8 %, every factor held by its
-/// prior, laboratories weighted by the square root of their number of rows. `left_out`: a
-/// laboratory whose rows take no part.
+/// Every factor held by its prior, laboratories weighted by the square root of their number of
+/// rows. `left_out`: a laboratory whose rows take no part.
 CeilingFit fit_ceilings(const std::vector<CalibrationRow>& rows, const std::string& left_out = {});
 
 /// The fit as a calibration file of the hardware catalogue (catalogue/calibrations), with residuals

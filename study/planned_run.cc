@@ -8,12 +8,6 @@
 #include "study/evaluate.h"
 
 namespace foreshard {
-namespace {
-
-/// Relative change of each ceiling's share of the time when its part is measured.
-constexpr double kProbe = 0.05;
-
-}  // namespace
 
 PlannedRun::PlannedRun(RunJob job) : job_(std::move(job)) {
   PlanOptions options;
@@ -33,6 +27,11 @@ SimulationResult PlannedRun::simulate(const std::optional<CeilingFactors>& facto
                                       MemoryDetail memory, Detail detail) const {
   HardwareProfile hardware = job_.job.hardware;
   if (factors) apply_ceilings(*factors, hardware.gpu);
+  return simulate_on(hardware, memory, detail);
+}
+
+SimulationResult PlannedRun::simulate_on(const HardwareProfile& hardware, MemoryDetail memory,
+                                         Detail detail) const {
   SimulationOptions options;
   options.detail = detail;
   options.memory = memory;
@@ -41,28 +40,21 @@ SimulationResult PlannedRun::simulate(const std::optional<CeilingFactors>& facto
                              options, parameters(hardware.gpu));
 }
 
-double RunSensitivity::at(const CeilingFactors& factors) const {
-  const auto ceilings = training_ceilings();
-  double t = step_s;
-  for (std::size_t i = 0; i < ceilings.size(); ++i)
-    t += parts_s[i] * (std::exp(ceilings[i].sense * factors[i]) - 1);
-  return t;
-}
-
-RunSensitivity sensitivity_of(const PlannedRun& run) {
+StepModel sensitivity_of(const PlannedRun& run) {
   const auto ceilings = training_ceilings();
   CeilingFactors factors(ceilings.size(), 0.0);
   const SimulationResult settled = run.simulate(factors);
   // Without retries memory does not touch time, and the allocator need not run again.
   const bool retries = settled.memory.retries > 0;
   const MemoryDetail memory = retries ? MemoryDetail::kClasses : MemoryDetail::kNone;
-  RunSensitivity out;
+  StepModel out;
   out.step_s = to_seconds(retries ? settled.step_time : run.simulate(factors, memory).step_time);
   out.parts_s.assign(ceilings.size(), 0.0);
   for (std::size_t i = 0; i < ceilings.size(); ++i) {
     if (!concerns(ceilings[i], run.job().job.hardware.gpu)) continue;
-    factors[i] = std::log1p(kProbe) * ceilings[i].sense;
-    out.parts_s[i] = (to_seconds(run.simulate(factors, memory).step_time) - out.step_s) / kProbe;
+    factors[i] = std::log1p(kFactorProbe) * ceilings[i].sense;
+    out.parts_s[i] =
+        (to_seconds(run.simulate(factors, memory).step_time) - out.step_s) / kFactorProbe;
     factors[i] = 0;
   }
   return out;

@@ -6,6 +6,7 @@
 
 #include "schedules/schedule.h"
 #include "sim/simulator.h"
+#include "study/fit_factors.h"
 #include "study/run_job.h"
 #include "study/training_ceilings.h"
 
@@ -25,21 +26,16 @@ class PlannedRun {
   SimulationResult simulate(const std::optional<CeilingFactors>& factors = std::nullopt,
                             MemoryDetail memory = MemoryDetail::kClasses,
                             Detail detail = Detail::kTimesOnly) const;
+  /// On another machine than the run's.
+  SimulationResult simulate_on(const HardwareProfile& hardware, MemoryDetail memory,
+                               Detail detail = Detail::kTimesOnly) const;
 
  private:
   RunJob job_;
   Schedule schedule_;
 };
 
-/// Step time at the priors, and what of it moves with each ceiling: near the priors
-///   T(factors) = step_s + sum_i parts_s[i] * (exp(sense_i * log_factor_i) - 1),
-/// exact where kernels do not overlap with anything else.
-struct RunSensitivity {
-  double step_s = 0;
-  std::vector<double> parts_s;
-  double at(const CeilingFactors& factors) const;
-};
-
-RunSensitivity sensitivity_of(const PlannedRun& run);
+/// Step time at the priors, and what of it moves with each ceiling.
+StepModel sensitivity_of(const PlannedRun& run);
 
 }  // namespace foreshard

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "hwprofiles/keep_gpus.h"
+#include "study/run_words.h"
 
 namespace foreshard {
 namespace {
@@ -104,12 +105,26 @@ std::string hardware_of_run(const MeasuredRun& run, std::vector<std::string>& as
   return name;
 }
 
-void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
-                          std::vector<std::string>& assumptions) {
+bool names_other_gpu(const std::string& text, const GpuProfile& gpu) {
+  std::string name = gpu.name;
+  std::replace(name.begin(), name.end(), ' ', '-');
+  const std::vector<std::string> words = parts_of(name, '-');
+  // The chip's own word: "6000" of "rtx-6000-ada", "a100" of "a100-80".
+  const auto chip = std::find_if(words.begin(), words.end(), [](const std::string& word) {
+    return word.find_first_of("0123456789") != std::string::npos;
+  });
+  return !text.empty() && chip != words.end() && !contains_any_case(text, *chip);
+}
+
+void apply_stated_nodes(const MeasuredRun& run, HardwareProfile& hardware) {
   const std::int64_t node_gpus = run.gpus_per_node.value_or(hardware.gpus_per_node());
   if (*run.n_gpus > node_gpus && node_gpus < hardware.gpus_per_node() &&
       !contains(run.inter_node_link, "NVL72"))
     keep_gpus(hardware, static_cast<int>(node_gpus));
+}
+
+void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
+                          std::vector<std::string>& assumptions) {
   if (contains(run.inter_node_link, "no P2P")) {
     hardware.node.fabric = FabricKind::kPcie;
     hardware.node.peer_to_peer =

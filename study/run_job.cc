@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <initializer_list>
 #include <optional>
 
 #include "core/error.h"
@@ -29,6 +31,34 @@ Stack stack_of(const MeasuredRun& run) {
                                                                                  : Stack::kPlain;
 }
 
+/// A word that the column does not take.
+std::string unknown_word(const char* column, const std::string& found, const char* allowed) {
+  return fmt::format("column {}: found \"{}\", allowed: {}", column, found, allowed);
+}
+
+bool knows_any(const std::string& text, std::initializer_list<const char*> words) {
+  return text.empty() || std::any_of(words.begin(), words.end(), [&](const char* word) {
+           return contains_any_case(text, word);
+         });
+}
+
+/// Words of the columns that have a list of their own; empty if each is known.
+std::string unknown_words(const MeasuredRun& run) {
+  const std::string compile = lower_case(run.compile);
+  if (!compile.empty() && !compile.starts_with("yes") && !compile.starts_with("no") &&
+      !knows_any(compile, {"eager", "thunder"}))
+    return unknown_word("compile", run.compile, "yes, no, eager, aot_eager, thunder, or empty: no");
+  if (!knows_any(run.attention_impl, {"flash", "SDPA", "cuDNN", "FA2", "FA3", "FA4", "eager"}))
+    return unknown_word("attention_impl", run.attention_impl,
+                        "SDPA, flash-attn 2, flash-attn 3, flash-attn 4, cuDNN, eager, or empty: "
+                        "flash-attn 2");
+  if (run.peak_mem_gib &&
+      !knows_any(run.mem_kind, {"allocated", "active", "reserved", "device", "process"}))
+    return unknown_word("mem_kind", run.mem_kind,
+                        "reserved, allocated, active, device, process, or empty: reserved");
+  return {};
+}
+
 /// Why a run is outside what the tool expresses; empty if it is inside.
 std::string refusal_of(const MeasuredRun& run) {
   const auto has = [&](const char* word) {
@@ -44,12 +74,16 @@ std::string refusal_of(const MeasuredRun& run) {
   if (offloads_activations(run) && !run.ac_mode.starts_with("full"))
     return "saved activations in host memory are not priced, only the inputs of checkpointed "
            "blocks";
-  if (!run.n_gpus) return "the row does not state the number of GPUs";
-  if (!run.seq_len) return "the row does not state the sequence length";
-  if (!states_shape(run)) return "the row does not state the model's shape";
+  if (!run.n_gpus) return "column n_gpus: the row does not state the number of GPUs";
+  if (!run.seq_len) return "column seq_len: the row does not state the sequence length";
+  if (!states_shape(run))
+    return fmt::format(
+        "column model: \"{}\" is none of `foreshard models`, and n_layers, d_model, "
+        "n_heads do not state the model's shape",
+        run.model);
   if (contains(run.notes, "multi-node") && run.inter_node_link.empty())
     return "the row spans nodes over a network that it does not name";
-  return {};
+  return unknown_words(run);
 }
 
 /// False if the words are none that we know.
@@ -252,7 +286,8 @@ std::optional<LoraOptions> adapters_of(const MeasuredRun& run,
 
 }  // namespace
 
-RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters) {
+RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters,
+                  const HardwareProfile* machine) {
   const MeasuredRun run = with_shape_of_name(stated);
   RunJob out;
   out.parameters = parameters;
@@ -260,16 +295,29 @@ RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters) {
   if (!out.refusal.empty()) return out;
   ParallelConfig& config = out.job.config;
   if (!set_strategy(run, config, out.assumptions)) {
-    out.refusal = "the strategy \"" + run.strategy + "\" is none of FSDP1, FSDP2, ZeRO, DDP";
+    out.refusal = unknown_word("strategy", run.strategy,
+                               "FSDP2, FSDP1, FSDP, DeepSpeed ZeRO-1 (-2, -3), ZeRO++, DDP, none");
   } else if (!set_precision(run, config, out.assumptions)) {
-    out.refusal = "the precision \"" + run.precision + "\" is none of bf16, fp16, fp32, 8 bits";
+    out.refusal = unknown_word("precision", run.precision,
+                               "bf16, fp16, fp32, float8 tensorwise, float8 rowwise, FP8, 4-bit, "
+                               "or empty: bf16");
   } else if (!set_checkpointing(run, config, out.assumptions)) {
-    out.refusal = "the checkpointing \"" + run.ac_mode + "\" is none of none, full, selective";
+    out.refusal =
+        unknown_word("ac_mode", run.ac_mode,
+                     "none, full, selective, selective-layer, not stated, or empty: none");
   }
   if (!out.refusal.empty()) return out;
-  const std::string hardware = hardware_of_run(run, out.assumptions);
-  if (hardware.empty()) {
-    out.refusal = "the GPU \"" + run.gpu + "\" is not in the catalogue";
+  std::string hardware;
+  if (machine == nullptr) {
+    hardware = hardware_of_run(run, out.assumptions);
+    if (hardware.empty()) out.refusal = unknown_word("gpu", run.gpu, "a GPU of `foreshard hw`");
+  } else if (names_other_gpu(run.gpu, machine->gpu)) {
+    out.refusal = unknown_word("gpu", run.gpu, (machine->gpu.name + ", or empty").c_str());
+  }
+  if (!out.refusal.empty()) return out;
+  if (config.world() != *run.n_gpus) {
+    out.refusal = fmt::format("columns dp_shard, dp_replicate: {} x {} ranks, n_gpus is {}",
+                              config.shard, config.replicate, *run.n_gpus);
     return out;
   }
   if (!run.micro_batch) out.assumptions.push_back("micro-batch 1 (not stated)");
@@ -278,8 +326,9 @@ RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters) {
   config.accumulate = run.grad_accum.value_or(1);
   out.job.gpus = config.world();
   try {
-    out.job.hardware = load_hardware(hardware);
-    apply_stated_machine(run, out.job.hardware, out.assumptions);
+    out.job.hardware = machine == nullptr ? load_hardware(hardware) : *machine;
+    apply_stated_nodes(run, out.job.hardware);
+    if (machine == nullptr) apply_stated_machine(run, out.job.hardware, out.assumptions);
     out.job.model = model_of_run(run, out.assumptions);
     if (const auto adapters = adapters_of(run, out.assumptions)) {
       out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));

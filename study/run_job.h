@@ -25,7 +25,8 @@ struct RunJob {
 
 /// Translates a row. The software stack behind it is recognised by its own names in the columns
 /// (precision "bf16/PURE" is llm-foundry's, "FSDP2" torchtitan's recipe, ...), never by the row's
-/// source.
-RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters);
+/// source. `machine`: the machine that the run was made on, whatever its words for GPU and network.
+RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters,
+                  const HardwareProfile* machine = nullptr);
 
 }  // namespace foreshard

@@ -137,20 +137,21 @@ bool set_strategy(const MeasuredRun& run, ParallelConfig& config,
                   std::vector<std::string>& assumptions) {
   config.shard = run.dp_shard.value_or(*run.n_gpus);
   config.replicate = run.dp_replicate.value_or(1);
-  if (run.strategy.starts_with("FSDP2")) {
+  const std::string strategy = lower_case(run.strategy);
+  if (strategy.starts_with("fsdp2")) {
     config.framework = FrameworkKind::kFsdp2;
     if (contains(run.strategy, "reshard_after_forward=False")) config.reshard = Reshard::no();
-  } else if (run.strategy.starts_with("FSDP") || run.strategy.starts_with("fairscale FSDP")) {
+  } else if (strategy.starts_with("fsdp") || strategy.starts_with("fairscale fsdp")) {
     set_fsdp1(run, config);
-    if (run.strategy.starts_with("fairscale"))
+    if (strategy.starts_with("fairscale"))
       assumptions.emplace_back("fairscale's FSDP as PyTorch's FSDP1");
   } else if (own_data_parallelism(run)) {
     set_own_data_parallelism(run, config);
   } else if (const auto stage = zero_stage(run.strategy)) {
     set_zero(run, *stage, config);
-  } else if (run.strategy.starts_with("DDP")) {
+  } else if (strategy.starts_with("ddp")) {
     set_ddp(run, config);
-  } else if (run.strategy.starts_with("none")) {
+  } else if (strategy.starts_with("none")) {
     config.framework = FrameworkKind::kUnsharded;
     config.shard = config.replicate = 1;
   } else {

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
+#include <variant>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -84,8 +86,8 @@ class RowReader {
     if (s.empty()) return std::nullopt;
     double v = 0;
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), v);
-    if (error != std::errc{} || end != s.data() + s.size() || !std::isfinite(v) || v < 0) {
-      complain(column, s, "a number, not negative");
+    if (error != std::errc{} || end != s.data() + s.size() || !std::isfinite(v) || v <= 0) {
+      complain(column, s, "a number above 0");
       return std::nullopt;
     }
     return v;
@@ -115,100 +117,125 @@ class RowReader {
   IssueList& issues_;
 };
 
-const std::vector<std::string> kColumns = {"source_id",
-                                           "row_id",
-                                           "model",
-                                           "params_b",
-                                           "n_layers",
-                                           "d_model",
-                                           "n_heads",
-                                           "n_kv_heads",
-                                           "d_ff",
-                                           "vocab",
-                                           "seq_len",
-                                           "gpu",
-                                           "n_gpus",
-                                           "gpus_per_node",
-                                           "inter_node_link",
-                                           "strategy",
-                                           "dp_shard",
-                                           "dp_replicate",
-                                           "tp",
-                                           "pp",
-                                           "cp",
-                                           "micro_batch",
-                                           "grad_accum",
-                                           "precision",
-                                           "ac_mode",
-                                           "compile",
-                                           "attention_impl",
-                                           "tokens_per_s_per_gpu",
-                                           "step_time_s",
-                                           "peak_mem_gib",
-                                           "mem_kind",
-                                           "notes"};
+/// A column, where it goes, and whether no row can do without it.
+struct Column {
+  const char* name;
+  std::variant<std::string MeasuredRun::*, std::optional<double> MeasuredRun::*,
+               std::optional<std::int64_t> MeasuredRun::*>
+      member;
+  bool required = false;
+};
 
-std::map<std::string, std::size_t> read_header(const Record& header, IssueList& issues) {
-  std::map<std::string, std::size_t> columns;
-  for (std::size_t i = 0; i < header.fields.size(); ++i) columns[header.fields[i]] = i;
-  for (const std::string& name : kColumns) {
-    if (columns.count(name) == 0) {
-      const std::string near = nearest_name(name, header.fields);
-      issues.add("line 1", "no column \"" + name + "\"",
-                 near.empty() ? "" : "the nearest is \"" + near + "\"");
-      columns[name] = 0;
-    }
-  }
-  return columns;
+const std::vector<Column>& columns() {
+  using R = MeasuredRun;
+  static const std::vector<Column> all = {{"source_id", &R::source_id},
+                                          {"row_id", &R::row_id},
+                                          {"model", &R::model, true},
+                                          {"params_b", &R::params_b},
+                                          {"n_layers", &R::n_layers},
+                                          {"d_model", &R::d_model},
+                                          {"n_heads", &R::n_heads},
+                                          {"n_kv_heads", &R::n_kv_heads},
+                                          {"d_ff", &R::d_ff},
+                                          {"vocab", &R::vocab},
+                                          {"seq_len", &R::seq_len},
+                                          {"gpu", &R::gpu},
+                                          {"n_gpus", &R::n_gpus, true},
+                                          {"gpus_per_node", &R::gpus_per_node},
+                                          {"inter_node_link", &R::inter_node_link},
+                                          {"strategy", &R::strategy, true},
+                                          {"dp_shard", &R::dp_shard},
+                                          {"dp_replicate", &R::dp_replicate},
+                                          {"tp", &R::tp},
+                                          {"pp", &R::pp},
+                                          {"cp", &R::cp},
+                                          {"micro_batch", &R::micro_batch},
+                                          {"grad_accum", &R::grad_accum},
+                                          {"precision", &R::precision},
+                                          {"ac_mode", &R::ac_mode},
+                                          {"compile", &R::compile},
+                                          {"attention_impl", &R::attention_impl},
+                                          {"tokens_per_s_per_gpu", &R::tokens_per_s_per_gpu},
+                                          {"step_time_s", &R::step_time_s},
+                                          {"peak_mem_gib", &R::peak_mem_gib},
+                                          {"mem_kind", &R::mem_kind},
+                                          {"notes", &R::notes}};
+  return all;
 }
 
-MeasuredRun read_run(const RowReader& row) {
-  MeasuredRun r;
-  r.source_id = row.text("source_id");
-  r.row_id = row.text("row_id");
-  r.model = row.text("model");
-  r.params_b = row.number("params_b");
-  r.n_layers = row.count("n_layers");
-  r.d_model = row.count("d_model");
-  r.n_heads = row.count("n_heads");
-  r.n_kv_heads = row.count("n_kv_heads");
-  r.d_ff = row.count("d_ff");
-  r.vocab = row.count("vocab");
-  r.seq_len = row.count("seq_len");
-  r.gpu = row.text("gpu");
-  r.n_gpus = row.count("n_gpus");
-  r.gpus_per_node = row.count("gpus_per_node");
-  r.inter_node_link = row.text("inter_node_link");
-  r.strategy = row.text("strategy");
-  r.dp_shard = row.count("dp_shard");
-  r.dp_replicate = row.count("dp_replicate");
-  r.tp = row.count("tp");
-  r.pp = row.count("pp");
-  r.cp = row.count("cp");
-  r.micro_batch = row.count("micro_batch");
-  r.grad_accum = row.count("grad_accum");
-  r.precision = row.text("precision");
-  r.ac_mode = row.text("ac_mode");
-  r.compile = row.text("compile");
-  r.attention_impl = row.text("attention_impl");
-  r.tokens_per_s_per_gpu = row.number("tokens_per_s_per_gpu");
-  r.step_time_s = row.number("step_time_s");
-  r.peak_mem_gib = row.number("peak_mem_gib");
-  r.mem_kind = row.text("mem_kind");
-  r.notes = row.text("notes");
-  return r;
+constexpr std::array kMeasured{"step_time_s", "tokens_per_s_per_gpu", "peak_mem_gib"};
+
+/// Where each column of ours stands in the file; the others go to `further`.
+std::map<std::string, std::size_t> read_header(const Record& header, IssueList& issues,
+                                               std::vector<std::string>& further) {
+  std::map<std::string, std::size_t> at;
+  for (std::size_t i = 0; i < header.fields.size(); ++i) {
+    if (!at.emplace(header.fields[i], i).second && !header.fields[i].empty())
+      issues.add("line 1", "column \"" + header.fields[i] + "\" stands here twice");
+  }
+  std::vector<std::string> absent;
+  for (const Column& c : columns()) {
+    if (at.count(c.name) != 0) continue;
+    absent.emplace_back(c.name);
+    if (!c.required) continue;
+    const std::string near = nearest_name(c.name, header.fields);
+    issues.add("line 1", fmt::format("no column \"{}\"", c.name),
+               near.empty() ? "docs/formats/measured-runs.md says what it holds"
+                            : "the nearest is \"" + near + "\"");
+  }
+  if (std::none_of(kMeasured.begin(), kMeasured.end(),
+                   [&](const char* name) { return at.count(name) != 0; }))
+    issues.add("line 1", "no column of a measurement",
+               fmt::format("one of {}", fmt::join(kMeasured, ", ")));
+  for (const std::string& name : header.fields) {
+    if (std::any_of(columns().begin(), columns().end(),
+                    [&](const Column& c) { return name == c.name; }))
+      continue;
+    further.push_back(name);
+    const std::string near = nearest_name(name, absent);
+    if (!near.empty())
+      issues.add("line 1", fmt::format("unknown column \"{}\"", name),
+                 "the nearest is \"" + near + "\"");
+  }
+  return at;
+}
+
+MeasuredRun read_run(const RowReader& row, const std::map<std::string, std::size_t>& at) {
+  MeasuredRun run;
+  for (const Column& c : columns()) {
+    if (at.count(c.name) == 0) continue;
+    if (const auto* text = std::get_if<std::string MeasuredRun::*>(&c.member))
+      run.** text = row.text(c.name);
+    else if (const auto* number = std::get_if<std::optional<double> MeasuredRun::*>(&c.member))
+      run.** number = row.number(c.name);
+    else
+      run.*std::get<std::optional<std::int64_t> MeasuredRun::*>(c.member) = row.count(c.name);
+  }
+  return run;
 }
 
 }  // namespace
 
+std::optional<double> measured_step_s(const MeasuredRun& run) {
+  if (run.step_time_s || !run.tokens_per_s_per_gpu || *run.tokens_per_s_per_gpu <= 0 ||
+      !run.seq_len)
+    return run.step_time_s;
+  const double tokens =
+      static_cast<double>(*run.seq_len * run.micro_batch.value_or(1) * run.grad_accum.value_or(1));
+  return tokens / *run.tokens_per_s_per_gpu;
+}
+
 RunsTable read_runs_table(const std::filesystem::path& path) {
-  RunsTable table{path.string(), {}};
+  RunsTable table{path.string(), {}, {}};
   IssueList issues(table.file);
-  const std::vector<Record> records = split(read_text_file(path), issues);
+  std::string text = read_text_file(path);
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // Byte order mark of spreadsheets.
+  const std::vector<Record> records = split(text, issues);
   if (records.empty())
-    issues.add("", "no header line", "a CSV file with the columns of docs/formats/runs.md");
+    issues.add("", "no header line",
+               "a CSV file with the columns of docs/formats/measured-runs.md");
   issues.throw_if_any();
-  const auto columns = read_header(records[0], issues);
+  const auto at = read_header(records[0], issues, table.further_columns);
   issues.throw_if_any();
   std::set<std::string> ids;
   for (std::size_t i = 1; i < records.size(); ++i) {
@@ -219,10 +246,12 @@ RunsTable read_runs_table(const std::filesystem::path& path) {
                              records[0].fields.size()));
       continue;
     }
-    table.runs.push_back(read_run(RowReader(columns, record, issues)));
-    if (!ids.insert(table.runs.back().row_id).second) {
-      issues.add(fmt::format("line {}", record.line),
-                 "row_id \"" + table.runs.back().row_id + "\" stands here twice");
+    MeasuredRun& run = table.runs.emplace_back(read_run(RowReader(at, record, issues), at));
+    if (run.row_id.empty()) run.row_id = fmt::format("line {}", record.line);
+    if (run.source_id.empty()) run.source_id = path.stem().string();
+    if (!ids.insert(run.row_id).second) {
+      issues.add(fmt::format("line {}, column row_id", record.line),
+                 "found \"" + run.row_id + "\" again", "each row once");
     }
   }
   issues.throw_if_any();

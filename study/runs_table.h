@@ -1,7 +1,7 @@
 #pragma once
 
 // Tables of measured training runs: a CSV file with the columns below, one run a row
-// (docs/formats/runs.md).
+// (docs/formats/measured-runs.md).
 
 #include <filesystem>
 #include <optional>
@@ -27,10 +27,16 @@ struct MeasuredRun {
 struct RunsTable {
   std::string file;
   std::vector<MeasuredRun> runs;
+  std::vector<std::string> further_columns;  ///< Of the file, not read.
 };
 
-/// Reads a table; columns may stand in any order, further columns are ignored. InputError with line
-/// numbers: missing columns, wrong field counts, fields that are not numbers, an unterminated
+/// The measured step time in seconds: stated, or what follows from tokens/s.
+std::optional<double> measured_step_s(const MeasuredRun& run);
+
+/// Reads a table; columns may stand in any order, only model, n_gpus, strategy and one that was
+/// measured must be there. Without `row_id` a row is called after its line, without `source_id`
+/// after the file. InputError with line numbers: missing columns, a further column whose name is
+/// near that of an absent one, wrong field counts, fields that are not numbers, an unterminated
 /// quote, a row id twice.
 RunsTable read_runs_table(const std::filesystem::path& path);
 

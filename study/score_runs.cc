@@ -51,16 +51,6 @@ void predict(const MeasuredRun& run, RunJob job, const FactorsOf& factors, bool 
   }
 }
 
-/// The step time that the row states, or that follows from its tokens/s.
-std::optional<double> measured_step_s(const MeasuredRun& run) {
-  if (run.step_time_s || !run.tokens_per_s_per_gpu || *run.tokens_per_s_per_gpu <= 0 ||
-      !run.seq_len)
-    return run.step_time_s;
-  const double tokens =
-      static_cast<double>(*run.seq_len * run.micro_batch.value_or(1) * run.grad_accum.value_or(1));
-  return tokens / *run.tokens_per_s_per_gpu;
-}
-
 RunScore score_run(const MeasuredRun& run, const CostParameters& parameters,
                    const FactorsOf& factors, bool ranges) {
   RunScore score;
@@ -127,10 +117,8 @@ RunScoreSummary summarise(const std::vector<RunScore>& rows) {
     if (r.target == "FSDP bf16") targets["A100 and H100: FSDP in bf16"].push_back(&r);
   }
   const ErrorSummary time = time_summary(times), memory = summary_of(memories);
-  s.time_mape = time.mape;
-  s.time_worst = time.worst;
-  s.memory_mape = memory.mape;
-  s.memory_worst = memory.worst;
+  if (time.rows > 0) s.time_mape = time.mape, s.time_worst = time.worst;
+  if (memory.rows > 0) s.memory_mape = memory.mape, s.memory_worst = memory.worst;
   for (const auto& [name, of] : targets) s.groups.emplace_back(name, time_summary(of));
   for (const auto& [name, of] : laboratories)
     s.groups.emplace_back("laboratory " + name, time_summary(of));

@@ -36,7 +36,8 @@ struct ErrorSummary {
 
 struct RunScoreSummary {
   std::int64_t rows = 0, scored = 0;  ///< scored: rows with a predicted time or memory.
-  double time_mape = 0, time_worst = 0, memory_mape = 0, memory_worst = 0;
+  std::optional<double> time_mape, time_worst, memory_mape,
+      memory_worst;  ///< Where a row has that measurement.
   std::vector<std::pair<std::string, ErrorSummary>>
       groups;  ///< Of time: the targets' groups, then each laboratory.
 };

@@ -74,6 +74,15 @@ std::span<const TrainingCeiling> training_ceilings() {
   return all;
 }
 
+std::span<const FactorPrior> ceiling_priors() {
+  static const std::vector<FactorPrior> all = [] {
+    std::vector<FactorPrior> priors;
+    for (const TrainingCeiling& c : training_ceilings()) priors.push_back({c.sd, c.sense});
+    return priors;
+  }();
+  return all;
+}
+
 bool concerns(const TrainingCeiling& ceiling, const GpuProfile& gpu) {
   return std::any_of(ceiling.chips.begin(), ceiling.chips.end(), [&](const ChipClass& c) {
     const double power = gpu.power_limit.value_or(0);

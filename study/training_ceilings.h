@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hwprofiles/profile.h"
+#include "study/fit_factors.h"
 
 namespace foreshard {
 
@@ -33,6 +34,8 @@ struct TrainingCeiling {
 };
 
 std::span<const TrainingCeiling> training_ceilings();
+/// Of the factors, in the same order.
+std::span<const FactorPrior> ceiling_priors();
 
 /// Logarithms of the factors, one for each ceiling.
 using CeilingFactors = std::vector<double>;

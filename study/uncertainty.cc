@@ -32,15 +32,8 @@ double usual_sd(FactKind kind) {
   return 0.15;
 }
 
-/// A number of the profile that may be wrong, and which way is slower.
-struct Candidate {
-  std::string path;
-  std::vector<Fact*> facts;  ///< Moved together.
-  int slower;                ///< -1: a smaller value is slower.
-};
-
-void add_efficiencies(GpuProfile& gpu, std::vector<Candidate>& list) {
-  Candidate attention{"gpu.efficiency.attention_*", {}, -1};
+void add_efficiencies(GpuProfile& gpu, std::vector<UncertainNumber>& list) {
+  UncertainNumber attention{"gpu.efficiency.attention_*", {}, -1};
   for (auto& [key, fact] : gpu.efficiency) {
     if (key.starts_with("attention_") && !key.ends_with("_half_length"))
       attention.facts.push_back(&fact);
@@ -65,41 +58,6 @@ bool multiplies_in_8_bits(const Schedule& schedule) {
       if (l.dtype == DType::kFloat8E4M3 || l.dtype == DType::kFloat8E5M2) return true;
   }
   return false;
-}
-
-/// Numbers of `worse`, a copy of the job's hardware, on which its step may depend.
-std::vector<Candidate> candidates(const Job& job, const Schedule& schedule,
-                                  HardwareProfile& worse) {
-  std::vector<Candidate> list;
-  add_efficiencies(worse.gpu, list);
-  NodeProfile& node = worse.node;
-  NetworkProfile& network = worse.network;
-  if (job.gpus > 1 && node.fabric != FabricKind::kPcie)
-    list.push_back({"gpu.nvlink_planning", {&worse.gpu.nvlink_planning}, -1});
-  if (job.gpus > 1 && node.fabric == FabricKind::kPcie)
-    list.push_back({"node.peer_bandwidth", {&node.peer_bandwidth}, -1});
-  if (make_cluster(job.hardware, static_cast<int>(job.gpus)).nodes > 1) {
-    list.push_back({"network.efficiency", {&network.efficiency}, -1});
-    list.push_back({"network.latency", {&network.latency, &network.call_overhead}, 1});
-  }
-  list.push_back({"node.host_cpu_factor", {&node.host_cpu_factor}, 1});
-  const bool copies = std::any_of(schedule.programs.begin(), schedule.programs.end(),
-                                  [](const RankProgram& p) { return p.copies.size() > 8; });
-  if (copies)
-    list.push_back({"node.host_to_device", {&node.host_to_device, &node.device_to_host}, -1});
-  if (!multiplies_in_8_bits(schedule))
-    std::erase_if(list, [](const Candidate& c) { return c.path == "gpu.efficiency.fp8_matmul"; });
-  for (Candidate& c : list) std::erase_if(c.facts, [](const Fact* f) { return !f->known(); });
-  std::erase_if(list, [](const Candidate& c) { return c.facts.empty(); });
-  return list;
-}
-
-/// What is uncertain of a candidate; its effect is not known yet.
-UncertainInput input_of(const Candidate& c) {
-  const Fact& first = *c.facts[0];
-  const bool stated = !std::isnan(first.uncertainty);
-  return {c.path, stated ? first.uncertainty : usual_sd(first.kind), 0,
-          stated ? first.source : fmt::format("usual for {} numbers", name_of(first.kind))};
 }
 
 /// What one machine differs from another of its type, whatever the constants.
@@ -145,17 +103,51 @@ std::vector<std::string> outside_calibration(const Job& job) {
   return outside;
 }
 
+std::vector<UncertainNumber> uncertain_numbers(const Job& job, const Schedule& schedule,
+                                               HardwareProfile& profile) {
+  std::vector<UncertainNumber> list;
+  add_efficiencies(profile.gpu, list);
+  NodeProfile& node = profile.node;
+  NetworkProfile& network = profile.network;
+  if (job.gpus > 1 && node.fabric != FabricKind::kPcie)
+    list.push_back({"gpu.nvlink_planning", {&profile.gpu.nvlink_planning}, -1});
+  if (job.gpus > 1 && node.fabric == FabricKind::kPcie)
+    list.push_back({"node.peer_bandwidth", {&node.peer_bandwidth}, -1});
+  if (make_cluster(job.hardware, static_cast<int>(job.gpus)).nodes > 1) {
+    list.push_back({"network.efficiency", {&network.efficiency}, -1});
+    list.push_back({"network.latency", {&network.latency, &network.call_overhead}, 1});
+  }
+  list.push_back({"node.host_cpu_factor", {&node.host_cpu_factor}, 1});
+  const bool copies = std::any_of(schedule.programs.begin(), schedule.programs.end(),
+                                  [](const RankProgram& p) { return p.copies.size() > 8; });
+  if (copies)
+    list.push_back({"node.host_to_device", {&node.host_to_device, &node.device_to_host}, -1});
+  if (!multiplies_in_8_bits(schedule))
+    std::erase_if(list,
+                  [](const UncertainNumber& n) { return n.path == "gpu.efficiency.fp8_matmul"; });
+  for (UncertainNumber& n : list) std::erase_if(n.facts, [](const Fact* f) { return !f->known(); });
+  std::erase_if(list, [](const UncertainNumber& n) { return n.facts.empty(); });
+  for (UncertainNumber& n : list) {
+    const Fact& first = *n.facts[0];
+    const bool stated = !std::isnan(first.uncertainty);
+    n.sd = stated ? first.uncertainty : usual_sd(first.kind);
+    n.source = stated ? first.source : fmt::format("usual for {} numbers", name_of(first.kind));
+  }
+  return list;
+}
+
+double machine_spread_of(const GpuProfile& gpu) { return machine_spread(gpu).sd; }
+
 UncertaintyStudy::UncertaintyStudy(const Job& job, const Simulator& simulator,
                                    const CostParameters& parameters)
     : job_(job), simulator_(simulator) {
   HardwareProfile worse = job.hardware;
-  for (const Candidate& c : candidates(job, simulator.schedule(), worse)) {
-    const UncertainInput input = input_of(c);
+  for (const UncertainNumber& n : uncertain_numbers(job, simulator.schedule(), worse)) {
     std::vector<double> before;
-    for (const Fact* f : c.facts) before.push_back(f->value);
-    for (Fact* f : c.facts) f->value *= std::exp(c.slower * input.sd);
-    runs_.push_back({input, worse, parameters, Time(0)});
-    for (std::size_t i = 0; i < c.facts.size(); ++i) c.facts[i]->value = before[i];
+    for (const Fact* f : n.facts) before.push_back(f->value);
+    for (Fact* f : n.facts) f->value *= std::exp(n.slower * n.sd);
+    runs_.push_back({{n.path, n.sd, 0, n.source}, worse, parameters, Time(0)});
+    for (std::size_t i = 0; i < n.facts.size(); ++i) n.facts[i]->value = before[i];
   }
   add_measured_bus(parameters);
   if (!runs_.empty()) runs_.insert(runs_.begin(), {{}, job.hardware, parameters, Time(0)});

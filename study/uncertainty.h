@@ -13,6 +13,21 @@
 
 namespace foreshard {
 
+/// A number of a profile that may be wrong, or several that are wrong together.
+struct UncertainNumber {
+  std::string path;          ///< "gpu.efficiency.matmul_training"
+  std::vector<Fact*> facts;  ///< Of the profile that was asked.
+  int slower = -1;           ///< -1: a smaller value is slower, 1: a larger one.
+  double sd = 0;             ///< Relative; judged by kind where the profile does not say.
+  std::string source{};      ///< Where `sd` comes from.
+};
+
+/// Numbers of `profile`, a copy of the job's hardware, on which its step may depend.
+std::vector<UncertainNumber> uncertain_numbers(const Job& job, const Schedule& schedule,
+                                               HardwareProfile& profile);
+/// Relative standard deviation of one machine's step times against another's of its type.
+double machine_spread_of(const GpuProfile& gpu);
+
 /// One source of uncertainty of a step time.
 struct UncertainInput {
   std::string quantity;  ///< "gpu.efficiency.matmul_training", "machine to machine", ...

@@ -108,6 +108,26 @@ def test_spread():
     run("spread", *job, "--slow-ranks", "2:2", code=2)
 
 
+def test_jitter_beside_gpus_that_differ(folder):
+    """Two independent spreads a and b are one of sqrt(a^2 + b^2), and no jitter is simulate's step."""
+    job = ["gpt2", "--gpus", "16", "--seq", "1024", "--micro-batch", "8", "--samples", "60", "--json"]
+
+    def answer(spread, jitter):
+        box = folder / f"spread-{spread}.yaml"
+        box.write_text(f"base: dgx-a100-80\nsource: test\nkind_of_numbers: assumed\ngpu:\n  efficiency: {{speed_spread: {spread}}}\n")
+        return json.loads(run("spread", *job, "--on", str(box), "--jitter", str(jitter)).stdout)
+
+    still = answer(0.04, 1e-6)
+    check(abs(still["cost"]) < 1e-4, f"without jitter the slowest GPU is in the answer already: {still['cost']}")
+    both, one = answer(0.04, 0.03), answer(0, 0.05)
+    # E[max of 16] = 1.766, of 8 = 1.424: equal ranks hold 0.04 x (1.766 - 1.424) = 1.37 %; the step grows by (0.05 - 0.04) x 1.766.
+    check(0.010 < both["cost"] < 0.022, f"jitter 3 % beside a spread of 4 %: {both['cost']}")
+    check(0.06 < one["cost"] < 0.095, f"5 % of jitter alone: {one['cost']}")
+    # Against GPUs of speed 1 both wait for 1 + 0.05 x 1.766; the answer with a spread counts from the slowest of 8, 0.04 x 1.424 less.
+    ratio = both["mean_s"] / one["mean_s"]
+    check(abs(ratio - (1 - 0.04 * 1.424 / (1 + 0.05 * 1.766))) < 0.012, f"two spreads are one of 5 %: {ratio}")
+
+
 def test_groupings():
     found = json.loads(run("tune", "gpt2", "--gpus", "8", "--on", "dgx-a100-80", "--seq", "512", "--all-groupings", "--json").stdout)
     check(found["blocks"] == 12 and all(sum(g["sizes"]) == 12 for g in found["front"]), "groupings cover the blocks")
@@ -134,6 +154,7 @@ def main():
         test_wrong_series(pathlib.Path(folder))
         test_import_topology(pathlib.Path(folder))
         test_calibrate(pathlib.Path(folder))
+        test_jitter_beside_gpus_that_differ(pathlib.Path(folder))
     for failure in FAILURES:
         print("FAILED", failure)
     sys.exit(1 if FAILURES else 0)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "sim/cost/gpu_spread.h"
 #include "sim/cost/host_cost.h"
 #include "sim/cost/kernel_cost.h"
 #include "sim/hardware_cost.h"
@@ -139,6 +140,27 @@ TEST(Slowest, ExpectedMaximum) {
   EXPECT_NEAR(expected_maximum(2), 0.5642, 1e-3);
   EXPECT_NEAR(expected_maximum(8), 1.4236, 1e-3);
   EXPECT_NEAR(expected_maximum(100), 2.5076, 1e-3);
+}
+
+// Expected order statistics: of two +-0.5642 (1 / sqrt(pi)); of five 1.1630 and 0.4950 (tables).
+TEST(GpuSpread, ATypicalSetEndsAtTheSlowest) {
+  EXPECT_EQ(typical_gpus(0.1, 1), std::vector<double>{1});
+  std::vector<double> two = typical_gpus(0.1, 2);
+  std::sort(two.begin(), two.end());
+  EXPECT_NEAR(two[0], (1 + 0.1 * (-0.5642 - 1.4236)) / (1 + 0.1 * (0.5642 - 1.4236)), 1e-4);
+  EXPECT_DOUBLE_EQ(two[1], 1);
+  std::vector<double> five = typical_gpus(0.1, 5);
+  const double slowest = slowest_gpu_factor(0.1, 5);
+  EXPECT_NEAR(slowest, 1 + 0.1 * (1.1630 - 1.4236), 1e-4);
+  std::sort(five.begin(), five.end());
+  const double expected[] = {-1.1630, -0.4950, 0, 0.4950, 1.1630};
+  for (int i = 0; i < 5; ++i)
+    EXPECT_NEAR(five[i] * slowest, 1 + 0.1 * (expected[i] - 1.4236), 5e-4) << i;
+  const std::vector<double> many = typical_gpus(0.03, 512), none = typical_gpus(0, 512);
+  EXPECT_EQ(many, typical_gpus(0.03, 512));  // No seed.
+  EXPECT_FALSE(std::is_sorted(many.begin(), many.end()));
+  EXPECT_EQ(*std::max_element(many.begin(), many.end()), 1);
+  EXPECT_EQ(none, std::vector<double>(512, 1.0));
 }
 
 // A Llama block in eager PyTorch, forward: 28 launches, 157 us of host time measured on the
