@@ -223,10 +223,14 @@ void fit_defaults(Arguments& a, const Model& model, ParallelConfig& c) {
     return (m.tokens && m.shape.empty()) ||
            std::find(m.shape.begin(), m.shape.end(), 0) != m.shape.end();
   };
+  const bool has_tokens = std::any_of(model.arguments.begin(), model.arguments.end(),
+                                      [](const ModelArgument& m) { return m.tokens; });
   const bool follows_sequence =
       std::any_of(model.arguments.begin(), model.arguments.end(), follows);
   if (a.has("seq") && !follows_sequence && !model.arguments.empty())
-    a.report("seq", fmt::format("{} takes no sequence of tokens of any length", model.name),
+    a.report("seq",
+             fmt::format("{} takes {}", model.name,
+                         has_tokens ? "tokens of a length of its own" : "no tokens"),
              "leave it out");
   if (!a.has("seq") && model.longest_sequence > 0 && c.sequence > model.longest_sequence) {
     a.note(fmt::format("--seq {} is taken, the model's positions (default {})",

@@ -84,22 +84,17 @@ OptionGroup training_group() {
        option("float8-all-gather", "yes|no",
               "Weights are cast before they are gathered (default no)", {"yes", "no"}),
        option("float8-precompute-scales", "yes|no",
-              "8-bit all-gathers: scales of all weights from one all-reduce after the optimizer "
-              "(default yes), not one a weight and gather",
+              "8-bit all-gathers: all scales from one all-reduce after the optimizer "
+              "(default yes)",
               {"yes", "no"}),
        option("attention", "KIND",
               "Attention (default flash: SDPA, with its flash kernel where there is no mask; sdpa: "
               "SDPA without it); flash-attn is that library's own, with windows in the kernel; "
-              "math is "
-              "SDPA's in fp32, eager is written out",
+              "math is SDPA's in fp32, eager is written out",
               choices(kAttentionNames)),
-       option("attention-kernel", "NAME",
-              "Attention kernels: a generation of flash-attn's, or cuDNN's (default flash2)",
+       option("attention-kernel", "NAME", "Of flash attention (default flash2)",
               choices(kAttentionKernelNames)),
-       option("tf32", "yes|no",
-              "fp32 products on tensor cores, torch.set_float32_matmul_precision(\"high\") "
-              "(default no, as PyTorch's)",
-              {"yes", "no"}),
+       option("tf32", "yes|no", "fp32 products on tensor cores (default no)", {"yes", "no"}),
        option("loss", "KIND", "How the loss is computed (default float32)", choices(kLossNames)),
        option("alloc-conf", "TEXT",
               "PYTORCH_CUDA_ALLOC_CONF of the job, e.g. expandable_segments:True")}};
@@ -124,21 +119,19 @@ std::vector<OptionSpec> wrap_options() {
 }
 
 OptionGroup adapter_options() {
-  return {
-      "Adapters and frozen modules",
-      {option("freeze", "NAMES", "Modules that are not trained, e.g. vision_tower"),
-       option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
-       option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
-       option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
-       option("lora-targets", "NAMES",
-              "Linear modules, or all-linear (default: PEFT's for the family)"),
-       option("lora-dtype", "KIND",
-              "What adapters are kept in: fp32 (default, as PEFT casts them over a 16-bit base) "
-              "or base, that of the other weights",
-              {"fp32", "base"}),
-       option("lora-base", "KIND",
-              "How frozen weights are kept: 16bit (default), 4bit (QLoRA), 4bit-double",
-              {"16bit", "4bit", "4bit-double"})}};
+  return {"Adapters and frozen modules",
+          {option("freeze", "NAMES", "Modules that are not trained, e.g. vision_tower"),
+           option("lora-rank", "R", "LoRA: adapters of rank R, everything else frozen"),
+           option("lora-alpha", "A", "Adapters are scaled by A / R (default 8)"),
+           option("lora-dropout", "P", "Dropout before an adapter (default 0)"),
+           option("lora-targets", "NAMES",
+                  "Linear modules, or all-linear (default: PEFT's for the family)"),
+           option("lora-dtype", "KIND",
+                  "What adapters are kept in: fp32 (default, as PEFT) or base, as other weights",
+                  {"fp32", "base"}),
+           option("lora-base", "KIND",
+                  "How frozen weights are kept: 16bit (default), 4bit (QLoRA), 4bit-double",
+                  {"16bit", "4bit", "4bit-double"})}};
 }
 
 std::string with_adapters(std::string model, Arguments& arguments) {

@@ -83,6 +83,23 @@ def full_disk():
             FAILURES.append(f"{words} on a full disk: exit {done.returncode}: {done.stderr[:200]!r}")
 
 
+def own_tokens(folder):
+    """A text tower's 77 tokens are a part of a sample: no option changes their number."""
+    tower = write(folder, "tower.json", json.dumps({
+        "format": "foreshard-model", "version": 1, "name": "tower", "architecture": "Tower", "classes": 8,
+        "arguments": [{"name": "ids", "kind": "tokens", "vocabulary": 64, "shape": [-1, 77]}],
+        "root": {"class": "Tower", "children": {"embed": {"leaf": "embedding", "rows": 64, "dim": 16}, "head": {"leaf": "linear", "in": 1232, "out": 8}},
+                 "inputs": "ids", "outputs": "y",
+                 "forward": [{"call": "embed", "in": "ids", "out": "e"}, {"do": "reshape", "ints": [0, 1232], "in": "e", "out": "f"},
+                             {"call": "head", "in": "f", "out": "y"}]}}).encode())
+    for words in (["--seq", "77"], ["--largest", "seq"]):
+        refuse(["simulate", tower, *JOB, *words], words[0])
+    refuse(["size", tower, "--on", "dgx-h100", "--gpus", "8", "--tokens", "1B"], "--tokens", "takes no tokens")
+    done = subprocess.run([PROGRAM, "simulate", tower, *JOB], capture_output=True)
+    if done.returncode != 0 or b"samples/s/GPU" not in done.stdout:
+        FAILURES.append(f"tower: exit {done.returncode}: {done.stdout[:300]}{done.stderr[:300]}")
+
+
 def write(folder, name, data):
     path = folder / name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
@@ -193,6 +210,7 @@ def main():
         widths(folder)
         configs(folder)
         plans(folder)
+        own_tokens(folder)
     print("\n".join(FAILURES) or "all refused", f"\nslowest answer {WORST[0]:.2f} s: {WORST[1]}")
     sys.exit(1 if FAILURES else 0)
 

@@ -156,19 +156,19 @@ TEST(RunJob, ReadsPrecisions) {
   r.precision = "fp32 (default, assumed)";
   EXPECT_EQ(job_of_run(r, {}).job.config.precision.param, DType::kFloat32);
   r.precision = "int8";
-  EXPECT_NE(job_of_run(r, {}).refusal.find("the precision \"int8\""), std::string::npos);
+  EXPECT_NE(job_of_run(r, {}).refusal.find("column precision: found \"int8\""), std::string::npos);
 }
 
 TEST(RunJob, RefusesWordsThatItDoesNotKnow) {
   const auto refusal = [](const MeasuredRun& r) { return job_of_run(r, {}).refusal; };
   EXPECT_EQ(refusal(run_of("JAX FSDP")), "JAX is not one of the frameworks");
-  EXPECT_NE(refusal(run_of("GShard")).find("the strategy \"GShard\""), std::string::npos);
+  EXPECT_NE(refusal(run_of("GShard")).find("column strategy: found \"GShard\""), std::string::npos);
   MeasuredRun r = run_of("FSDP2");
   r.ac_mode = "sometimes";
-  EXPECT_NE(refusal(r).find("the checkpointing \"sometimes\""), std::string::npos);
+  EXPECT_NE(refusal(r).find("column ac_mode: found \"sometimes\""), std::string::npos);
   r = run_of("FSDP2");
   r.gpu = "TPU v4";
-  EXPECT_NE(refusal(r).find("the GPU \"TPU v4\""), std::string::npos);
+  EXPECT_NE(refusal(r).find("column gpu: found \"TPU v4\""), std::string::npos);
 }
 
 TEST(RunJob, ReadsGpusAsTheCatalogueDoes) {
