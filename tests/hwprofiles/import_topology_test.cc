@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "hwprofiles/import_topology.h"
+#include "hwprofiles/nic_search.h"
 #include "hwprofiles/topology.h"
 
 namespace foreshard {
@@ -207,6 +208,90 @@ TEST(NcclTopology, ReadsSwitchNicAndSlots) {
   EXPECT_DOUBLE_EQ(t.nic_rate.value(), 25e9);       // 200 Gb/s
   EXPECT_NEAR(t.pcie_rate.value(), 31.5e9, 0.1e9);  // gen 4 x16
   EXPECT_DOUBLE_EQ(t.compute_capability.value(), 8.0);
+}
+
+/// Two H100 behind a switch each, NICs of these Gb/s (none for 0) beside them in turn, and one on
+/// the CPU.
+std::string xml_with_nics(const std::vector<double>& gbit, double on_cpu = 0) {
+  const auto net = [](const std::string& name, double rate) {
+    return fmt::format(
+        R"(<pci busid="{0}" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="16"><nic><net name="{0}" speed="{1}"/></nic></pci>)",
+        name, rate * 1000);
+  };
+  std::string out = R"(<system version="1">)";
+  for (std::size_t g = 0; g < 2; ++g) {
+    out += fmt::format(
+        R"(<cpu numaid="{0}"><pci busid="0000:{0}5:00.0" class="0x060400"><pci busid="0000:{0}9:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"><gpu dev="{0}" sm="90"><nvlink target="0000:05:00.0" count="18" tclass="0x068000"/></gpu></pci>)",
+        g);
+    for (std::size_t i = g; i < gbit.size(); i += 2) out += net(fmt::format("mlx5_{}", i), gbit[i]);
+    out += "</pci>" + (g == 0 && on_cpu > 0 ? net("bond0", on_cpu) : "") + "</cpu>";
+  }
+  return out + "</system>";
+}
+
+std::string joined(const std::vector<std::string>& notes) {
+  return fmt::format("{}", fmt::join(notes, "\n"));
+}
+
+// NCCL's search (src/graph/search.cc) by hand. 400 and 200 Gb/s: at 48 GB/s one channel, 48; at 24
+// two and one, 72, the most; a third of the data each, so 50 / 2 and 25 move 75 GB/s. 100 and 200
+// Gb/s: at 24 one, 24; at 12 one and two, 36; 12.5 and 25 / 2 move 37.5. 400 and 100: at 48 one;
+// the next that uses the slow one, 12, is below 0.49 of 48 and never tried.
+TEST(NcclTopology, ChannelsOverUnequalNicsHaveOneSpeed) {
+  struct Case {
+    std::vector<double> gbit;
+    int nics;
+    double together;
+  };
+  for (const Case& c : {Case{{400, 200}, 2, 75e9}, Case{{100, 200}, 2, 37.5e9},
+                        Case{{400, 100}, 1, 50e9}, Case{{400, 400, 25}, 2, 100e9},
+                        Case{{200, 200, 200, 100}, 4, 87.5e9}, Case{{400, 400}, 2, 100e9}}) {
+    const auto t = parse_nccl_topology_xml(xml_with_nics(c.gbit), "topo.xml");
+    EXPECT_EQ(t.nics, c.nics) << c.gbit[0] << " " << c.gbit[1];
+    EXPECT_NEAR(*t.nic_rate * t.nics, c.together, 1) << c.gbit[0] << " " << c.gbit[1];
+    const bool equal = std::equal(c.gbit.begin() + 1, c.gbit.end(), c.gbit.begin());
+    for (std::size_t i = 0; i < c.gbit.size(); ++i)
+      EXPECT_EQ(
+          joined(t.notes).find(fmt::format("mlx5_{} {:g} Gb/s", i, c.gbit[i])) == std::string::npos,
+          equal)
+          << joined(t.notes);
+  }
+}
+
+// Whatever the NICs: never more than they have together, and never less than the fastest half.
+TEST(NcclTopology, NoProfileHasMoreThanItsNics) {
+  for (const double capability : {7.0, 8.0, 9.0, 10.0}) {
+    for (double a : {0.1, 1.0, 10.0, 25.0, 56.0, 100.0, 200.0, 400.0, 800.0}) {
+      for (double b : {0.1, 1.0, 10.0, 40.0, 100.0, 200.0, 400.0, 800.0}) {
+        for (int copies = 1; copies < 5; ++copies) {
+          std::vector<double> rates(static_cast<std::size_t>(copies), a * 1e9 / 8);
+          rates.push_back(b * 1e9 / 8);
+          double sum = 0;
+          for (const double r : rates) sum += r;
+          const double found = search_nics(rates, capability).bytes_per_second;
+          EXPECT_LE(found, sum * (1 + 1e-12)) << a << " " << b;
+          EXPECT_GE(found, 0.5 * std::max(a, b) * 1e9 / 8) << a << " " << b;
+        }
+      }
+    }
+  }
+}
+
+TEST(NcclTopology, CardsAwayFromTheGpusAreLeftOut) {
+  const auto t = parse_nccl_topology_xml(xml_with_nics({400, 400}, 25), "topo.xml");
+  EXPECT_EQ(t.nics, 2);
+  EXPECT_DOUBLE_EQ(*t.nic_rate, 50e9);
+  EXPECT_NE(joined(t.notes).find("bond0 shares no switch"), std::string::npos) << joined(t.notes);
+  // The only card is the network, wherever it hangs; without a speed it is NCCL's 10 Gb/s beside
+  // others.
+  const auto one = parse_nccl_topology_xml(xml_with_nics({}, 25), "topo.xml");
+  EXPECT_EQ(one.nics, 1);
+  EXPECT_FALSE(*one.nics_on_switches);
+  EXPECT_DOUBLE_EQ(*one.nic_rate, 25e9 / 8);
+  EXPECT_TRUE(one.notes.empty()) << joined(one.notes);
+  const auto silent = parse_nccl_topology_xml(xml_with_nics({400, 0}), "topo.xml");
+  EXPECT_NE(joined(silent.notes).find("mlx5_1 states no speed"), std::string::npos);
+  EXPECT_FALSE(parse_nccl_topology_xml(xml_with_nics({0, 0}), "topo.xml").nic_rate.has_value());
 }
 
 TEST(NcclTopology, DamagedXmlIsRefused) {
