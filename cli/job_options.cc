@@ -65,8 +65,8 @@ OptionGroup training_group() {
               "(default no)",
               {"yes", "no"}),
        option("reduce-dtype", "DTYPE",
-              "Dtype of gradient reduction (default fp32; ZeRO and DDP's own mixed precision: the "
-              "compute dtype; DDP else: the parameters' dtype)"),
+              "Dtype of gradient reduction (default fp32; ZeRO, DDP's own mixed precision: of "
+              "compute; DDP: of parameters)"),
        option("checkpoint", "KIND", "none | full | every:K | selective (default none)"),
        option("checkpoint-reentrant", "yes|no", "The reentrant kind (default no)", {"yes", "no"}),
        option("checkpoint-outside-units", "yes|no",
