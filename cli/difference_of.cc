@@ -37,7 +37,7 @@ DifferenceSide side_of(const ComparedPlan& plan) {
   }
   s.memory_parts.assign(categories.begin(), categories.end());
   if (owned != m.allocated_peak) s.memory_parts.emplace_back("other", m.allocated_peak - owned);
-  s.memory_parts.emplace_back("allocator slack", m.reserved_peak - m.allocated_peak);
+  s.memory_parts.emplace_back("reserved but unallocated", m.reserved_peak - m.allocated_peak);
   s.memory_parts.emplace_back("context", m.context);
   s.memory_parts.emplace_back("communicators", m.communicators);
   return s;

@@ -61,7 +61,7 @@ std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
       job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
       r.choices.size(), r.blocks);
   out += fmt::format("  {:>11} {:>6}  {:<10} {:<10} {:>10} {:>9} {:>7}   {}\n", "blocks/unit",
-                     "units", "resharding", "root split", "step", "GiB", "hidden", "verdict");
+                     "units", "resharding", "root split", "step", "GiB", "overlap", "verdict");
   std::size_t shown = 0;
   for (const WrapChoice& c : r.choices) {
     if (shown >= most && !c.pareto && !c.chosen) continue;

@@ -33,7 +33,7 @@ std::string_view name_of(KernelClass kernel_class) {
     case KernelClass::kOptimizer:
       return "optimizer";
     case KernelClass::kShardingCopies:
-      return "sharding copies";
+      return "copy-in and copy-out";
     case KernelClass::kOther:
       return "other kernels";
   }

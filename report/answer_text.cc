@@ -248,7 +248,7 @@ class AnswerText {
     wrapped(
         "memory ",
         fmt::format(
-            "{} GiB reserved = {} allocated + {} allocator slack; device total {} with context {} "
+            "{} GiB reserved = {} allocated + {} reserved but unallocated; device total {} with context {} "
             "and NCCL {}{}",
             gib(m.reserved_peak), gib(m.allocated_peak), gib(m.reserved_peak - m.allocated_peak),
             gib(m.device_peak), gib(m.context), gib(m.communicators),

@@ -95,7 +95,7 @@ class ExplanationText {
     const std::string when =
         x_.step < 0 ? "before the first step" : fmt::format("step {}", x_.step + 1);
     out_ += fmt::format("  at   {}, {}, rank {}\n", m.peak_at, when, x_.rank);
-    out_ += fmt::format("  plus {} allocator slack, {} context, {} NCCL buffers\n\n",
+    out_ += fmt::format("  plus {} reserved but unallocated, {} context, {} NCCL buffers\n\n",
                         amount(m.reserved_peak - m.allocated_peak), amount(m.context),
                         amount(m.communicators));
   }
