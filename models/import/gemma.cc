@@ -110,6 +110,7 @@ Model import_gemma3(HfConfig& config) {
       config.size_or("image_token_index", "image_token_id", 262144, kLargestVocabulary);
   config.ignore({"boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"});
   const bool tied = read_tied(config, true);
+  const std::int64_t images = read_images(config);
   config.finish();
   if (!config.usable()) return {};
   Multimodal m("Gemma3ForConditionalGeneration", "Gemma3Model");
@@ -122,10 +123,10 @@ Model import_gemma3(HfConfig& config) {
   p.call(m.decoder.embedding, {"input_ids"}, "inputs_embeds");
   p.call(projector, {p.call(tower.module, {"pixel_values"})}, "image_features");
   merge_images(p, token, "image_features");
-  m.one_image(vision.image, side * side);
+  m.sample_of(images, vision.image, side * side);
   p.returns({p.call(m.decoder.model, {"inputs_embeds"}, "hidden_states")});
   return m.finish(text.vocabulary, tied,
-                  {pixel_argument({-1, vision.channels, vision.image, vision.image})});
+                  {pixel_argument({-images, vision.channels, vision.image, vision.image})});
 }
 
 Model import_gemma3_text(HfConfig& config) {

@@ -86,6 +86,7 @@ Model import_llava(HfConfig& config) {
   read_feature_layers(config, l);
   config.ignore({"image_seq_length", "ignore_index", "vocab_size", "image_grid_pinpoints"});
   l.tied = read_tied(config, false) || text.tied;
+  const std::int64_t images = read_images(config);
   config.finish();
   if (!config.usable()) return {};
   Multimodal m("LlavaForConditionalGeneration", "LlavaModel");
@@ -96,9 +97,9 @@ Model import_llava(HfConfig& config) {
   m.extra_units = tower.extra_units;
   write_model(m, l, tower, projector);
   const std::int64_t classes = l.vision.clip && l.drop_first ? 1 : 0;
-  m.one_image(l.vision.image, l.vision.positions() - classes);
+  m.sample_of(images, l.vision.image, l.vision.positions() - classes);
   return m.finish(l.text.vocabulary, l.tied,
-                  {pixel_argument({-1, l.vision.channels, l.vision.image, l.vision.image})});
+                  {pixel_argument({-images, l.vision.channels, l.vision.image, l.vision.image})});
 }
 
 }  // namespace foreshard

@@ -10,10 +10,16 @@ void Multimodal::add_language_model(const DecoderSpec& spec) {
   decoder = add_decoder(b, model, "language_model", spec, true);
 }
 
-void Multimodal::one_image(std::int64_t side, std::int64_t places) {
+void Multimodal::sample_of(std::int64_t images, std::int64_t side, std::int64_t places) {
   Model& m = b.model();
-  m.shortest_sequence = places;
-  m.sample = fmt::format("1 image of {0} x {0} ({1} of the tokens)", side, places);
+  m.shortest_sequence = images * places;
+  m.sample = fmt::format("{0} image{1} of {2} x {2} ({3} of the tokens)", images,
+                         images == 1 ? "" : "s", side, images * places);
+}
+
+std::int64_t read_images(HfConfig& config) {
+  constexpr std::int64_t kMostImages = 1024;
+  return config.size("images", 1, kMostImages);
 }
 
 Model Multimodal::finish(std::int64_t vocabulary, bool tied,

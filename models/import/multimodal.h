@@ -21,13 +21,17 @@ struct Multimodal {
 
   /// language_model, and lm_head beside "model".
   void add_language_model(const DecoderSpec& spec);
-  /// A sample has one image, which takes `places` of its tokens.
-  void one_image(std::int64_t side, std::int64_t places);
+  /// A sample has so many images, each of which takes `places` of its tokens.
+  void sample_of(std::int64_t images, std::int64_t side, std::int64_t places);
   /// Writes the root, which hands all its arguments on to "model", ties the head and hands the
   /// model over.
   Model finish(std::int64_t vocabulary, bool tied,
                const std::vector<ModelArgument>& further_arguments);
 };
+
+/// Images of a sample, 1 unless the request says so (llava-1.5-7b?images=3). A key of ours: files
+/// of the library leave it to the data.
+std::int64_t read_images(HfConfig& config);
 
 /// inputs_embeds from input_ids, with `features` (rows of the hidden size) at the places of
 /// `token`.

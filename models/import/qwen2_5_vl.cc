@@ -13,23 +13,25 @@ namespace foreshard {
 namespace {
 
 /// The family has no default image; one of 448 x 448 is 32 x 32 patches of 14 (the size the
-/// recordings use).
+/// recordings use). The processor cuts images of any size into such patches: `image_size`, a key
+/// of ours, says another side.
 constexpr std::int64_t kGridSide = 32;
 
 struct QwenVision {
   std::int64_t depth, hidden, ffn, heads, channels, patch, merge, time, window, out;
+  std::int64_t grid = 0;  ///< Patches along a side of the image.
   Activation activation;
   std::vector<std::int64_t> full_blocks;
 
   std::int64_t unit() const { return merge * merge; }
   std::int64_t head_dim() const { return hidden / heads; }
-  std::int64_t patches() const { return kGridSide * kGridSide; }
+  std::int64_t patches() const { return grid * grid; }
 };
 
 /// get_vision_window_index of the library for one image: patches in each window, row by row, edge
 /// windows smaller.
 std::vector<std::int64_t> window_lengths(const QwenVision& v) {
-  const std::int64_t side = kGridSide / v.merge, step = v.window / v.merge / v.patch;
+  const std::int64_t side = v.grid / v.merge, step = v.window / v.merge / v.patch;
   std::vector<std::int64_t> lengths;
   for (std::int64_t y = 0; y < side; y += step) {
     for (std::int64_t x = 0; x < side; x += step) {
@@ -164,8 +166,13 @@ QwenVision read_qwen_vision(HfConfig& parent) {
   if (v.hidden / v.heads % 4 != 0)
     c.problem("num_heads", "leaves a head size that two axes cannot share",
               "head sizes divisible by 4");
-  if (kGridSide % v.merge != 0)
-    c.problem("spatial_merge_size", fmt::format("does not divide a grid of {}", kGridSide));
+  const std::int64_t image = parent.size("image_size", kGridSide * v.patch, 16384);
+  v.grid = image / v.patch;
+  if (v.grid % v.merge != 0 || image % v.patch != 0)
+    parent.problem(
+        "image_size",
+        fmt::format("{} is not made of {} x {} patches of {}", image, v.merge, v.merge, v.patch),
+        fmt::format("a multiple of {}", v.merge * v.patch));
   if (v.window / v.merge / v.patch < 1)
     c.problem("window_size", "is smaller than one merged patch");
   c.ignore({"model_type", "tokens_per_second", "in_chans", "spatial_patch_size"});
@@ -208,6 +215,7 @@ Model import_qwen2_5_vl(HfConfig& config) {
                    fmt::format("is {} and the text's hidden_size {}", vision.out, text.hidden),
                    "equal sizes");
   }
+  const std::int64_t images = read_images(config);
   config.finish();
   if (!config.usable()) return {};
   Multimodal m("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLModel");
@@ -218,9 +226,9 @@ Model import_qwen2_5_vl(HfConfig& config) {
   p.cat({p.call(tower, {"pixel_values"})}, 0, "image_embeds");
   merge_images(p, token, "image_embeds");
   p.returns({p.call(m.decoder.model, {"inputs_embeds"}, "hidden_states")});
-  m.one_image(kGridSide * vision.patch, vision.patches() / vision.unit());
+  m.sample_of(images, vision.grid * vision.patch, vision.patches() / vision.unit());
   const std::int64_t pixels = vision.channels * vision.time * vision.patch * vision.patch;
-  return m.finish(text.vocabulary, tied, {pixel_argument({-vision.patches(), pixels})});
+  return m.finish(text.vocabulary, tied, {pixel_argument({-images * vision.patches(), pixels})});
 }
 
 }  // namespace foreshard
