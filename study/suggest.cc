@@ -151,10 +151,11 @@ std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
   return out;
 }
 
-/// At first sight: more steps than settled_options() has may yet fail.
-bool fits(const Job& job, const Simulator& simulator, const SimulationOptions& options) {
+/// At first sight: more steps than settled_options() has may yet fail. A job that needs retries in
+/// those steps needs them, or fails, in more steps, too: settled_run() would find it borderline.
+bool fits_at_once(const Job& job, const Simulator& simulator, const SimulationOptions& options) {
   const std::unique_ptr<CostModel> cost = cost_model_of(job, simulator.schedule());
-  return simulator.fit(*cost, settled_options(job, options)) != Fit::kNo;
+  return simulator.fit(*cost, settled_options(job, options)) == Fit::kAtOnce;
 }
 
 /// What the change gives; nothing if the framework refuses it, if it would fit with allocator
@@ -176,7 +177,7 @@ std::optional<Suggestion> try_change(const Job& job, const Evaluation& base, con
     }
     const Simulator& simulator = planned ? *planned : own;
     const bool must_fit = !base.result.memory.fits;
-    if (must_fit && !fits(changed, simulator, options)) return std::nullopt;
+    if (must_fit && !fits_at_once(changed, simulator, options)) return std::nullopt;
     e.result = settled_run(changed, simulator, options);
     if (is_borderline(e.result.memory) || (must_fit && !e.result.memory.fits)) return std::nullopt;
     const auto roomy = [](const MemoryResult& m) {
