@@ -56,7 +56,7 @@ class EventTree {
   }
 
   std::uint32_t leaves_;
-  Node busiest_;  ///< Its leaf stays at kNever.
+  Node busiest_;             ///< Its leaf stays at kNever.
   std::vector<Node> nodes_;  ///< The root at 1, the children of n at 2n and 2n + 1.
 };
 

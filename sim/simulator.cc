@@ -176,8 +176,8 @@ class Simulation {
   std::shared_ptr<const MemoryPass> memory_of(std::uint32_t c, StopAt stop_at) const {
     const std::uint32_t p = layout_.classes[c].program;
     return preparation_.memory(
-        p, {options_.allocator, capacity(), taken_by(p), steps_, layout_.classes[c].rank,
-            stop_at, options_.detail == Detail::kTrace});
+        p, {options_.allocator, capacity(), taken_by(p), steps_, layout_.classes[c].rank, stop_at,
+            options_.detail == Detail::kTrace});
   }
 
   /// What the passes have found in place of what the engine left open.

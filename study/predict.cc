@@ -41,9 +41,8 @@ class Answer {
 
   /// What depends on the memory that the job takes of its device.
   void follow(const MemoryResult& own) {
-    pool_.add(TaskPool::Order::kAwaited, [this, own] {
-      out_.needed_memory = needed_memory(job_, *simulator_, own);
-    });
+    pool_.add(TaskPool::Order::kAwaited,
+              [this, own] { out_.needed_memory = needed_memory(job_, *simulator_, own); });
     if (suggestions_) suggestions_->begin(own, *simulator_);
   }
 

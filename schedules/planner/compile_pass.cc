@@ -137,8 +137,7 @@ class Fuser {
     const Uses uses(uses_.data(), used_);
     std::sort(uses.begin(), uses.end(),
               [](const Use& a, const Use& b) { return a.buffer < b.buffer; });
-    for (std::size_t k = 0; k < used_; ++k)
-      place_[uses[k].buffer] = static_cast<std::uint32_t>(k);
+    for (std::size_t k = 0; k < used_; ++k) place_[uses[k].buffer] = static_cast<std::uint32_t>(k);
     return uses;
   }
 
@@ -221,7 +220,7 @@ class Fuser {
   BlockScopes blocks_;
   std::vector<Instruction> old_;
   std::vector<std::uint32_t> new_index_;
-  std::vector<Use> uses_;             ///< Of the present run the first `used_`.
+  std::vector<Use> uses_;  ///< Of the present run the first `used_`.
   std::size_t used_ = 0;
   std::vector<std::uint32_t> place_;  ///< By buffer: in uses_.
 };

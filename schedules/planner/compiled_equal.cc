@@ -153,9 +153,9 @@ class Merger {
   std::vector<int> writes_;  ///< By buffer.
   /// Tensors of a buffer: the first by buffer, the next by tensor.
   std::vector<std::uint32_t> first_view_, next_view_;
-  std::vector<std::uint32_t> replaced_by_;                 ///< By buffer: that of the first equal kernel.
-  bool open_ = false;                                      ///< Inside a block's forward.
-  Key key_;                                                ///< Of the kernel that is seen.
+  std::vector<std::uint32_t> replaced_by_;  ///< By buffer: that of the first equal kernel.
+  bool open_ = false;                       ///< Inside a block's forward.
+  Key key_;                                 ///< Of the kernel that is seen.
   std::unordered_map<Key, std::uint32_t, KeyHash> first_;  ///< Kernel -> what it made.
   std::vector<std::uint32_t> left_out_;                    ///< Instructions, in order.
 };

@@ -220,8 +220,7 @@ void CompiledRuns::read_argument_backward(std::int32_t block, std::uint32_t buff
   if (run < 0 || last_value_[buffer].run < 0) return;  // of this block or of any
   BlockRun& r = runs_[static_cast<std::size_t>(run)];
   const auto it = std::find(r.buffer.begin(), r.buffer.end(), buffer);
-  if (it != r.buffer.end())
-    read_backward(r, static_cast<std::uint32_t>(it - r.buffer.begin()), l);
+  if (it != r.buffer.end()) read_backward(r, static_cast<std::uint32_t>(it - r.buffer.begin()), l);
 }
 
 void CompiledRuns::owner(std::uint32_t buffer, std::int32_t block) {

@@ -105,11 +105,11 @@ class CompiledRuns {
   const RankProgram& p_;
   BlockScopes blocks_;
   std::vector<BlockRun> runs_;
-  bool open_ = false;  ///< Inside the last run.
+  bool open_ = false;                       ///< Inside the last run.
   std::vector<ValueOf> made_, last_value_;  ///< By buffer: the last run that made it, ... has it.
-  std::vector<bool> touched_, held_, read_outside_;                 ///< By buffer.
-  std::vector<std::int32_t> last_run_;        ///< By block.
-  std::vector<std::int32_t> backward_owner_;  ///< By buffer: a block, or -1.
+  std::vector<bool> touched_, held_, read_outside_;  ///< By buffer.
+  std::vector<std::int32_t> last_run_;               ///< By block.
+  std::vector<std::int32_t> backward_owner_;         ///< By buffer: a block, or -1.
   std::vector<std::uint32_t> backward_;
 };
 

@@ -38,7 +38,8 @@ TEST(TaskPool, ThrowsWhatWasAddedFirst) {
   std::atomic<bool> late = false;
   TaskPool pool;
   pool.add(TaskPool::Order::kAnyTime, [&] {
-    for (int k = 0; k < 100 && !late; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int k = 0; k < 100 && !late; ++k)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     throw std::runtime_error("first");
   });
   pool.add(TaskPool::Order::kAnyTime, [&] {
