@@ -328,8 +328,7 @@ void SuggestionStudy::begin(const MemoryResult& memory, const Simulator& own) {
 }
 
 void SuggestionStudy::compare(const Evaluation& base) {
-  pool_.add(TaskPool::Order::kAwaited,
-            [this, &base] { mesh_ = try_meshes(job_, base, *own_); });
+  pool_.add(TaskPool::Order::kAwaited, [this, &base] { mesh_ = try_meshes(job_, base, *own_); });
 }
 
 /// A change is tried once it is planned and the job's memory is known.
@@ -341,13 +340,13 @@ void SuggestionStudy::ready(Entry& entry) {
 std::vector<Suggestion> SuggestionStudy::finish(const Evaluation& base, std::size_t most) const {
   const bool base_fits = base.result.memory.fits, at_the_edge = is_borderline(base.result.memory);
   std::vector<Suggestion> all;
-  const auto add = [&](const std::optional<Suggestion>& s) {
+  const auto keep = [&](const std::optional<Suggestion>& s) {
     if (s && (!base_fits || (at_the_edge && s->fits) || s->speedup >= kWorthKnowing))
       all.push_back(*s);
   };
-  add(mesh_);
+  keep(mesh_);
   for (const std::deque<Entry>* list : {&first_, &early_, &last_})
-    for (const Entry& entry : *list) add(entry.trial.suggestion(job_, base));
+    for (const Entry& entry : *list) keep(entry.trial.suggestion(job_, base));
   if (!base_fits && all.empty()) return rescue(job_, base, most + 1);  // One with more GPUs.
   std::stable_sort(all.begin(), all.end(), [](const Suggestion& a, const Suggestion& b) {
     return a.fits != b.fits ? a.fits : a.speedup > b.speedup;
