@@ -116,8 +116,7 @@ std::string size_text(const Model& model) {
 
 }  // namespace
 
-StepAnswer answer_of(const Job& job, const Prediction& prediction,
-                     const std::vector<Suggestion>& suggestions) {
+StepAnswer answer_of(const Job& job, const Prediction& prediction) {
   const Evaluation& e = prediction.evaluation;
   const SimulationResult& r = e.result;
   StepAnswer a;
@@ -150,7 +149,7 @@ StepAnswer answer_of(const Job& job, const Prediction& prediction,
     a.critical_path.push_back({row.resource, row.time, is_kernel(row.resource)});
   a.memory = memory_answer(r.memory);
   a.memory.runs_with = prediction.needed_memory;
-  for (const Suggestion& s : suggestions)
+  for (const Suggestion& s : prediction.suggestions)
     a.suggestions.push_back({s.change, s.step, s.memory_change, s.tokens_per_s_per_gpu,
                              s.samples_per_s_per_gpu, s.speedup, s.fits});
   if (const std::string remark = remark_on(job, e.schedule); !remark.empty())

@@ -12,8 +12,7 @@
 namespace foreshard::cli {
 
 /// What report/ shows of a prediction.
-StepAnswer answer_of(const Job& job, const Prediction& prediction,
-                     const std::vector<Suggestion>& suggestions);
+StepAnswer answer_of(const Job& job, const Prediction& prediction);
 /// The answer of `--explain-memory`.
 MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& evaluation,
                                         const MemoryStudy& study);

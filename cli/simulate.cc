@@ -72,12 +72,10 @@ int simulate(Arguments& a) {
   if (device_bytes > 0) options.device_memory = Bytes(static_cast<std::int64_t>(device_bytes));
   if (a.has("largest")) return answer_largest(job, a, options);
   if (a.has("trace") || a.has("html")) options.detail = Detail::kTrace;
-  const Prediction prediction = predict(job, options);
+  const bool suggests = a.yes_no("suggest", !a.flag("json") && !a.flag("explain-memory"));
+  const Prediction prediction = predict(job, options, suggests ? kMostSuggestions : 0);
   const Evaluation& e = prediction.evaluation;
-  std::vector<Suggestion> suggestions;
-  if (a.yes_no("suggest", !a.flag("json") && !a.flag("explain-memory")))
-    suggestions = suggest(job, e);
-  StepAnswer answer = answer_of(job, prediction, suggestions);
+  StepAnswer answer = answer_of(job, prediction);
   answer.configuration = configuration_of(a, job, simulate_command());
   if (steps > 0 && steps < steady_steps(job.config))
     answer.remarks.push_back(fmt::format(

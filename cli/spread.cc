@@ -103,7 +103,7 @@ std::unique_ptr<CostModel> cost_of(Job job, const HardwareProfile& hardware,
 /// Says that a rank does not fit: its times are those of a job that runs.
 void note_memory(Arguments& a, Job job, const HardwareProfile& hardware, const Schedule& schedule) {
   job.hardware = hardware;
-  const MemoryResult m = settled_memory(job, Simulator(schedule), {});
+  const MemoryResult m = settled_memory(job, Simulator(schedule), {}).memory;
   if (!m.fits)
     a.note(fmt::format(
         "a rank does not fit {} ({}); the times are those of a job that runs. foreshard simulate "

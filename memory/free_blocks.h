@@ -47,14 +47,7 @@ class FreeBlocks {
   }
 
   void insert(Index block, std::int64_t bytes, std::uint64_t address) {
-    const std::size_t r = rank(bytes);
-    if (r == count_ || sizes_[r] != static_cast<double>(bytes)) open(r, bytes);
-    std::vector<Member>& m = members(r);
-    if (m.empty() || address < m.back().address) {
-      m.push_back({address, block});
-    } else {
-      m.insert(m.begin() + static_cast<std::ptrdiff_t>(place_of(m, address)), {address, block});
-    }
+    insert_at(rank(bytes), block, bytes, address);
   }
 
   /// The place of a block that is there.
@@ -68,9 +61,10 @@ class FreeBlocks {
   void replace(Cursor from, Index block, std::int64_t bytes, std::uint64_t address) {
     const std::size_t old = from.size_rank;
     std::size_t r = rank(bytes);
-    if (members(old).size() > 1 || (r < count_ && sizes_[r] == static_cast<double>(bytes))) {
-      take(from);
-      insert(block, bytes, address);
+    const bool alone = members(old).size() == 1;
+    if (!alone || (r < count_ && sizes_[r] == static_cast<double>(bytes))) {
+      take(from);  // With the last of its size the sizes above move down.
+      insert_at(alone && r > old ? r - 1 : r, block, bytes, address);
       return;
     }
     const std::uint32_t slot = slots_[old];
@@ -109,6 +103,17 @@ class FreeBlocks {
 
   std::vector<Member>& members(std::size_t r) { return members_[slots_[r]]; }
   const std::vector<Member>& members(std::size_t r) const { return members_[slots_[r]]; }
+
+  /// `r`: rank(bytes).
+  void insert_at(std::size_t r, Index block, std::int64_t bytes, std::uint64_t address) {
+    if (r == count_ || sizes_[r] != static_cast<double>(bytes)) open(r, bytes);
+    std::vector<Member>& m = members(r);
+    if (m.empty() || address < m.back().address) {
+      m.push_back({address, block});
+    } else {
+      m.insert(m.begin() + static_cast<std::ptrdiff_t>(place_of(m, address)), {address, block});
+    }
+  }
 
   Cursor at_rank(std::size_t r) const { return {r, r < count_ ? members(r).size() - 1 : 0}; }
 

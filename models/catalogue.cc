@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
+#include <mutex>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -23,28 +25,46 @@ std::string plain(std::string_view text) {
   return out;
 }
 
+CatalogueModel read_file(const EmbeddedModelFile& embedded) {
+  const std::string file = "models/catalogue/" + std::string(embedded.name) + ".json";
+  IssueList issues(file);
+  const Json json = parse_json(embedded.text, file);
+  ObjectReader reader(json, "", issues);
+  CatalogueModel model;
+  model.name = reader.required_string("name");
+  model.source = reader.required_string("source");
+  model.aliases = reader.string_list("aliases").value_or(std::vector<std::string>{});
+  if (const Json* config = reader.get("config"); config && config->is_object()) {
+    model.config = config->dump();
+  } else {
+    reader.report("config", "is missing or not an object");
+  }
+  reader.finish();
+  issues.throw_if_any();
+  return model;
+}
+
+/// The model whose file has this name; no other is read.
+const CatalogueModel* find_file(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, CatalogueModel> known;
+  int count = 0;
+  const EmbeddedModelFile* files = embedded_model_files(count);
+  const auto* const end = files + count;
+  const auto* const file =
+      std::find_if(files, end, [&](const EmbeddedModelFile& f) { return f.name == name; });
+  if (file == end) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto it = known.find(name);
+  if (it == known.end()) it = known.emplace(name, read_file(*file)).first;
+  return &it->second;
+}
+
 std::vector<CatalogueModel> read_catalogue() {
   std::vector<CatalogueModel> models;
   int count = 0;
   const EmbeddedModelFile* files = embedded_model_files(count);
-  for (int i = 0; i < count; ++i) {
-    const std::string file = "models/catalogue/" + std::string(files[i].name) + ".json";
-    IssueList issues(file);
-    const Json json = parse_json(files[i].text, file);
-    ObjectReader reader(json, "", issues);
-    CatalogueModel model;
-    model.name = reader.required_string("name");
-    model.source = reader.required_string("source");
-    model.aliases = reader.string_list("aliases").value_or(std::vector<std::string>{});
-    if (const Json* config = reader.get("config"); config && config->is_object()) {
-      model.config = config->dump();
-    } else {
-      reader.report("config", "is missing or not an object");
-    }
-    reader.finish();
-    issues.throw_if_any();
-    models.push_back(std::move(model));
-  }
+  for (int i = 0; i < count; ++i) models.push_back(read_file(files[i]));
   std::sort(models.begin(), models.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   return models;
@@ -96,6 +116,7 @@ const std::vector<CatalogueModel>& model_catalogue() {
 
 const CatalogueModel* find_catalogue_model(std::string_view name) {
   const std::string wanted = plain(name);
+  if (const CatalogueModel* m = find_file(wanted)) return m;
   if (const CatalogueModel* m = find_spelling(wanted)) return m;
   const std::string base = base_name(wanted);
   if (base == wanted) return nullptr;

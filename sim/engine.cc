@@ -83,7 +83,7 @@ Engine::Engine(EngineInput input) : in_(std::move(input)) {
   const auto comms = static_cast<std::uint32_t>(comms_.size());
   first_stream_ = comms * (serial_ ? 1 : width_) + classes * width_;
   first_host_ = first_stream_ + classes * width_;
-  tree_ = EventTree(first_host_ + classes);
+  tree_ = EventTree(first_host_ + classes, first_stream_);
   transfers_.resize(first_stream_);
   for (std::uint32_t i = first_stream_; i > 0; --i) free_transfers_.push_back(i - 1);
   demand_.assign(classes * kLinkCount, 0);

@@ -82,7 +82,8 @@ class Pass {
     if (ledger.alloc(buffer, at) == MemoryLedger::Outcome::kNeedsRetry) {
       call = {at, -ledger.device_allocs(), -ledger.device_frees(), true};
       ledger.retry(buffer, at);
-      stopped_ = options_.stop_at_failure && !ledger.failures().empty();
+      stopped_ = options_.stop_at == StopAt::kRetry ||
+                 (options_.stop_at == StopAt::kFailure && !ledger.failures().empty());
     }
     call.allocs += ledger.device_allocs();
     call.frees += ledger.device_frees();

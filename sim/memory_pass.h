@@ -66,15 +66,22 @@ class MemoryRequests {
 Bytes communicator_memory(const RankProgram& program, std::size_t groups,
                           const DeviceMemory& device);
 
+/// After which request nothing more is run.
+enum class StopAt : std::uint8_t {
+  kEnd,
+  kFailure,  ///< The first that fails.
+  kRetry,    ///< The first that is served only after cached memory was given back, or fails.
+};
+
 /// All that a pass depends on but for the program.
 struct MemoryPassOptions {
   AllocatorOptions allocator;
   Bytes capacity;  ///< Of the device.
   Bytes taken;     ///< Of it, by context and communicators.
   std::int32_t steps = 1;
-  std::int64_t rank = 0;         ///< Written into the answer.
-  bool stop_at_failure = false;  ///< Nothing after the first request that fails is run.
-  bool levels = false;           ///< MemoryPass::levels are kept.
+  std::int64_t rank = 0;  ///< Written into the answer.
+  StopAt stop_at = StopAt::kEnd;
+  bool levels = false;  ///< MemoryPass::levels are kept.
   bool operator==(const MemoryPassOptions&) const = default;
 };
 

@@ -29,11 +29,15 @@ std::shared_ptr<const HostCode> Preparation::code(std::uint32_t program, HostCod
   return kept;
 }
 
-/// Whether to stop at a failure makes no difference where there is none; levels may be there that
-/// nobody asks for.
+/// Where to stop makes no difference where there was no reason to; levels may be there that nobody
+/// asks for.
 bool Preparation::Memory::answers(MemoryPassOptions asked) const {
   if (!pass) return false;
-  if (pass->ledger->failures().empty()) asked.stop_at_failure = options.stop_at_failure;
+  const bool retries = pass->retries > 0, failures = !pass->ledger->failures().empty();
+  const auto stops = [&](StopAt at) {
+    return (at == StopAt::kRetry && retries) || (at == StopAt::kFailure && failures);
+  };
+  if (!stops(asked.stop_at) && !stops(options.stop_at)) asked.stop_at = options.stop_at;
   asked.levels = asked.levels || options.levels;
   return asked == options;
 }

@@ -40,14 +40,21 @@ class Simulation {
 
   MemoryResult memory() {
     prepare();
-    return prepared_memory();
+    return prepared_memory(StopAt::kFailure);
   }
 
   Fit fit() {
     prepare();
     if (prepared_least_memory() > capacity()) return Fit::kNo;
-    const MemoryResult m = prepared_memory();
+    const MemoryResult m = prepared_memory(StopAt::kFailure);
     return !m.fits_device ? Fit::kNo : m.retries_total > 0 ? Fit::kAfterRetries : Fit::kAtOnce;
+  }
+
+  bool fits_at_once() {
+    prepare();
+    if (prepared_least_memory() > capacity()) return false;
+    const MemoryResult m = prepared_memory(StopAt::kRetry);
+    return m.fits_device && m.retries_total == 0;
   }
 
   Bytes least_memory() {
@@ -59,7 +66,7 @@ class Simulation {
   SimulationResult prepared_run() {
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) {
       const bool pass = has_memory_[c] && timeless(c);
-      passes_.push_back(pass ? memory_of(c, false) : nullptr);
+      passes_.push_back(pass ? memory_of(c, StopAt::kEnd) : nullptr);
     }
     write_code();
     const bool explain = options_.detail != Detail::kTimesOnly;
@@ -75,13 +82,13 @@ class Simulation {
     return answer(output, window);
   }
 
-  /// Where it is timeless, up to the first failure.
-  MemoryResult prepared_memory() {
+  /// Where it is timeless, up to where it is to stop.
+  MemoryResult prepared_memory(StopAt stop_at) {
     if (!all_timeless()) return prepared_run().memory;
     EngineOutput output;
     output.ranks.resize(layout_.classes.size());
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c)
-      passes_.push_back(has_memory_[c] ? memory_of(c, true) : nullptr);
+      passes_.push_back(has_memory_[c] ? memory_of(c, stop_at) : nullptr);
     take_memory(output);
     SimulationOptions no_owners = options_;
     no_owners.detail = Detail::kTimesOnly;
@@ -166,11 +173,11 @@ class Simulation {
            communicator_memory(schedule_.programs[program], schedule_.groups.size(), device_);
   }
 
-  std::shared_ptr<const MemoryPass> memory_of(std::uint32_t c, bool stop_at_failure) const {
+  std::shared_ptr<const MemoryPass> memory_of(std::uint32_t c, StopAt stop_at) const {
     const std::uint32_t p = layout_.classes[c].program;
     return preparation_.memory(
-        p, {options_.allocator, capacity(), taken_by(p), steps_, layout_.classes[c].rank,
-            stop_at_failure, options_.detail == Detail::kTrace});
+        p, {options_.allocator, capacity(), taken_by(p), steps_, layout_.classes[c].rank, stop_at,
+            options_.detail == Detail::kTrace});
   }
 
   /// What the passes have found in place of what the engine left open.
@@ -393,6 +400,10 @@ MemoryResult Simulator::memory(const CostModel& cost, const SimulationOptions& o
 
 Fit Simulator::fit(const CostModel& cost, const SimulationOptions& options) const {
   return sim::Simulation(schedule_, prepared_->preparation, cost, options).fit();
+}
+
+bool Simulator::fits_at_once(const CostModel& cost, const SimulationOptions& options) const {
+  return sim::Simulation(schedule_, prepared_->preparation, cost, options).fits_at_once();
 }
 
 Bytes Simulator::least_memory(const CostModel& cost, const SimulationOptions& options) const {

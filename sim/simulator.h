@@ -37,6 +37,8 @@ class Simulator {
   MemoryResult memory(const CostModel& cost, const SimulationOptions& options) const;
   /// Of the device's memory: what memory() says, without the rest after the first failure.
   Fit fit(const CostModel& cost, const SimulationOptions& options) const;
+  /// Whether that is Fit::kAtOnce, without the rest after the first retry.
+  bool fits_at_once(const CostModel& cost, const SimulationOptions& options) const;
   /// No device with less than this holds the job.
   Bytes least_memory(const CostModel& cost, const SimulationOptions& options) const;
 

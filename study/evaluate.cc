@@ -18,33 +18,6 @@ double utilisation(double flops, Time step, const Job& job) {
   return flops / seconds / peak.value;
 }
 
-/// Memory on the job's device, and the options with which it was found.
-struct OnOwnDevice {
-  MemoryResult memory;
-  SimulationOptions options;
-  std::optional<SimulationResult> result;  ///< Where memory asked for all of it.
-};
-
-OnOwnDevice on_own_device(const Job& job, const Simulator& simulator, const CostModel& cost,
-                          const SimulationOptions& options) {
-  OnOwnDevice out;
-  out.options = settled_options(job, options);
-  const auto find = [&] {
-    if (simulator.memory_is_timeless()) {
-      out.memory = simulator.memory(cost, out.options);
-    } else {
-      out.result = simulator.run(cost, out.options);
-      out.memory = out.result->memory;
-    }
-  };
-  find();
-  if (is_borderline(out.memory) && options.steps == 0) {
-    out.options.steps = std::max(out.options.steps, kPatientSteps);
-    find();
-  }
-  return out;
-}
-
 }  // namespace
 
 double tokens_per_second_per_gpu(const Schedule& schedule, Time step) {
@@ -117,24 +90,43 @@ Evaluation evaluate(const Job& job, const SimulationOptions& options) {
   return out;
 }
 
-MemoryResult settled_memory(const Job& job, const Simulator& simulator,
-                            const SimulationOptions& options) {
-  return on_own_device(job, simulator, *cost_model_of(job, simulator.schedule()), options).memory;
+OwnMemory settled_memory(const Job& job, const Simulator& simulator,
+                         const SimulationOptions& options) {
+  const std::unique_ptr<CostModel> cost = cost_model_of(job, simulator.schedule());
+  OwnMemory out;
+  out.options = settled_options(job, options);
+  const auto find = [&] {
+    if (simulator.memory_is_timeless()) {
+      out.memory = simulator.memory(*cost, out.options);
+    } else {
+      out.result = simulator.run(*cost, out.options);
+      out.memory = out.result->memory;
+    }
+  };
+  find();
+  if (is_borderline(out.memory) && options.steps == 0) {
+    out.options.steps = std::max(out.options.steps, kPatientSteps);
+    find();
+  }
+  return out;
 }
 
 SimulationResult settled_run(const Job& job, const Simulator& simulator,
                              const SimulationOptions& options) {
+  return settled_run(job, simulator, settled_memory(job, simulator, options));
+}
+
+SimulationResult settled_run(const Job& job, const Simulator& simulator, OwnMemory own) {
+  const bool fails = own.memory.simulated && !own.memory.fits_device;
+  if (fails) own.options.device_memory = kNoLimit;
+  if (!fails && own.result) return *std::move(own.result);
   const std::unique_ptr<CostModel> cost = cost_model_of(job, simulator.schedule());
-  OnOwnDevice found = on_own_device(job, simulator, *cost, options);
-  const bool fails = found.memory.simulated && !found.memory.fits_device;
-  if (fails) found.options.device_memory = kNoLimit;
-  if (!fails && found.result) return *std::move(found.result);
-  SimulationResult out = simulator.run(*cost, found.options);
+  SimulationResult out = simulator.run(*cost, own.options);
   if (!fails) return out;
-  out.memory.capacity = found.memory.capacity;
+  out.memory.capacity = own.memory.capacity;
   out.memory.retries = 0;  // There is no last step.
-  out.memory.retries_total = found.memory.retries_total;
-  out.memory.out_of_memory = found.memory.out_of_memory;
+  out.memory.retries_total = own.memory.retries_total;
+  out.memory.out_of_memory = own.memory.out_of_memory;
   out.memory.fits = out.memory.fits_device = false;
   return out;
 }

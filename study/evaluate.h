@@ -63,11 +63,18 @@ std::unique_ptr<CostModel> cost_model_of(const Job& job, const Schedule& schedul
 /// verdict, failed request and retries alone are of the job's device.
 SimulationResult settled_run(const Job& job, const Simulator& simulator,
                              const SimulationOptions& options);
-/// Memory on the job's own device, as settled_run() finds it before anything else: but for the
-/// owners, and with the peaks up to where a job that does not fit came. Quick where the simulator's
-/// memory is timeless.
-MemoryResult settled_memory(const Job& job, const Simulator& simulator,
-                            const SimulationOptions& options);
+/// Memory on the job's own device, as settled_run() finds it before anything else.
+struct OwnMemory {
+  /// Without the owners, and with the peaks up to where a job that does not fit came.
+  MemoryResult memory;
+  SimulationOptions options;               ///< With which it was found.
+  std::optional<SimulationResult> result;  ///< Where memory asked for all of it.
+};
+/// Quick where the simulator's memory is timeless.
+OwnMemory settled_memory(const Job& job, const Simulator& simulator,
+                         const SimulationOptions& options);
+/// The rest of settled_run().
+SimulationResult settled_run(const Job& job, const Simulator& simulator, OwnMemory own);
 /// Its options on the job's device.
 SimulationOptions settled_options(const Job& job, const SimulationOptions& options);
 /// With a schedule that is already there.

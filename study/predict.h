@@ -1,12 +1,15 @@
 #pragma once
 
-// All that is said of one job: step and memory, what memory it needs if it does not fit, and how
-// far the step may be off. One plan, one preparation for all simulations; these run on all cores,
-// and the answer does not depend on how many there are.
+// All that is said of one job: step and memory, what memory it needs if it does not fit, how far
+// the step may be off, and what would be better. One plan, one preparation for all simulations;
+// all of it runs on all cores at once, and the answer does not depend on how many there are.
 
+#include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "study/evaluate.h"
+#include "study/suggest.h"
 #include "study/uncertainty.h"
 
 namespace foreshard {
@@ -15,9 +18,12 @@ struct Prediction {
   Evaluation evaluation;
   std::optional<Bytes> needed_memory;  ///< As needed_memory() finds it.
   StepUncertainty uncertainty;
+  std::vector<Suggestion> suggestions;
 };
 
-/// As evaluate(), needed_memory() and uncertainty_of() one after the other.
-Prediction predict(const Job& job, const SimulationOptions& options = {});
+/// As evaluate(), needed_memory(), uncertainty_of() and, if there may be any, suggest() one after
+/// the other.
+Prediction predict(const Job& job, const SimulationOptions& options = {},
+                   std::size_t most_suggestions = 0);
 
 }  // namespace foreshard

@@ -8,15 +8,13 @@
 #include <set>
 #include <utility>
 
-#include "core/error.h"
 #include "core/integers.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 #include "sim/cost/attention_rates.h"
-#include "study/headroom.h"
 #include "study/job_change.h"
 #include "study/mesh_search.h"
-#include "study/parallel.h"
+#include "study/suggestion_study.h"
 
 namespace foreshard {
 namespace {
@@ -93,14 +91,12 @@ void add_spendings(const Job& job, std::vector<JobChange>& out) {
     out.push_back(change::tf32());
 }
 
-std::vector<JobChange> changes_for(const Job& job, const MemoryResult& memory) {
+/// Changes worth a trial whatever memory the job takes.
+std::vector<JobChange> changes_of_any_job(const Job& job) {
   std::vector<JobChange> out;
-  if (memory.fits) add_spendings(job, out);
   add_savings(job, out);
   add_zero_changes(job, out);
   if (!job.config.compile) out.push_back(change::compile());
-  if (!job.allocator.expandable_segments && (!memory.fits || is_borderline(memory)))
-    out.push_back(change::expandable_segments());
   return out;
 }
 
@@ -151,49 +147,12 @@ std::vector<Rescue> rescues_for(const Job& job, bool uneven) {
   return out;
 }
 
-/// At first sight: more steps than settled_options() has may yet fail.
-bool fits(const Job& job, const Simulator& simulator, const SimulationOptions& options) {
-  const std::unique_ptr<CostModel> cost = cost_model_of(job, simulator.schedule());
-  return simulator.fit(*cost, settled_options(job, options)) != Fit::kNo;
-}
-
-/// What the change gives; nothing if the framework refuses it, if it would fit with allocator
-/// retries only, if neither it nor the job fits, or if it would use up the headroom that the job
-/// has (tune would not choose it). `own`: of the job's schedule.
 std::optional<Suggestion> try_change(const Job& job, const Evaluation& base, const Simulator& own,
-                                     const JobChange& change) {
-  SimulationOptions options;
-  options.detail = Detail::kTimesOnly;
-  if (base.result.memory.simulated) options.device_memory = base.result.memory.capacity;
-  Job changed = job;
-  try {
-    change.apply(changed);
-    Evaluation e;
-    std::optional<Simulator> planned;
-    if (change.replans) {
-      e.schedule = plan_of(changed);
-      planned.emplace(e.schedule);
-    }
-    const Simulator& simulator = planned ? *planned : own;
-    const bool must_fit = !base.result.memory.fits;
-    if (must_fit && !fits(changed, simulator, options)) return std::nullopt;
-    e.result = settled_run(changed, simulator, options);
-    if (is_borderline(e.result.memory) || (must_fit && !e.result.memory.fits)) return std::nullopt;
-    const auto roomy = [](const MemoryResult& m) {
-      return leaves_headroom(m.device_peak, m.capacity);
-    };
-    if (e.result.memory.fits && roomy(base.result.memory) && !roomy(e.result.memory))
-      return std::nullopt;
-    return Suggestion{change.options,
-                      e.result.step_time,
-                      e.result.memory.device_peak - base.result.memory.device_peak,
-                      tokens_per_second_per_gpu(simulator.schedule(), e.result.step_time),
-                      e.samples_per_second_per_gpu(changed),
-                      speedup(job, base, changed, e),
-                      e.result.memory.fits};
-  } catch (const InputError&) {
-    return std::nullopt;
-  }
+                                     JobChange change) {
+  ChangeTrial trial(job, std::move(change));
+  trial.plan();
+  trial.run(base.result.memory, own);
+  return trial.suggestion(job, base);
 }
 
 /// Hybrid sharding, where the job shards over all GPUs and has memory for more.
@@ -337,19 +296,58 @@ std::string remark_on(const Job& job, const Schedule& schedule) {
       100 * share, job.config.shard, most_padded(*job.model, job.config.shard));
 }
 
-std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
-  const bool base_fits = base.result.memory.fits, at_the_edge = is_borderline(base.result.memory);
-  const std::vector<JobChange> changes = changes_for(job, base.result.memory);
-  std::vector<std::optional<Suggestion>> tried(changes.size() + 1);
-  const Simulator own(base.schedule);
-  parallel_for(tried.size(), [&](std::size_t i) {
-    tried[i] = i == 0 ? try_meshes(job, base, own) : try_change(job, base, own, changes[i - 1]);
+SuggestionStudy::SuggestionStudy(const Job& job, TaskPool& pool) : job_(job), pool_(pool) {
+  for (JobChange& c : changes_of_any_job(job)) {
+    early_.emplace_back(job, std::move(c));
+    add(early_.back());
+  }
+}
+
+void SuggestionStudy::add(Entry& entry) {
+  pool_.add(TaskPool::Order::kAwaited, [this, &entry] {
+    entry.trial.plan();
+    ready(entry);
   });
+}
+
+void SuggestionStudy::begin(const MemoryResult& memory, const Simulator& own) {
+  memory_ = memory;
+  own_ = &own;
+  std::vector<JobChange> spendings, allocator;
+  if (memory.fits) add_spendings(job_, spendings);
+  if (!job_.allocator.expandable_segments && (!memory.fits || is_borderline(memory)))
+    allocator.push_back(change::expandable_segments());
+  for (auto& [changes, list] : {std::pair(&spendings, &first_), std::pair(&allocator, &last_)}) {
+    for (JobChange& c : *changes) {
+      list->emplace_back(job_, std::move(c));
+      add(list->back());
+      ready(list->back());
+    }
+  }
+  for (Entry& entry : early_) ready(entry);
+}
+
+void SuggestionStudy::compare(const Evaluation& base) {
+  pool_.add(TaskPool::Order::kAwaited, [this, &base] { mesh_ = try_meshes(job_, base, *own_); });
+}
+
+/// A change is tried once it is planned and the job's memory is known.
+void SuggestionStudy::ready(Entry& entry) {
+  if (++entry.ready < 2) return;
+  pool_.add(TaskPool::Order::kAwaited, [this, &entry] { entry.trial.run(memory_, *own_); });
+}
+
+std::vector<Suggestion> SuggestionStudy::finish(const Evaluation& base, std::size_t most) const {
+  const bool base_fits = base.result.memory.fits, at_the_edge = is_borderline(base.result.memory);
   std::vector<Suggestion> all;
-  for (const std::optional<Suggestion>& s : tried)
+  const auto keep = [&](const std::optional<Suggestion>& s) {
     if (s && (!base_fits || (at_the_edge && s->fits) || s->speedup >= kWorthKnowing))
       all.push_back(*s);
-  if (!base_fits && all.empty()) return rescue(job, base, most + 1);  // One with more GPUs.
+  };
+  keep(mesh_);
+  for (const std::deque<Entry>* list : {&first_, &early_, &last_})
+    for (const Entry& entry : *list) keep(entry.trial.suggestion(job_, base));
+  if (!base_fits && all.empty()) return rescue(job_, base, most + 1);  // One with more GPUs.
   std::stable_sort(all.begin(), all.end(), [](const Suggestion& a, const Suggestion& b) {
     return a.fits != b.fits ? a.fits : a.speedup > b.speedup;
   });
@@ -362,6 +360,16 @@ std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::siz
     out.push_back(s);
   }
   return out;
+}
+
+std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most) {
+  TaskPool pool;
+  SuggestionStudy study(job, pool);
+  const Simulator own(base.schedule);
+  study.begin(base.result.memory, own);
+  study.compare(base);
+  pool.run();
+  return study.finish(base, most);
 }
 
 }  // namespace foreshard

@@ -21,11 +21,14 @@ struct Suggestion {
   bool fits = true;
 };
 
+inline constexpr std::size_t kMostSuggestions = 3;  ///< In one answer.
+
 /// At most `most` changes worth knowing: those that fit where the job does not (where no single
 /// option does: several at once, host memory, 16-bit states, or the smallest number of GPUs) or
 /// fits with allocator retries only, those that make it faster, and the best one that would be
 /// faster but does not fit. A change that fits with allocator retries only is none of them.
-std::vector<Suggestion> suggest(const Job& job, const Evaluation& base, std::size_t most = 3);
+std::vector<Suggestion> suggest(const Job& job, const Evaluation& base,
+                                std::size_t most = kMostSuggestions);
 
 /// Share of the gathered parameters that is padding, because FSDP2 cuts each parameter into equal
 /// numbers of rows: 0.5 if half of what is gathered is real.

@@ -1,8 +1,9 @@
 #include "schedules/planner/compile_pass.h"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "schedules/planner/compiled_blocks.h"
 #include "schedules/planner/compiled_ops.h"
@@ -12,11 +13,13 @@ namespace {
 
 class Fuser {
  public:
-  Fuser(RankProgram& p, const std::vector<std::string>& blocks) : p_(p), blocks_(p, blocks) {}
+  Fuser(RankProgram& p, const std::vector<std::string>& blocks)
+      : p_(p), blocks_(p, blocks), place_(p.buffers.size()) {}
 
   void run() {
     old_ = std::move(p_.instructions);
     p_.instructions.clear();
+    p_.instructions.reserve(old_.size());
     new_index_.resize(old_.size() + 1);
     for (std::uint32_t at = 0; at < old_.size();) {
       const std::uint32_t end = run_end(at);
@@ -74,22 +77,41 @@ class Fuser {
     }
   }
 
-  /// Buffers that a run touches.
+  /// A buffer that a run touches.
   struct Use {
+    std::uint32_t buffer = 0;
     bool allocated = false, freed = false, written = false, read_first = false;
     std::int64_t read = 0, wrote = 0;  ///< Bytes of distinct views.
     std::vector<std::uint32_t> views;
     bool internal() const { return allocated && freed; }
   };
-  using Uses = std::map<std::uint32_t, Use>;
+  using Uses = std::span<Use>;  ///< By buffer.
 
-  void add_views(const Launch& l, Uses& uses) const {
+  /// That of the present run, or null.
+  Use* find_use(std::uint32_t buffer) {
+    const std::uint32_t place = place_[buffer];
+    return place < used_ && uses_[place].buffer == buffer ? &uses_[place] : nullptr;
+  }
+  Use& use_of(std::uint32_t buffer) {
+    if (Use* const use = find_use(buffer)) return *use;
+    if (used_ == uses_.size()) uses_.emplace_back();
+    Use& fresh = uses_[used_];
+    std::vector<std::uint32_t> views = std::move(fresh.views);  // Its storage.
+    views.clear();
+    fresh = {};
+    fresh.buffer = buffer;
+    fresh.views = std::move(views);
+    place_[buffer] = static_cast<std::uint32_t>(used_++);
+    return fresh;
+  }
+
+  void add_views(const Launch& l) {
     for (std::uint32_t k = 0; k < static_cast<std::uint32_t>(l.inputs) + l.outputs; ++k) {
       const TensorId id = p_.operands[l.first_operand + k];
       if (!id.valid()) continue;
       const Tensor& t = p_.tensors[id.value];
       if (!t.buffer.valid()) continue;  // a tensor without elements
-      Use& use = uses[t.buffer.value];
+      Use& use = use_of(t.buffer.value);
       const bool output = k >= l.inputs;
       if (!output && !use.written) use.read_first = true;
       std::int64_t elements = 1;
@@ -102,24 +124,28 @@ class Fuser {
     }
   }
 
-  Uses uses_of(std::uint32_t begin, std::uint32_t end) const {
-    Uses uses;
+  Uses uses_of(std::uint32_t begin, std::uint32_t end) {
+    used_ = 0;
     for (std::uint32_t i = begin; i < end; ++i) {
-      if (old_[i].kind == InstructionKind::kAlloc) uses[old_[i].id].allocated = true;
+      if (old_[i].kind == InstructionKind::kAlloc) use_of(old_[i].id).allocated = true;
       if (old_[i].kind == InstructionKind::kFree) {
-        const auto it = uses.find(old_[i].id);
-        if (it != uses.end() && it->second.allocated) it->second.freed = true;
+        Use* const use = find_use(old_[i].id);
+        if (use != nullptr && use->allocated) use->freed = true;
       }
-      if (const Launch* l = launch_at(i)) add_views(*l, uses);
+      if (const Launch* l = launch_at(i)) add_views(*l);
     }
+    const Uses uses(uses_.data(), used_);
+    std::sort(uses.begin(), uses.end(),
+              [](const Use& a, const Use& b) { return a.buffer < b.buffer; });
+    for (std::size_t k = 0; k < used_; ++k) place_[uses[k].buffer] = static_cast<std::uint32_t>(k);
     return uses;
   }
 
   /// Lists the views that the fused kernel reads from memory, or those it leaves there; gives their
   /// number.
-  std::uint32_t add_operands(const Uses& uses, bool outputs) {
+  std::uint32_t add_operands(Uses uses, bool outputs) {
     std::uint32_t count = 0;
-    for (const auto& [buffer, use] : uses) {
+    for (const Use& use : uses) {
       if (use.internal() || (!outputs && !use.read_first)) continue;
       for (const std::uint32_t view : use.views) {
         if ((view % 2 == 1) != outputs) continue;
@@ -130,7 +156,7 @@ class Fuser {
     return count;
   }
 
-  std::uint32_t add_launch(std::uint32_t begin, std::uint32_t end, const Uses& uses) {
+  std::uint32_t add_launch(std::uint32_t begin, std::uint32_t end, Uses uses) {
     Launch fused;
     bool first = true;
     for (std::uint32_t i = begin; i < end; ++i) {
@@ -147,8 +173,8 @@ class Fuser {
     fused.attributes = 0;
     fused.dims = {};
     fused.read = fused.written = Bytes(0);
-    for (const auto& [buffer, use] : uses) {
-      const std::int64_t whole = p_.buffers[buffer].bytes.value;
+    for (const Use& use : uses) {
+      const std::int64_t whole = p_.buffers[use.buffer].bytes.value;
       if (use.read_first) fused.read += Bytes(std::min(use.read, whole));
       if (use.written && !use.internal()) fused.written += Bytes(std::min(use.wrote, whole));
     }
@@ -173,8 +199,8 @@ class Fuser {
             {InstructionKind::kLaunch, stream, 0, add_launch(begin, end, uses)});
         for (const std::uint32_t f : late_frees) emit(f);
       } else if (kind == InstructionKind::kAlloc || kind == InstructionKind::kFree) {
-        const auto use = uses.find(old_[i].id);
-        if (use != uses.end() && use->second.internal()) continue;
+        const Use* const use = find_use(old_[i].id);
+        if (use != nullptr && use->internal()) continue;
         if (kind == InstructionKind::kFree && i < last)
           late_frees.push_back(i);
         else
@@ -194,6 +220,9 @@ class Fuser {
   BlockScopes blocks_;
   std::vector<Instruction> old_;
   std::vector<std::uint32_t> new_index_;
+  std::vector<Use> uses_;  ///< Of the present run the first `used_`.
+  std::size_t used_ = 0;
+  std::vector<std::uint32_t> place_;  ///< By buffer: in uses_.
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
 #include "schedules/planner/compiled_equal.h"
 
 #include <bit>
-#include <map>
 #include <span>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "schedules/planner/compiled_blocks.h"
 #include "schedules/planner/compiled_ops.h"
@@ -14,7 +15,12 @@ namespace {
 class Merger {
  public:
   Merger(RankProgram& p, const std::vector<std::string>& blocks)
-      : p_(p), blocks_(p, blocks), writes_(p.buffers.size()), views_(p.buffers.size()) {
+      : p_(p),
+        blocks_(p, blocks),
+        writes_(p.buffers.size()),
+        first_view_(p.buffers.size(), kNone),
+        next_view_(p.tensors.size(), kNone),
+        replaced_by_(p.buffers.size(), kNone) {
     for (const Instruction& in : p.instructions) {
       if (in.kind != InstructionKind::kLaunch) continue;
       const Launch& l = p.launches[in.id];
@@ -22,15 +28,28 @@ class Merger {
         if (has_buffer(t)) ++writes_[buffer_of(t)];
     }
     for (std::uint32_t t = 0; t < p.tensors.size(); ++t)
-      if (has_buffer(TensorId(t))) views_[buffer_of(TensorId(t))].push_back(t);
+      if (has_buffer(TensorId(t))) add_view(buffer_of(TensorId(t)), t);
   }
 
   void run() {
     for (std::uint32_t i = 0; i < p_.instructions.size(); ++i) see(i);
-    if (!merged_.empty()) rewrite();
+    if (!left_out_.empty()) rewrite();
   }
 
  private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  using Key = std::vector<std::int64_t>;
+  struct KeyHash {
+    std::size_t operator()(const Key& k) const {
+      std::uint64_t h = 0;
+      for (const std::int64_t x : k) {
+        h = (h ^ static_cast<std::uint64_t>(x)) * 0x9E3779B97F4A7C15ull;
+        h ^= h >> 29;
+      }
+      return h;
+    }
+  };
+
   std::span<const TensorId> operands(const Launch& l) const {
     return std::span<const TensorId>(p_.operands).subspan(l.first_operand, l.inputs + l.outputs);
   }
@@ -48,7 +67,8 @@ class Merger {
     } else if (in.kind == InstructionKind::kLaunch && open_ && repeatable(p_.launches[in.id])) {
       const Launch& l = p_.launches[in.id];
       const std::uint32_t made = buffer_of(operands(l)[l.inputs]);
-      const auto [it, first] = first_.try_emplace(key(l), made);
+      find_key(l);
+      const auto [it, first] = first_.try_emplace(key_, made);
       if (!first) merge(i, made, it->second);
     }
   }
@@ -65,8 +85,9 @@ class Merger {
   }
 
   /// Op, scalars, views read and the form of what is written.
-  std::vector<std::int64_t> key(const Launch& l) const {
-    std::vector<std::int64_t> k = {static_cast<std::int64_t>(l.op)};
+  void find_key(const Launch& l) {
+    Key& k = key_;
+    k.assign(1, static_cast<std::int64_t>(l.op));
     k.insert(k.end(), l.dims.begin(), l.dims.end());
     for (std::uint32_t a = 0; a < l.attributes; ++a)
       k.push_back(std::bit_cast<std::int64_t>(p_.attributes[l.first_attribute + a]));
@@ -78,25 +99,33 @@ class Merger {
       k.insert(k.end(), t.shape.begin(), t.shape.end());
       k.insert(k.end(), t.stride.begin(), t.stride.end());
     }
-    return k;
+  }
+
+  void add_view(std::uint32_t buffer, std::uint32_t tensor) {
+    next_view_[tensor] = first_view_[buffer];
+    first_view_[buffer] = tensor;
   }
 
   void merge(std::uint32_t instruction, std::uint32_t made, std::uint32_t first) {
-    for (const std::uint32_t t : views_[made]) {
+    for (std::uint32_t t = first_view_[made], next; t != kNone; t = next) {
+      next = next_view_[t];
       p_.tensors[t].buffer = BufferId(first);
-      views_[first].push_back(t);
+      add_view(first, t);
     }
-    merged_[made] = first;
+    first_view_[made] = kNone;
+    replaced_by_[made] = first;
     left_out_.push_back(instruction);
   }
 
   /// Without the repeated kernels and the claims of their results; the one that stays is returned
   /// with the last of them.
   void rewrite() {
-    std::map<std::uint32_t, int> holders;
-    for (const auto& [made, first] : merged_) ++holders[first];
+    std::vector<int> holders(replaced_by_.size());  // beside the buffer itself
+    for (const std::uint32_t first : replaced_by_)
+      if (first != kNone) ++holders[first];
     const std::vector<Instruction> old = std::move(p_.instructions);
     p_.instructions.clear();
+    p_.instructions.reserve(old.size());
     std::vector<std::uint32_t> index(old.size() + 1);
     std::size_t next = 0;
     for (std::uint32_t i = 0; i < old.size(); ++i) {
@@ -106,10 +135,10 @@ class Merger {
         ++next;
         continue;
       }
-      if (in.kind == InstructionKind::kAlloc && merged_.contains(in.id)) continue;
+      if (in.kind == InstructionKind::kAlloc && replaced_by_[in.id] != kNone) continue;
       if (in.kind == InstructionKind::kFree) {
-        if (const auto it = merged_.find(in.id); it != merged_.end()) in.id = it->second;
-        if (const auto it = holders.find(in.id); it != holders.end() && it->second-- > 0) continue;
+        if (replaced_by_[in.id] != kNone) in.id = replaced_by_[in.id];
+        if (holders[in.id]-- > 0) continue;
       }
       p_.instructions.push_back(in);
     }
@@ -121,12 +150,14 @@ class Merger {
 
   RankProgram& p_;
   BlockScopes blocks_;
-  std::vector<int> writes_;                                   ///< By buffer.
-  std::vector<std::vector<std::uint32_t>> views_;             ///< By buffer.
-  bool open_ = false;                                         ///< Inside a block's forward.
-  std::map<std::vector<std::int64_t>, std::uint32_t> first_;  ///< Kernel -> what it made.
-  std::map<std::uint32_t, std::uint32_t> merged_;             ///< Buffer -> the one in its place.
-  std::vector<std::uint32_t> left_out_;                       ///< Instructions, in order.
+  std::vector<int> writes_;  ///< By buffer.
+  /// Tensors of a buffer: the first by buffer, the next by tensor.
+  std::vector<std::uint32_t> first_view_, next_view_;
+  std::vector<std::uint32_t> replaced_by_;  ///< By buffer: that of the first equal kernel.
+  bool open_ = false;                       ///< Inside a block's forward.
+  Key key_;                                 ///< Of the kernel that is seen.
+  std::unordered_map<Key, std::uint32_t, KeyHash> first_;  ///< Kernel -> what it made.
+  std::vector<std::uint32_t> left_out_;                    ///< Instructions, in order.
 };
 
 }  // namespace

@@ -42,10 +42,12 @@ CompiledRuns::CompiledRuns(const RankProgram& p, const std::vector<std::string>&
     : p_(p),
       blocks_(p, blocks),
       made_(p.buffers.size()),
+      last_value_(p.buffers.size()),
       touched_(p.buffers.size()),
       held_(p.buffers.size()),
       read_outside_(p.buffers.size()),
-      last_run_(blocks.size(), -1) {
+      last_run_(blocks.size(), -1),
+      backward_owner_(p.buffers.size(), -1) {
   for (const Instruction& in : p_.instructions) see(in);
 }
 
@@ -104,12 +106,13 @@ std::uint32_t CompiledRuns::add_value(BlockRun& r, TensorId t, JointValue value,
   const std::uint32_t buffer = *buffer_of(p_, t);
   value.bytes = std::min(bytes_of(p_, t), p_.buffers[buffer].bytes).value;
   value.free_to_save = is_parameter(p_.buffers[buffer].category);
-  return r.value_of[buffer] = foreshard::add_value(r, value, buffer, t, maker);
+  const std::uint32_t v = foreshard::add_value(r, value, buffer, t, maker);
+  last_value_[buffer] = {static_cast<std::int32_t>(runs_.size()) - 1, v};
+  return v;
 }
 
 std::uint32_t CompiledRuns::argument(BlockRun& r, TensorId t) {
-  const auto it = r.value_of.find(*buffer_of(p_, t));
-  if (it != r.value_of.end()) return it->second;
+  if (const auto v = value_in(*buffer_of(p_, t))) return *v;
   read_by_others(*buffer_of(p_, t));
   JointValue value;
   value.argument = true;
@@ -118,7 +121,7 @@ std::uint32_t CompiledRuns::argument(BlockRun& r, TensorId t) {
 
 void CompiledRuns::read_by_others(std::uint32_t buffer) {
   read_outside_[buffer] = true;
-  const Made& m = made_[buffer];
+  const ValueOf& m = made_[buffer];
   if (m.run >= 0) runs_[static_cast<std::size_t>(m.run)].graph[m.value].output = true;
 }
 
@@ -170,10 +173,10 @@ std::uint32_t CompiledRuns::write(BlockRun& r, std::uint32_t index, TensorId t, 
                                   std::int64_t read_bytes) {
   const Launch& l = p_.launches[index];
   const std::uint32_t buffer = *buffer_of(p_, t);
-  if (const auto it = r.value_of.find(buffer); it != r.value_of.end()) {
-    r.graph[it->second].may_run_again = false;  // Written in parts, or changed in place.
-    r.graph[it->second].bytes = p_.buffers[buffer].bytes.value;
-    return it->second;
+  if (const auto v = value_in(buffer)) {
+    r.graph[*v].may_run_again = false;  // Written in parts, or changed in place.
+    r.graph[*v].bytes = p_.buffers[buffer].bytes.value;
+    return *v;
   }
   JointValue value;
   value.read_bytes = read_bytes;
@@ -192,7 +195,7 @@ void CompiledRuns::read(std::uint32_t index, const Launch& l) {
   for (const TensorId t : operands_of(p_, l)) {
     const auto buffer = buffer_of(p_, t);
     if (!buffer) continue;
-    const Made& m = made_[*buffer];
+    const ValueOf& m = made_[*buffer];
     if (!backward) {
       read_by_others(*buffer);
       continue;
@@ -214,16 +217,17 @@ void CompiledRuns::read_backward(BlockRun& r, std::uint32_t v, const Launch& l) 
 void CompiledRuns::read_argument_backward(std::int32_t block, std::uint32_t buffer,
                                           const Launch& l) {
   const std::int32_t run = last_run_[static_cast<std::size_t>(block)];
-  if (run < 0) return;
+  if (run < 0 || last_value_[buffer].run < 0) return;  // of this block or of any
   BlockRun& r = runs_[static_cast<std::size_t>(run)];
-  const auto it = r.value_of.find(buffer);
-  if (it != r.value_of.end()) read_backward(r, it->second, l);
+  const auto it = std::find(r.buffer.begin(), r.buffer.end(), buffer);
+  if (it != r.buffer.end()) read_backward(r, static_cast<std::uint32_t>(it - r.buffer.begin()), l);
 }
 
 void CompiledRuns::owner(std::uint32_t buffer, std::int32_t block) {
   if (p_.buffers[buffer].category != BufferCategory::kBackwardTemporary) return;
-  const auto [it, first] = backward_owner_.try_emplace(buffer, block);
-  if (!first && it->second != block) read_outside_[buffer] = true;
+  std::int32_t& first = backward_owner_[buffer];
+  if (first < 0) first = block;
+  if (first != block) read_outside_[buffer] = true;
 }
 
 }  // namespace foreshard

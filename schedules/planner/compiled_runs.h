@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "schedules/planner/compiled_blocks.h"
@@ -28,7 +27,6 @@ struct BlockRun {
   std::vector<std::uint32_t> maker;                 ///< Launch that makes it; of arguments 0.
   std::vector<TensorId> view;                       ///< A tensor that shows the value.
   std::vector<std::vector<std::uint32_t>> made_of;  ///< Earlier values.
-  std::unordered_map<std::uint32_t, std::uint32_t> value_of;  ///< By buffer.
 };
 
 /// Operands of a launch: inputs, then outputs.
@@ -59,7 +57,7 @@ class CompiledRuns {
   /// A run made it.
   bool made(std::uint32_t buffer) const { return made_[buffer].run >= 0; }
   /// A temporary of a block's backward.
-  bool made_in_backward(std::uint32_t buffer) const { return backward_owner_.contains(buffer); }
+  bool made_in_backward(std::uint32_t buffer) const { return backward_owner_[buffer] >= 0; }
   /// Others than kernels of the compute stream use it.
   bool touched(std::uint32_t buffer) const { return touched_[buffer]; }
   /// The backward of a block reads it.
@@ -68,7 +66,8 @@ class CompiledRuns {
   bool read_outside(std::uint32_t buffer) const { return read_outside_[buffer]; }
 
  private:
-  struct Made {
+  /// A value of a run.
+  struct ValueOf {
     std::int32_t run = -1;
     std::uint32_t value = 0;
   };
@@ -79,6 +78,12 @@ class CompiledRuns {
   void see(const Mark& mark);
   void see(std::uint32_t index, const Launch& l);
   std::uint32_t add_value(BlockRun& r, TensorId t, JointValue value, std::uint32_t maker);
+  /// The value of the open run that is in a buffer.
+  std::optional<std::uint32_t> value_in(std::uint32_t buffer) const {
+    const ValueOf& v = last_value_[buffer];
+    if (v.run != static_cast<std::int32_t>(runs_.size()) - 1) return std::nullopt;
+    return v.value;
+  }
   /// The value that a kernel of the run reads; one made elsewhere is an argument.
   std::uint32_t argument(BlockRun& r, TensorId t);
   void read_by_others(std::uint32_t buffer);
@@ -100,11 +105,11 @@ class CompiledRuns {
   const RankProgram& p_;
   BlockScopes blocks_;
   std::vector<BlockRun> runs_;
-  bool open_ = false;  ///< Inside the last run.
-  std::vector<Made> made_;
-  std::vector<bool> touched_, held_, read_outside_;                 ///< By buffer.
-  std::vector<std::int32_t> last_run_;                              ///< By block.
-  std::unordered_map<std::uint32_t, std::int32_t> backward_owner_;  ///< Buffer -> block.
+  bool open_ = false;                       ///< Inside the last run.
+  std::vector<ValueOf> made_, last_value_;  ///< By buffer: the last run that made it, ... has it.
+  std::vector<bool> touched_, held_, read_outside_;  ///< By buffer.
+  std::vector<std::int32_t> last_run_;               ///< By block.
+  std::vector<std::int32_t> backward_owner_;         ///< By buffer: a block, or -1.
   std::vector<std::uint32_t> backward_;
 };
 

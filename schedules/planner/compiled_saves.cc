@@ -1,7 +1,6 @@
 #include "schedules/planner/compiled_saves.h"
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -134,40 +133,49 @@ class Saver {
     return std::max(free, end);
   }
 
-  /// Instructions to insert behind the last use of the buffers they return; takes the old ones off.
-  std::map<std::uint32_t, std::vector<Instruction>> drops(std::vector<bool>& moved) const {
+  /// A buffer returned behind instruction `at`.
+  struct Drop {
+    std::uint32_t at = 0;
+    Instruction free;
+  };
+
+  /// By place, the old ones at one place in their order, new buffers last; takes the old ones off.
+  std::vector<Drop> drops(std::vector<bool>& moved) const {
     std::vector<std::uint32_t> last(p_.buffers.size(), UINT32_MAX);
     for (std::uint32_t i = 0; i < p_.instructions.size(); ++i) {
       if (p_.instructions[i].kind != InstructionKind::kLaunch) continue;
       for (const TensorId t : operands_of(p_, p_.launches[p_.instructions[i].id]))
         if (const auto b = buffer_of(p_, t)) last[*b] = i;
     }
-    std::map<std::uint32_t, std::vector<Instruction>> result;
+    std::vector<Drop> result;
     for (std::uint32_t i = 0; i < p_.instructions.size(); ++i) {
       const Instruction& in = p_.instructions[i];
       if (in.kind != InstructionKind::kFree || last[in.id] == UINT32_MAX) continue;
       const std::uint32_t at = drop_at(in.id, i, last[in.id]);
       if (at == i) continue;
       moved[i] = true;
-      result[at].push_back(in);
+      result.push_back({at, in});
     }
     for (std::size_t b = buffers_; b < p_.buffers.size(); ++b)
-      result[last[b]].push_back({InstructionKind::kFree, 0, 0, static_cast<std::uint32_t>(b)});
+      result.push_back({last[b], {InstructionKind::kFree, 0, 0, static_cast<std::uint32_t>(b)}});
+    std::stable_sort(result.begin(), result.end(),
+                     [](const Drop& a, const Drop& b) { return a.at < b.at; });
     return result;
   }
 
   void move_frees() {
     std::vector<bool> moved(p_.instructions.size());
-    const auto dropped = drops(moved);
+    const std::vector<Drop> dropped = drops(moved);
+    auto drop = dropped.begin();
     const std::vector<Instruction> old = std::move(p_.instructions);
     p_.instructions.clear();
+    p_.instructions.reserve(old.size() + p_.buffers.size());
     std::vector<std::uint32_t> index(old.size() + 1);
     for (std::uint32_t i = 0; i < old.size(); ++i) {
       index[i] = static_cast<std::uint32_t>(p_.instructions.size());
       if (old[i].kind == InstructionKind::kLaunch) claim_for(old[i].id);
       if (!moved[i]) p_.instructions.push_back(old[i]);
-      if (const auto it = dropped.find(i); it != dropped.end())
-        p_.instructions.insert(p_.instructions.end(), it->second.begin(), it->second.end());
+      for (; drop != dropped.end() && drop->at == i; ++drop) p_.instructions.push_back(drop->free);
     }
     index[old.size()] = static_cast<std::uint32_t>(p_.instructions.size());
     const auto move = [&](Segment& s) { s = {index[s.begin], index[s.end]}; };

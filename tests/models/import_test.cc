@@ -54,6 +54,22 @@ TEST(Catalogue, ParameterCountsAreThePublishedOnes) {
   }
 }
 
+// A name that is a file's own reads that file alone: it must be the model that the whole catalogue
+// knows under it.
+TEST(Catalogue, EachNameFindsItsModel) {
+  for (const CatalogueModel& m : model_catalogue()) {
+    const CatalogueModel* const found = find_catalogue_model(m.name);
+    ASSERT_NE(found, nullptr) << m.name;
+    EXPECT_EQ(found->name, m.name);
+    EXPECT_EQ(found->aliases, m.aliases);
+    EXPECT_EQ(found->config, m.config);
+    for (const std::string& alias : m.aliases) {
+      ASSERT_NE(find_catalogue_model(alias), nullptr) << alias;
+      EXPECT_EQ(find_catalogue_model(alias)->name, m.name) << alias;
+    }
+  }
+}
+
 TEST(Catalogue, UnknownNameNamesTheNearest) {
   try {
     load_model("lama3-8b");

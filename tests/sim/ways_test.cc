@@ -184,6 +184,7 @@ TEST(Ways, TraceAndExplanationAgree) {
       const Fit fit = !explained.memory.fits               ? Fit::kNo
                       : explained.memory.retries_total > 0 ? Fit::kAfterRetries
                                                            : Fit::kAtOnce;
+      EXPECT_EQ(simulator.fits_at_once(cost, options), fit == Fit::kAtOnce);
       EXPECT_EQ(simulator.fit(cost, options), fit);
       const MemoryResult alone = simulator.memory(cost, options);
       EXPECT_EQ(alone.fits_device, explained.memory.fits_device);

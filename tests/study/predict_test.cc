@@ -17,7 +17,7 @@ namespace foreshard {
 namespace {
 
 void expect_parts(const Job& job) {
-  const Prediction p = predict(job);
+  const Prediction p = predict(job, {}, 2);
   const Evaluation e = evaluate(job);
   EXPECT_EQ(p.evaluation.result.step_time, e.result.step_time);
   EXPECT_EQ(p.evaluation.result.memory.device_peak, e.result.memory.device_peak);
@@ -33,12 +33,22 @@ void expect_parts(const Job& job) {
     EXPECT_EQ(p.uncertainty.inputs[i].quantity, u.inputs[i].quantity);
     EXPECT_EQ(p.uncertainty.inputs[i].effect, u.inputs[i].effect);
   }
+  const std::vector<Suggestion> suggestions = suggest(job, e, 2);
+  EXPECT_FALSE(suggestions.empty());
+  ASSERT_EQ(p.suggestions.size(), suggestions.size());
+  for (std::size_t i = 0; i < suggestions.size(); ++i) {
+    EXPECT_EQ(p.suggestions[i].change, suggestions[i].change);
+    EXPECT_EQ(p.suggestions[i].step, suggestions[i].step);
+    EXPECT_EQ(p.suggestions[i].memory_change, suggestions[i].memory_change);
+    EXPECT_EQ(p.suggestions[i].speedup, suggestions[i].speedup);
+  }
 }
 
 TEST(Predict, OfAJobThatFits) {
   Job job = catalogue_job("gpt2", "dgx-h100", 16);
   job.config.sequence = 1024;
   EXPECT_FALSE(predict(job).needed_memory);
+  EXPECT_TRUE(predict(job).suggestions.empty());
   expect_parts(job);
 }
 
