@@ -65,8 +65,8 @@ def test_names():
         check(name(typed) == meant, f"{typed} is {name(typed)}, not {meant}")
     # Others' copies may be anything; another architecture is no slip of ours.
     refused(["models", "describe", "someone/Llama-3.1-8B-Instruct"], "neither a known model")
-    message = run("models", "describe", "deepseek-v3", code=2).stderr
-    check("gemma" not in message and "no known name is near" in message, f"deepseek-v3: {message}")
+    message = run("models", "describe", "command-r", code=2).stderr
+    check("gemma" not in message and "no known name is near" in message, f"command-r: {message}")
     job = ["simulate", "llama3.2-1b", "--gpus", "8", "--seq", "512", "--suggest", "no", "--param-dtype", "fp16", "--on"]
     for typed, meant in (("8xA100", "8x-a100"), ("A100 80GB", "a100-80"), ("h100 sxm", "h100-80"), ("8 x NVIDIA A100-SXM4-80GB", "8x-a100-80"),
                          ("NVIDIA H100 80GB HBM3", "h100-80"), ("A100 40GB PCIe", "a100-pcie-40"), ("NVIDIA GeForce RTX 4090", "rtx4090"),

@@ -131,6 +131,7 @@ TEST_P(CatalogueUnits, AreThoseOfAPlan) {
         options.steps = 0;
         c.sequence =
             model.longest_sequence > 0 ? std::min<std::int64_t>(model.longest_sequence, 64) : 64;
+        c.sequence = std::max(c.sequence, model.shortest_sequence);
         std::vector<std::int64_t> planned, found;
         for (const Schedule s = plan(model, c, options); const ShardUnit& u : s.programs[0].units)
           planned.push_back(u.numel.value);
