@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "core/atomic_file.h"
 #include "core/json.h"
 #include "schedules/json.h"
 #include "schedules/names.h"
