@@ -169,7 +169,7 @@ std::string header_of(const SizeQuestion& q) {
   const bool tokens = q.job.has_tokens();
   const ParallelConfig& c = q.job.config;
   const bool one_kind = q.checkpoints.empty();  // else each row names its own
-  std::string out = fmt::format("{} · {}", q.job.model->name, describe_precision(c, one_kind));
+  std::string out = fmt::format("{} · {}", q.job.model->name, describe_precision(q.job, one_kind));
   if (tokens) out += fmt::format(" · {} tokens of sequence", c.sequence);
   if (q.global_batch) out += fmt::format(" · {} sequences a step", *q.global_batch);
   out += fmt::format("\n\n  {:<18} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6}", "hardware",

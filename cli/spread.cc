@@ -251,7 +251,7 @@ int spread(Arguments& a) {
   }
   std::string text =
       fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
-                  describe_precision(job.config));
+                  describe_precision(job));
   const auto row = [&text](const char* name, Time t) {
     text += fmt::format("  {:<13}{:>10}\n", name, format_time(t));
   };
