@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "cli/framework_options.h"
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
+#include "core/parse_number.h"
 #include "hwprofiles/spelling.h"
 #include "models/adapter_targets.h"
 #include "models/load_model.h"
@@ -42,12 +42,8 @@ void guarded(Arguments& a, Read read) {
 /// The N of "every:N"; nullopt if the text is not of that form.
 std::optional<std::int64_t> number_after(const std::string& text, std::string_view prefix) {
   if (text.rfind(prefix, 0) != 0) return std::nullopt;
-  std::int64_t n = 0;
-  const char* begin = text.data() + prefix.size();
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(begin, end, n);
-  if (error != std::errc() || at != end || n < 1 || n > INT32_MAX) return std::nullopt;
-  return n;
+  const auto n = parse_number<std::int64_t>(text.substr(prefix.size()));
+  return n && *n >= 1 && *n <= INT32_MAX ? n : std::nullopt;
 }
 
 void read_reshard(Arguments& a, Reshard& reshard) {

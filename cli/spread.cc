@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "core/format.h"
 #include "core/integers.h"
 #include "core/json.h"
+#include "core/parse_number.h"
 #include "sim/cost/gpu_spread.h"
 #include "sim/distribution.h"
 #include "sim/mixed_cost.h"
@@ -23,19 +23,12 @@ namespace {
 constexpr std::int64_t kMostSamples = 10'000;
 constexpr double kSmallestFactor = 1e-3, kLargestFactor = 1e3;
 
-std::optional<double> number_of(std::string_view text) {
-  double x = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return x;
-}
-
 /// "3" or "8-15": first and last rank; nothing if it is neither or outside the world.
 std::optional<std::pair<std::size_t, std::size_t>> ranks_of(std::string_view text,
                                                             std::int64_t world) {
   const std::size_t dash = text.find('-');
-  const auto first = number_of(text.substr(0, dash));
-  const auto last = dash == std::string_view::npos ? first : number_of(text.substr(dash + 1));
+  const auto first = parse_number<double>(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : parse_number<double>(text.substr(dash + 1));
   if (!first || !last || *first < 0 || *last < *first || *last >= static_cast<double>(world))
     return std::nullopt;
   return std::pair(static_cast<std::size_t>(*first), static_cast<std::size_t>(*last));
@@ -62,7 +55,7 @@ std::vector<double> factors_of(Arguments& a, const std::string& option, std::int
     const std::size_t colon = item.find(':');
     const auto factor = colon == std::string::npos
                             ? std::nullopt
-                            : number_of(std::string_view(item).substr(colon + 1));
+                            : parse_number<double>(std::string_view(item).substr(colon + 1));
     const auto range =
         factor ? ranks_of(std::string_view(item).substr(0, colon), world) : std::nullopt;
     if (!range) {
