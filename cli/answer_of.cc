@@ -124,7 +124,7 @@ StepAnswer answer_of(const Job& job, const Prediction& prediction) {
   a.model_size = size_text(*job.model);
   a.framework = framework_text(job, e.schedule);
   a.machines = describe_machines(job.hardware, job.gpus);
-  a.precision = describe_precision(job.config);
+  a.precision = describe_precision(job);
   a.wrapping = describe_wrapping(job.config);
   a.batch = describe_batch(job);
   a.training = describe_training(job);
@@ -173,7 +173,7 @@ MemoryExplanation memory_explanation_of(const Job& job, const Evaluation& e,
   const MemoryResult& m = e.result.memory;
   MemoryExplanation x;
   x.title = fmt::format("{} · {} · {} · {}", job.model->name, framework_text(job, e.schedule),
-                        describe_machines(job.hardware, job.gpus), describe_precision(job.config));
+                        describe_machines(job.hardware, job.gpus), describe_precision(job));
   x.memory = memory_answer(m);
   x.memory.owners.clear();
   for (const Owner& o : m.owners_by_module)

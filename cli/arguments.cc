@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "cli/command.h"
 #include "cli/quantity.h"
+#include "core/parse_number.h"
 #include "core/text.h"
 
 namespace foreshard::cli {
@@ -28,33 +28,29 @@ std::int64_t Arguments::integer(const std::string& name, std::int64_t fallback, 
                                 std::int64_t max) {
   const Value* v = find(name);
   if (v == nullptr) return fallback;
-  std::int64_t n = 0;
-  const std::string digits = without_separators(v->text).value_or("");
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
+  const auto n = parse_number<std::int64_t>(without_separators(v->text).value_or(""));
   const std::string allowed = fmt::format("allowed: whole numbers from {} to {}", min, max);
-  if (error != std::errc() || end != digits.data() + digits.size()) {
+  if (!n) {
     report(name, fmt::format("\"{}\" is not a whole number", v->text), allowed);
     return fallback;
   }
-  if (n < min || n > max) {
-    report(name, fmt::format("{} is out of range", n), allowed);
+  if (*n < min || *n > max) {
+    report(name, fmt::format("{} is out of range", *n), allowed);
     return fallback;
   }
-  return n;
+  return *n;
 }
 
 double Arguments::number(const std::string& name, double fallback, double min, double max) {
   const Value* v = find(name);
   if (v == nullptr) return fallback;
-  double x = 0;
-  const auto [end, error] = std::from_chars(v->text.data(), v->text.data() + v->text.size(), x);
-  if (error != std::errc() || end != v->text.data() + v->text.size() || !std::isfinite(x) ||
-      x < min || x > max) {
+  const auto x = parse_number<double>(v->text);
+  if (!x || !std::isfinite(*x) || *x < min || *x > max) {
     report(name, fmt::format("\"{}\" is not a number in range", v->text),
            fmt::format("allowed: {} to {}", min, max));
     return fallback;
   }
-  return x;
+  return *x;
 }
 
 std::int64_t Arguments::count(const std::string& name, std::int64_t fallback, std::int64_t min,

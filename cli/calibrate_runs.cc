@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "core/atomic_file.h"
 #include "core/format.h"
 #include "core/json.h"
 #include "study/calibrate_machine.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/output.h"
+#include "core/atomic_file.h"
 #include "core/json.h"
 #include "hwprofiles/import_topology.h"
 #include "hwprofiles/topology.h"

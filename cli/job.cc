@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "cli/framework_options.h"
 #include "cli/job_options.h"
 #include "cli/option_scope.h"
+#include "core/parse_number.h"
 #include "hwprofiles/spelling.h"
 #include "models/adapter_targets.h"
 #include "models/load_model.h"
@@ -42,12 +42,8 @@ void guarded(Arguments& a, Read read) {
 /// The N of "every:N"; nullopt if the text is not of that form.
 std::optional<std::int64_t> number_after(const std::string& text, std::string_view prefix) {
   if (text.rfind(prefix, 0) != 0) return std::nullopt;
-  std::int64_t n = 0;
-  const char* begin = text.data() + prefix.size();
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(begin, end, n);
-  if (error != std::errc() || at != end || n < 1 || n > INT32_MAX) return std::nullopt;
-  return n;
+  const auto n = parse_number<std::int64_t>(text.substr(prefix.size()));
+  return n && *n >= 1 && *n <= INT32_MAX ? n : std::nullopt;
 }
 
 void read_reshard(Arguments& a, Reshard& reshard) {
@@ -276,6 +272,8 @@ void read_wrap(Arguments& a, FrameworkKind framework, WrapPolicy& wrap) {
   }
 }
 
+namespace {
+
 /// FSDP1's other policies choose embedding and head, or do not, by themselves.
 void check_root_split_of_policy(Arguments& a, const ParallelConfig& c) {
   if (c.framework != FrameworkKind::kFsdp1 || !a.has("root-split") || !c.wrap.root_split ||
@@ -299,6 +297,43 @@ void check_gradient_dtype(Arguments& a, const ParallelConfig& c) {
                        short_dtype(*c.precision.param), short_dtype(c.model_dtype)),
            fmt::format("--optimizer sgd, or --model-dtype {}", short_dtype(*c.precision.param)));
 }
+
+void read_hardware(Arguments& a, Job& job) {
+  job.hardware = load_hardware(a.text("on"));
+  if (job.config.zero.gpus_per_node == 0)
+    job.config.zero.gpus_per_node = static_cast<std::int64_t>(job.hardware.node.gpus.value);
+  if (const std::string taken = size_taken(a.text("on")); !taken.empty()) a.note("--on " + taken);
+  settle_attention(a, job);
+  if (job.tf32 && !job.hardware.gpu.peak_tf32.known())
+    a.report("tf32", fmt::format("{} has no TF32", job.hardware.gpu.name), "allowed here: no");
+}
+
+void check_checkpoints(Arguments& a, const Model& model, const ParallelConfig& c) {
+  const auto blocks = static_cast<std::int64_t>(model.roles.blocks.size());
+  if (c.checkpoint != CheckpointKind::kEveryK || c.checkpoint_every <= blocks || blocks == 0)
+    return;
+  a.report("checkpoint",
+           fmt::format("every:{} checkpoints the first block only", c.checkpoint_every),
+           fmt::format("the model has {} blocks", blocks));
+}
+
+/// The model in the dtypes that the framework builds it in; also what the options leave to it.
+Model read_model(Arguments& a, ParallelConfig& c) {
+  std::vector<std::string> warnings;
+  Model model = load_model(with_adapters(a.positional(0), a), &warnings);
+  for (std::string& w : warnings) a.note(std::move(w));
+  if (a.has("model-dtype") || a.has("lora-rank") || builds_in_compute_dtype(c.framework))
+    model.set_dtype(c.model_dtype);
+  // DeepSpeed and sharded optimizers cast the whole module, adapters too.
+  if (adapter_facts(model) && row_of(c.framework).precision == PrecisionRule::kMasters)
+    model.cast(compute_dtype(c));
+  fit_defaults(a, model, c);
+  read_framework_options_with_model(a, model, c);
+  check_checkpoints(a, model, c);
+  return model;
+}
+
+}  // namespace
 
 Job read_job(Arguments& a, const JobNeeds& needs) {
   Job job;
@@ -331,41 +366,14 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (needs.hardware == Hardware::kRequired && !a.has("on"))
     a.report("on", "is missing", "which machine? e.g. --on dgx-h100; foreshard hw lists them");
   if (needs.hardware != Hardware::kLeftToCaller && a.has("on"))
-    guarded(a, [&] {
-      job.hardware = load_hardware(a.text("on"));
-      if (c.zero.gpus_per_node == 0)
-        c.zero.gpus_per_node = static_cast<std::int64_t>(job.hardware.node.gpus.value);
-      if (const std::string taken = size_taken(a.text("on")); !taken.empty())
-        a.note("--on " + taken);
-      settle_attention(a, job);
-      if (job.tf32 && !job.hardware.gpu.peak_tf32.known())
-        a.report("tf32", fmt::format("{} has no TF32", job.hardware.gpu.name), "allowed here: no");
-    });
-  if (a.positional(0).empty()) {
-    if (a.positionals().empty()) return job;  // said already
+    guarded(a, [&] { read_hardware(a, job); });
+  if (!a.positional(0).empty()) {
+    guarded(a, [&] { job.model = std::make_shared<const Model>(read_model(a, c)); });
+  } else if (!a.positionals().empty()) {  // Else it is missing, which was said already.
     a.report(InputError(
         Issue{"MODEL", "", "is empty",
               "a catalogue name (foreshard models lists them), a config.json or a graph file"}));
-    return job;
   }
-  guarded(a, [&] {
-    std::vector<std::string> warnings;
-    Model model = load_model(with_adapters(a.positional(0), a), &warnings);
-    for (std::string& w : warnings) a.note(std::move(w));
-    if (a.has("model-dtype") || a.has("lora-rank") || builds_in_compute_dtype(c.framework))
-      model.set_dtype(c.model_dtype);
-    // DeepSpeed and sharded optimizers cast the whole module, adapters too.
-    if (adapter_facts(model) && row_of(c.framework).precision == PrecisionRule::kMasters)
-      model.cast(compute_dtype(c));
-    fit_defaults(a, model, c);
-    read_framework_options_with_model(a, model, c);
-    if (const auto blocks = static_cast<std::int64_t>(model.roles.blocks.size());
-        c.checkpoint == CheckpointKind::kEveryK && c.checkpoint_every > blocks && blocks > 0)
-      a.report("checkpoint",
-               fmt::format("every:{} checkpoints the first block only", c.checkpoint_every),
-               fmt::format("the model has {} blocks", blocks));
-    job.model = std::make_shared<const Model>(std::move(model));
-  });
   return job;
 }
 

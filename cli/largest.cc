@@ -56,7 +56,7 @@ int answer_largest(const Job& job, Arguments& a, const SimulationOptions& option
   if (a.flag("json")) return print_json(json_of(r, option, found)), code;
   std::string out =
       fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
-                  describe_precision(job.config));
+                  describe_precision(job));
   if (!r.evaluation)
     return print(out + fmt::format("  Not even --{} {} fits with {:.0f} % of the device free: {}\n",
                                    option, r.smallest, 100 * kHeadroom,

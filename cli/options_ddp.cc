@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include <charconv>
 
 #include "cli/framework_options.h"
+#include "core/parse_number.h"
 #include "schedules/planner/config_names.h"
 
 namespace foreshard::cli {
@@ -10,13 +10,12 @@ namespace {
 
 void read_bucket_list(Arguments& a, DdpOptions& o) {
   for (const std::string& text : a.list("ddp-bucket-cap-mb-list")) {
-    double mib = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mib);
-    if (error != std::errc() || end != text.data() + text.size() || !(mib > 0 && mib < 1e6)) {
+    const auto mib = parse_number<double>(text);
+    if (!mib || !(*mib > 0 && *mib < 1e6)) {
       a.report("ddp-bucket-cap-mb-list", fmt::format("\"{}\" is not a size in MiB", text),
                "e.g. 1,25,100");
     } else {
-      o.bucket_cap_mib_list.push_back(mib);
+      o.bucket_cap_mib_list.push_back(*mib);
     }
   }
 }

@@ -1,37 +1,30 @@
-#include "schedules/planner/planner.h"
-
 #include <fmt/format.h>
 
 #include "cli/commands.h"
 #include "cli/job_options.h"
 #include "cli/output.h"
+#include "cli/plan_file.h"
 #include "core/json.h"
 #include "schedules/json.h"
+#include "schedules/planner/planner.h"
 #include "schedules/text.h"
 #include "schedules/validate.h"
-#include "study/reference.h"
 
 namespace foreshard::cli {
 namespace {
 
 int make_plan(Arguments& a) {
   Job job = read_job(a, {.hardware = JobNeeds::Hardware::kOptional});
-  PlanOptions options;
-  options.steps = a.integer("steps", steady_steps(job.config), steady_steps(job.config), 100);
+  PlanOptions options = plan_file_options(job);
+  options.steps = a.integer("steps", options.steps, options.steps, 100);
   options.executable = a.yes_no("executable", true);
   a.check();
-  const Schedule schedule = plan(*job.model, job.config, options);
-  for (const ScheduleFinding& f : validate(schedule))
-    throw InternalError("the planner made a schedule that does not hold:\n  " +
-                        text_of(schedule, f));
-  const std::optional<Schedule> reference = options.executable && a.yes_no("reference", true)
-                                                ? reference_plan(job, options.steps)
-                                                : std::nullopt;
-  if (a.has("output"))
-    write_schedule_file(schedule, a.text("output"), reference ? &*reference : nullptr);
+  const PlanFile file = plan_file_of(job, options, a.yes_no("reference", true));
+  const Schedule& schedule = file.schedule;
+  if (a.has("output")) file.write(a.text("output"));
   if (a.flag("json")) {
     std::string text;
-    write_schedule(schedule, text, reference ? &*reference : nullptr);
+    write_schedule(schedule, text, file.reference ? &*file.reference : nullptr);
     print(text);
   } else if (a.has("output")) {
     print(describe_schedule(schedule) + fmt::format("wrote {}; foreshard show {} prints a step\n",

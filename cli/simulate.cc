@@ -12,10 +12,10 @@
 #include "cli/job_options.h"
 #include "cli/largest.h"
 #include "cli/output.h"
+#include "cli/plan_file.h"
 #include "cli/wrap_points.h"
 #include "core/json.h"
 #include "report/html.h"
-#include "schedules/json.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
 #include "study/predict.h"
@@ -85,7 +85,7 @@ int simulate(Arguments& a) {
   if (a.has("trace"))
     write_trace_file(make_trace_document(e.schedule, *e.result.trace), a.text("trace"));
   if (a.has("html")) write_html(job, e, answer, a.text("html"));
-  if (a.has("plan")) write_schedule_file(plan(*job.model, job.config), a.text("plan"));
+  if (a.has("plan")) plan_file_of(job, plan_file_options(job)).write(a.text("plan"));
   std::optional<MemoryExplanation> memory;
   if (a.flag("explain-memory"))
     memory = memory_explanation_of(job, e, study_memory(job, e, options));

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
@@ -11,6 +10,7 @@
 #include "cli/quantity.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "core/parse_number.h"
 #include "hwprofiles/spelling.h"
 #include "study/size.h"
 
@@ -38,10 +38,8 @@ std::optional<double> days_of(Arguments& a) {
     unit = text.back() == 'h' ? 1.0 / 24 : 1;
     text.pop_back();
   }
-  double x = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error == std::errc() && end == text.data() + text.size() && x > 0 && std::isfinite(x))
-    return x * unit;
+  const auto x = parse_number<double>(text);
+  if (x && *x > 0 && std::isfinite(*x)) return *x * unit;
   a.report("deadline", fmt::format("found \"{}\"", a.text("deadline")),
            "allowed: days or hours, e.g. 45d, 36h");
   return std::nullopt;
@@ -55,13 +53,11 @@ std::map<std::string, double> prices_of(Arguments& a) {
     if (number.size() > 2 && number.substr(number.size() - 2) == "/h")
       number.resize(number.size() - 2);
     if (!number.empty() && number[0] == '$') number.erase(0, 1);
-    double x = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), x);
-    if (error != std::errc() || end != number.data() + number.size() || !(x >= 0) ||
-        !std::isfinite(x))
+    const auto x = parse_number<double>(number);
+    if (!x || !(*x >= 0) || !std::isfinite(*x))
       a.report("price", fmt::format("found \"{}\"", item),
                "allowed: NAME=USD per GPU and hour, e.g. h100=2.10/h,b200=4");
-    else if (!out.emplace(item.substr(0, equals), x).second)
+    else if (!out.emplace(item.substr(0, equals), *x).second)
       a.report("price", fmt::format("names {} twice", item.substr(0, equals)));
   }
   return out;
@@ -70,15 +66,14 @@ std::map<std::string, double> prices_of(Arguments& a) {
 std::vector<std::int64_t> integers_of(Arguments& a, const std::string& option, std::int64_t most) {
   std::vector<std::int64_t> out;
   for (const std::string& item : a.list(option)) {
-    std::int64_t n = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), n);
-    if (error != std::errc() || end != item.data() + item.size() || n < 1 || n > most)
+    const auto n = parse_number<std::int64_t>(item);
+    if (!n || *n < 1 || *n > most)
       a.report(option, fmt::format("found \"{}\"", item),
                fmt::format("allowed: numbers from 1 to {}, separated by commas", most));
-    else if (std::find(out.begin(), out.end(), n) != out.end())
-      a.report(option, fmt::format("names {} twice", n));
+    else if (std::find(out.begin(), out.end(), *n) != out.end())
+      a.report(option, fmt::format("names {} twice", *n));
     else
-      out.push_back(n);
+      out.push_back(*n);
   }
   return out;
 }
@@ -169,7 +164,7 @@ std::string header_of(const SizeQuestion& q) {
   const bool tokens = q.job.has_tokens();
   const ParallelConfig& c = q.job.config;
   const bool one_kind = q.checkpoints.empty();  // else each row names its own
-  std::string out = fmt::format("{} · {}", q.job.model->name, describe_precision(c, one_kind));
+  std::string out = fmt::format("{} · {}", q.job.model->name, describe_precision(q.job, one_kind));
   if (tokens) out += fmt::format(" · {} tokens of sequence", c.sequence);
   if (q.global_batch) out += fmt::format(" · {} sequences a step", *q.global_batch);
   out += fmt::format("\n\n  {:<18} {:>5} {:>7} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6}", "hardware",

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <thread>
@@ -12,7 +11,7 @@
 #include "core/format.h"
 #include "core/integers.h"
 #include "core/json.h"
-#include "schedules/planner/planner.h"
+#include "core/parse_number.h"
 #include "sim/cost/gpu_spread.h"
 #include "sim/distribution.h"
 #include "sim/mixed_cost.h"
@@ -24,19 +23,12 @@ namespace {
 constexpr std::int64_t kMostSamples = 10'000;
 constexpr double kSmallestFactor = 1e-3, kLargestFactor = 1e3;
 
-std::optional<double> number_of(std::string_view text) {
-  double x = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return x;
-}
-
 /// "3" or "8-15": first and last rank; nothing if it is neither or outside the world.
 std::optional<std::pair<std::size_t, std::size_t>> ranks_of(std::string_view text,
                                                             std::int64_t world) {
   const std::size_t dash = text.find('-');
-  const auto first = number_of(text.substr(0, dash));
-  const auto last = dash == std::string_view::npos ? first : number_of(text.substr(dash + 1));
+  const auto first = parse_number<double>(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : parse_number<double>(text.substr(dash + 1));
   if (!first || !last || *first < 0 || *last < *first || *last >= static_cast<double>(world))
     return std::nullopt;
   return std::pair(static_cast<std::size_t>(*first), static_cast<std::size_t>(*last));
@@ -63,7 +55,7 @@ std::vector<double> factors_of(Arguments& a, const std::string& option, std::int
     const std::size_t colon = item.find(':');
     const auto factor = colon == std::string::npos
                             ? std::nullopt
-                            : number_of(std::string_view(item).substr(colon + 1));
+                            : parse_number<double>(std::string_view(item).substr(colon + 1));
     const auto range =
         factor ? ranks_of(std::string_view(item).substr(0, colon), world) : std::nullopt;
     if (!range) {
@@ -200,28 +192,75 @@ std::string spread_text(const std::vector<double>& spreads, bool jitter) {
              : ".");
 }
 
-int spread(Arguments& a) {
-  Job job = read_job(a);
-  SimulationOptions options;
-  Variation& v = options.variation;
-  const std::vector<double> slow = factors_of(a, "slow-ranks", job.gpus);
-  v.rank_compute = slow;
-  v.rank_link = factors_of(a, "slow-links", job.gpus);
+Variation variation_of(Arguments& a, std::int64_t gpus) {
+  Variation v;
+  v.rank_compute = factors_of(a, "slow-ranks", gpus);
+  v.rank_link = factors_of(a, "slow-links", gpus);
   v.step_sigma = a.number("jitter", 0, 0, 1);
   v.kernel_sigma = a.number("kernel-jitter", 0, 0, 1);
   v.collective_sigma = a.number("link-jitter", 0, 0, 1);
   v.seed = static_cast<std::uint64_t>(a.integer("seed", 1, 0, INT64_MAX));
-  // Without a random factor every seed gives the same step.
-  const bool random = v.step_sigma > 0 || v.kernel_sigma > 0 || v.collective_sigma > 0;
+  return v;
+}
+
+/// Without a random factor every seed gives the same step.
+bool is_random(const Variation& v) {
+  return v.step_sigma > 0 || v.kernel_sigma > 0 || v.collective_sigma > 0;
+}
+
+/// `spreads`: of the speed of each rank's GPU type.
+Json json_of(const Job& job, const StepDistribution& d, const std::vector<double>& spreads) {
+  Json out = {{"model", job.model->name},
+              {"gpus", job.gpus},
+              {"samples", d.samples.size()},
+              {"speed_spread", *std::max_element(spreads.begin(), spreads.end())},
+              {"equal_ranks_s", to_seconds(d.without_variation)},
+              {"p10_s", to_seconds(d.p10)},
+              {"median_s", to_seconds(d.median)},
+              {"p90_s", to_seconds(d.p90)},
+              {"mean_s", to_seconds(d.mean)},
+              {"cost", d.cost}};
+  out["steps_s"] = Json::array();
+  for (const Time t : d.samples) out["steps_s"].push_back(to_seconds(t));
+  return out;
+}
+
+std::string text_of(const Job& job, const StepDistribution& d, bool random) {
+  std::string text =
+      fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
+                  describe_precision(job));
+  const auto row = [&text](const char* name, Time t) {
+    text += fmt::format("  {:<13}{:>10}\n", name, format_time(t));
+  };
+  row("equal ranks", d.without_variation);
+  if (random) {
+    row("p10", d.p10);
+    row("median", d.median);
+    row("p90", d.p90);
+    text += fmt::format("\n  Differences between ranks cost {:.1f} % on average ({} seeds).\n",
+                        100 * d.cost, d.samples.size());
+  } else {
+    row("as given", d.median);
+    text += fmt::format("\n  Differences between ranks cost {:.1f} % (nothing is random).\n",
+                        100 * d.cost);
+  }
+  return text;
+}
+
+int spread(Arguments& a) {
+  Job job = read_job(a);
+  SimulationOptions options;
+  Variation& v = options.variation;
+  v = variation_of(a, job.gpus);
+  const std::vector<double> slow = v.rank_compute;
+  const bool random = is_random(v);
   const std::int64_t samples = random ? a.integer("samples", 20, 1, kMostSamples) : 1;
   const std::int64_t threads =
       a.integer("threads", std::max(1U, std::thread::hardware_concurrency()), 1, 256);
   a.check();
   if (const std::int64_t own = job.gpus - ranks_elsewhere(a, job.gpus); own > 0)
     job.hardware = as_kind(job.hardware, own, job.gpus);
-  PlanOptions plan_options;
-  plan_options.executable = false;
-  const Schedule schedule = plan(*job.model, job.config, plan_options);
+  const Schedule schedule = plan_of(job);
   note_memory(a, job, job.hardware, schedule);
   const std::unique_ptr<CostModel> here = cost_model_of(job, schedule);
   std::vector<double> spreads(static_cast<std::size_t>(job.gpus),
@@ -235,39 +274,11 @@ int spread(Arguments& a) {
   const StepDistribution d = simulate_distribution(
       schedule, *cost, options, static_cast<int>(samples), static_cast<int>(threads), here.get());
   if (a.flag("json")) {
-    Json out = {{"model", job.model->name},
-                {"gpus", job.gpus},
-                {"samples", samples},
-                {"speed_spread", *std::max_element(spreads.begin(), spreads.end())},
-                {"equal_ranks_s", to_seconds(d.without_variation)},
-                {"p10_s", to_seconds(d.p10)},
-                {"median_s", to_seconds(d.median)},
-                {"p90_s", to_seconds(d.p90)},
-                {"mean_s", to_seconds(d.mean)},
-                {"cost", d.cost}};
-    out["steps_s"] = Json::array();
-    for (const Time t : d.samples) out["steps_s"].push_back(to_seconds(t));
-    return print_json(out), kOk;
-  }
-  std::string text =
-      fmt::format("{} · {} · {}\n\n", job.model->name, describe_machines(job.hardware, job.gpus),
-                  describe_precision(job.config));
-  const auto row = [&text](const char* name, Time t) {
-    text += fmt::format("  {:<13}{:>10}\n", name, format_time(t));
-  };
-  row("equal ranks", d.without_variation);
-  if (random) {
-    row("p10", d.p10);
-    row("median", d.median);
-    row("p90", d.p90);
-    text += fmt::format("\n  Differences between ranks cost {:.1f} % on average ({} seeds).\n",
-                        100 * d.cost, samples);
+    print_json(json_of(job, d, spreads));
   } else {
-    row("as given", d.median);
-    text += fmt::format("\n  Differences between ranks cost {:.1f} % (nothing is random).\n",
-                        100 * d.cost);
+    print(text_of(job, d, random) + spread_text(spreads, v.step_sigma > 0));
   }
-  return print(text + spread_text(spreads, v.step_sigma > 0)), kOk;
+  return kOk;
 }
 
 }  // namespace

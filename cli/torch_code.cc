@@ -99,7 +99,7 @@ std::string reshard_text(const Reshard& r) {
 
 /// What the prediction takes for granted and these calls do not set.
 std::string assumptions(const Job& job) {
-  return fmt::format("# predicted with: {} · {} · {}\n", describe_precision(job.config),
+  return fmt::format("# predicted with: {} · {} · {}\n", describe_precision(job),
                      describe_batch(job), describe_training(job));
 }
 

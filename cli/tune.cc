@@ -58,7 +58,7 @@ Json json_of(const Job& job, const TuneResult& r) {
 std::string text_of(const Job& job, const TuneResult& r, std::size_t most) {
   std::string out = fmt::format(
       "{} · {} · {}\n{} ways to wrap {} blocks; * = on the front of time and memory\n\n",
-      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
+      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job),
       r.choices.size(), r.blocks);
   out += fmt::format("  {:>11} {:>6}  {:<10} {:<10} {:>10} {:>9} {:>7}   {}\n", "blocks/unit",
                      "units", "resharding", "root split", "step", "GiB", "overlap", "verdict");

@@ -71,7 +71,7 @@ std::string text_of(const Job& job, const GroupingStudy& study, std::size_t bloc
       "{} · {} · {}\n\nEvery contiguous grouping of {} blocks was searched for the best in a model "
       "of overlap without host time and\ninterference (docs/simulator.md). What it found and "
       "equal groups, simulated in full:\n\n",
-      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job.config),
+      job.model->name, describe_machines(job.hardware, job.gpus), describe_precision(job),
       blocks);
   out += fmt::format("  {:>1} {:>5} {:>10} {:>10} {:>9}  {}\n", "", "units", "model", "simulated",
                      "peak GiB", "groups");

@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include <unistd.h>
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <set>
 
 namespace foreshard {
@@ -141,38 +138,6 @@ std::string read_text_file(const std::filesystem::path& path) {
 
 Json read_json_file(const std::filesystem::path& path) {
   return parse_json(read_text_file(path), path.string());
-}
-
-void write_file_atomically(const std::filesystem::path& named, std::string_view bytes) {
-  static std::atomic<unsigned> counter{0};
-  std::error_code looked;
-  // A link stays a link: its target is replaced. Devices and pipes are not files that a rename may
-  // replace.
-  const std::filesystem::path path = std::filesystem::is_symlink(named, looked)
-                                         ? std::filesystem::weakly_canonical(named, looked)
-                                         : named;
-  if (std::filesystem::exists(path, looked) && !std::filesystem::is_regular_file(path, looked)) {
-    throw RunError(named.string() + ": cannot be written: it is no regular file");
-  }
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".tmp{}-{}", ::getpid(), counter++);
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    out.flush();
-    if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
-      throw RunError(path.string() + ": cannot be written");
-    }
-  }
-  std::error_code ec;
-  std::filesystem::rename(temporary, path, ec);
-  if (ec) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw RunError(path.string() + ": cannot be written: " + ec.message());
-  }
 }
 
 std::string describe_json(const Json& value) {

@@ -33,9 +33,6 @@ template <typename T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
-/// Writes through a temporary file in the same folder and renames it: readers never see half a
-/// file. RunError on failure.
-void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
 /// Reads one JSON object key by key into typed values, collecting every problem into an IssueList.
 /// Keys never asked for are reported by `finish()` with the nearest known key.

@@ -1,18 +1,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
 
 #include "core/json.h"
+#include "core/parse_number.h"
 #include "core/text.h"
 #include "hwprofiles/calibration.h"
 #include "hwprofiles/embedded_catalogue.h"
 #include "hwprofiles/keep_gpus.h"
 #include "hwprofiles/profile.h"
 #include "hwprofiles/profile_reader.h"
+#include "hwprofiles/short_name.h"
 #include "hwprofiles/spelling.h"
 #include "hwprofiles/yaml_json.h"
 
@@ -97,89 +98,8 @@ class Catalogue final : public BaseFinder {
   int depth_ = 0;
 };
 
-constexpr double kFastestNetwork = 100'000;  ///< Gb/s of one NIC that a name may ask for.
-
-/// What a short name such as "2x-a100-80-200g" or "dgx-h100@4x100g-roce" says beyond its catalogue
-/// name.
-struct ShortName {
-  int multiplier = 0;          ///< "2x-"
-  std::string base;            ///< catalogue name of a GPU or a machine
-  std::optional<double> rate;  ///< Gb/s of each NIC
-  int nics = 0;                ///< 0: as the base has
-  std::string network_kind;    ///< "" as the base has
-  bool rate_by_dash = false;   ///< "-200g" rather than "@200g"
-};
-
-std::optional<double> parse_number(std::string_view text) {
-  double value = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || text.empty())
-    return std::nullopt;
-  return value;
-}
-
-std::optional<int> parse_count(std::string_view text) {
-  int value = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || value < 1) return std::nullopt;
-  return value;
-}
-
-[[noreturn]] void bad_name(const std::string& typed, std::string message, std::string hint) {
-  throw InputError({"--on " + typed, "", std::move(message), std::move(hint)});
-}
-
-void require_possible_rate(const std::string& typed, std::optional<double> rate,
-                           std::string_view text, const std::string& hint) {
-  if (rate && *rate > 0 && *rate <= kFastestNetwork) return;
-  bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text),
-           fmt::format("above 0, at most {:.0f}; {}", kFastestNetwork, hint));
-}
-
-/// "400g", "4x100g", "400g-roce" into `name`.
-void parse_network_suffix(const std::string& typed, std::string_view text, ShortName& name) {
-  const std::string hint = fmt::format("such as @400g, @4x100g, @400g-roce (kinds: {})",
-                                       fmt::join(names_in("networks"), ", "));
-  if (const auto dash = text.find('-'); dash != std::string_view::npos) {
-    name.network_kind = text.substr(dash + 1);
-    text = text.substr(0, dash);
-  }
-  if (const auto x = text.find('x'); x != std::string_view::npos) {
-    const auto nics = parse_count(text.substr(0, x));
-    if (!nics || *nics > 4096) bad_name(typed, fmt::format("\"{}\" is no network", text), hint);
-    name.nics = *nics;
-    text = text.substr(x + 1);
-  }
-  if (!text.ends_with('g'))
-    bad_name(typed, fmt::format("\"{}\" is no network rate in Gb/s", text), hint);
-  name.rate = parse_number(text.substr(0, text.size() - 1));
-  require_possible_rate(typed, name.rate, text, hint);
-}
-
-ShortName parse_short_name(const std::string& typed) {
-  ShortName name;
-  std::string_view text = typed;
-  if (const auto at = text.find('@'); at != std::string_view::npos) {
-    parse_network_suffix(typed, text.substr(at + 1), name);
-    text = text.substr(0, at);
-  }
-  if (const auto x = text.find("x-"); x != std::string_view::npos && x > 0) {
-    if (const auto n = parse_count(text.substr(0, x))) {
-      name.multiplier = *n;
-      text = text.substr(x + 2);
-    }
-  }
-  if (const auto dash = text.rfind('-');
-      dash != std::string_view::npos && text.ends_with('g') && !name.rate) {
-    if (const auto rate = parse_number(text.substr(dash + 1, text.size() - dash - 2))) {
-      require_possible_rate(typed, rate, text.substr(dash + 1), "such as 2x-a100-80-200g");
-      name.rate = rate;
-      name.rate_by_dash = true;
-      text = text.substr(0, dash);
-    }
-  }
-  name.base = text;
-  return name;
+ShortName short_name(const std::string& typed) {
+  return parse_short_name(typed, names_in("networks"));
 }
 
 void replace_network(Catalogue& catalogue, const std::string& typed, const ShortName& name,
@@ -193,7 +113,7 @@ void replace_network(Catalogue& catalogue, const std::string& typed, const Short
     const Fact rails = machine.network.rails;
     if (!catalogue.network(kind, machine.network)) {
       const auto kinds = names_in("networks");
-      bad_name(typed, "there is no network kind \"" + kind + "\"",
+      bad_machine_name(typed, "there is no network kind \"" + kind + "\"",
                fmt::format("{}", fmt::join(kinds, ", ")));
     }
     if (rails.known()) machine.network.rails = rails;
@@ -205,7 +125,7 @@ void replace_network(Catalogue& catalogue, const std::string& typed, const Short
   machine.network.nic_rate = fact(*name.rate * 1e9 / 8, Dimension::kBytesPerSecond);
   if (const Fact& slot = machine.gpu.pcie_bandwidth;
       slot.known() && machine.network.nic_rate.value > slot.value)
-    bad_name(typed,
+    bad_machine_name(typed,
              fmt::format("a NIC of {:.0f} Gb/s gets no more than {:.0f} Gb/s through its PCIe slot",
                          *name.rate, slot.value * 8 / 1e9),
              "a lower rate; several NICs (@2x200g); a profile file for a card in two slots");
@@ -241,7 +161,7 @@ std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::strin
   } else if (n > 0 && n <= box) {
     keep_gpus(machine, n);
   } else if (n > box && box > 1 && box < kUsualBox) {
-    bad_name(typed,
+    bad_machine_name(typed,
              fmt::format("the catalogue's only machine with this GPU, {}, holds {} of them",
                          machine.name, box),
              fmt::format("{}x-{} for {} nodes of it{}, at most {}x-{}, or a profile file of your "
@@ -252,7 +172,7 @@ std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::strin
   } else if (n > box && n % box == 0) {
     machine.nodes = n / box;
   } else if (n > box) {
-    bad_name(typed, fmt::format("{} GPUs do not fill nodes of {}", n, box),
+    bad_machine_name(typed, fmt::format("{} GPUs do not fill nodes of {}", n, box),
              fmt::format("a multiple of {}", box));
   }
   return machine;
@@ -263,7 +183,7 @@ std::optional<HardwareProfile> machine_of(Catalogue& catalogue, const std::strin
   const auto gpus = names_in("gpus");
   candidates.insert(candidates.end(), gpus.begin(), gpus.end());
   const auto nearest = nearest_name(base, candidates);
-  bad_name(typed, "there is no hardware \"" + base + "\"",
+  bad_machine_name(typed, "there is no hardware \"" + base + "\"",
            (nearest.empty() ? std::string() : "nearest: " + nearest + "; ") +
                "`foreshard hw` lists all, FILE.json or FILE.yaml reads your own");
 }
@@ -274,7 +194,7 @@ std::optional<HardwareProfile> named_machine(Catalogue& catalogue, const std::st
   whole.base = typed;
   std::optional<HardwareProfile> machine = machine_of(catalogue, typed, whole);
   if (!machine) {
-    const auto name = parse_short_name(typed);
+    const auto name = short_name(typed);
     machine = machine_of(catalogue, typed, name);
     if (machine) replace_network(catalogue, typed, name, *machine);
   }
@@ -299,7 +219,7 @@ std::optional<HardwareProfile> spelled_machine(Catalogue& catalogue, const std::
 std::string smaller_sizes(std::string_view folder, const std::string& base,
                           const std::string& name) {
   const auto size_in = [&](const std::string& n) {
-    return n.rfind(base + "-", 0) == 0 ? parse_number(n.substr(base.size() + 1)) : std::nullopt;
+    return n.rfind(base + "-", 0) == 0 ? parse_number<double>(n.substr(base.size() + 1)) : std::nullopt;
   };
   const auto taken = size_in(name);
   if (!taken) return "";
@@ -366,7 +286,7 @@ void keep_gpus(HardwareProfile& machine, int gpus) {
 
 HardwareProfile load_hardware(const std::string& name_or_file) {
   if (const std::string file = file_within(name_or_file); !file.empty())
-    bad_name(name_or_file, "Nx- and @RATEg go with names of the catalogue, not with profile files",
+    bad_machine_name(name_or_file, "Nx- and @RATEg go with names of the catalogue, not with profile files",
              fmt::format("\"nodes\" and \"network\" of a copy of {}", file));
   if (looks_like_file(name_or_file))
     return parse_hardware(read_text_file(name_or_file), name_or_file);
@@ -374,7 +294,7 @@ HardwareProfile load_hardware(const std::string& name_or_file) {
   const auto typed = lower_case(name_or_file);
   std::optional<HardwareProfile> machine = named_machine(catalogue, typed);
   if (!machine) machine = spelled_machine(catalogue, typed);
-  if (!machine) unknown_name(typed, parse_short_name(typed).base);
+  if (!machine) unknown_name(typed, short_name(typed).base);
   IssueList issues("catalogue");
   check_machine(*machine, issues);
   issues.throw_if_any();
@@ -388,7 +308,7 @@ std::string size_taken(const std::string& typed) {
   for (const Spelling& s : spellings_of(text))
     if (!s.memory_gb) names.push_back(s.name);  // Else the size was said.
   for (const std::string& name : names) {
-    for (const std::string& base : {name, parse_short_name(name).base}) {
+    for (const std::string& base : {name, short_name(name).base}) {
       for (const char* folder : {"nodes", "gpus"})
         if (const auto* file = find_file(folder, base))
           return smaller_sizes(folder, base, std::string(file->name));

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/integers.h"
+#include "core/parse_number.h"
 
 namespace foreshard {
 namespace {
@@ -65,14 +65,6 @@ std::vector<std::string> split_items(const std::string& text) {
     }
   }
   return items;
-}
-
-template <typename Number>
-std::optional<Number> parse_number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 class ConfReader {

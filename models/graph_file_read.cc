@@ -5,61 +5,12 @@
 #include "core/enum_names.h"
 #include "core/json.h"
 #include "models/graph_file.h"
+#include "models/graph_file_reader.h"
 #include "models/model_checks.h"
 
 namespace foreshard {
-namespace {
 
-constexpr std::int64_t kMostModules = 200'000, kMostStatements = 4'000'000,
-                       kLargestSize = std::int64_t{1} << 40;
-
-struct PendingProgram {
-  ModuleId module;
-  const Json* json;
-  std::string path;
-};
-struct PendingTie {
-  ModuleId owner;
-  std::string name, source, path;
-};
-struct PendingAlias {
-  ModuleId parent;
-  std::string name, target, path;
-};
-
-class Reader {
- public:
-  Reader(const std::string& file) : issues_(file), builder_("Model") {}
-
-  Model read(const Json& json);
-
- private:
-  void read_module(const Json& json, ModuleId id, const std::string& path);
-  void read_child(const Json& json, ModuleId parent, const std::string& name,
-                  const std::string& path);
-  bool read_leaf(ObjectReader& r, ModuleId parent, const std::string& name);
-  void read_parameters(const Json& json, ModuleId id, const std::string& path);
-  void read_buffers(const Json& json, ModuleId id, const std::string& path);
-  void read_arguments(ObjectReader& top);
-  void read_roles(ObjectReader& top);
-  void resolve();
-  void read_program(const PendingProgram& pending);
-  void read_statement(const Json& json, ModuleId id, const std::string& path);
-  void read_call(ObjectReader& r, ModuleId id);
-  std::vector<std::string> names(ObjectReader& r, std::string_view key);
-  std::vector<ModuleId> modules_of(const std::string& pattern, ModuleId from);
-  DType dtype(ObjectReader& r, DType fallback);
-  bool may_add_module(const std::string& path);
-
-  IssueList issues_;
-  ModelBuilder builder_;
-  std::vector<PendingProgram> programs_;
-  std::vector<PendingTie> ties_;
-  std::vector<PendingAlias> aliases_;
-  std::int64_t statements_ = 0;
-};
-
-DType Reader::dtype(ObjectReader& r, DType fallback) {
+DType GraphFileReader::dtype(ObjectReader& r, DType fallback) {
   const std::string text = r.string("dtype", std::string(name_of(fallback)));
   if (const auto parsed = parse_dtype(text)) return *parsed;
   r.report("dtype", "\"" + text + "\" is no element type",
@@ -67,7 +18,7 @@ DType Reader::dtype(ObjectReader& r, DType fallback) {
   return fallback;
 }
 
-bool Reader::may_add_module(const std::string& path) {
+bool GraphFileReader::may_add_module(const std::string& path) {
   if (static_cast<std::int64_t>(builder_.model().modules.size()) < kMostModules) return true;
   if (issues_.empty())
     issues_.add(path, fmt::format("the model has more than {} modules", kMostModules));
@@ -75,14 +26,14 @@ bool Reader::may_add_module(const std::string& path) {
 }
 
 /// One name or a list of names.
-std::vector<std::string> Reader::names(ObjectReader& r, std::string_view key) {
+std::vector<std::string> GraphFileReader::names(ObjectReader& r, std::string_view key) {
   const Json* value = r.get(key);
   if (!value) return {};
   if (value->is_string()) return {value->get<std::string>()};
   return r.string_list(key).value_or(std::vector<std::string>{});
 }
 
-bool Reader::read_leaf(ObjectReader& r, ModuleId parent, const std::string& name) {
+bool GraphFileReader::read_leaf(ObjectReader& r, ModuleId parent, const std::string& name) {
   if (!r.has("leaf")) return false;
   const std::string leaf =
       r.choice("leaf", "linear", {"linear", "embedding", "layer_norm", "rms_norm"});
@@ -107,7 +58,7 @@ bool Reader::read_leaf(ObjectReader& r, ModuleId parent, const std::string& name
   return true;
 }
 
-void Reader::read_child(const Json& json, ModuleId parent, const std::string& name,
+void GraphFileReader::read_child(const Json& json, ModuleId parent, const std::string& name,
                         const std::string& path) {
   if (!may_add_module(path)) return;
   if (name.empty() || name.find('.') != std::string::npos) {
@@ -138,7 +89,7 @@ void Reader::read_child(const Json& json, ModuleId parent, const std::string& na
   read_module(json, builder_.add_module(parent, name, "Module"), path);
 }
 
-void Reader::read_parameters(const Json& json, ModuleId id, const std::string& path) {
+void GraphFileReader::read_parameters(const Json& json, ModuleId id, const std::string& path) {
   ObjectReader r(json, path, issues_);
   if (!json.is_object()) return;
   for (const auto& [name, value] : json.items()) {
@@ -166,7 +117,7 @@ void Reader::read_parameters(const Json& json, ModuleId id, const std::string& p
   }
 }
 
-void Reader::read_buffers(const Json& json, ModuleId id, const std::string& path) {
+void GraphFileReader::read_buffers(const Json& json, ModuleId id, const std::string& path) {
   ObjectReader all(json, path, issues_);
   if (!json.is_object()) return;
   for (const auto& [name, value] : json.items()) {
@@ -181,7 +132,7 @@ void Reader::read_buffers(const Json& json, ModuleId id, const std::string& path
   }
 }
 
-void Reader::read_module(const Json& json, ModuleId id, const std::string& path) {
+void GraphFileReader::read_module(const Json& json, ModuleId id, const std::string& path) {
   ObjectReader r(json, path, issues_);
   if (!json.is_object()) return;
   builder_.model().at(id).class_name = r.string("class", "Module");
@@ -205,7 +156,7 @@ void Reader::read_module(const Json& json, ModuleId id, const std::string& path)
   r.finish();
 }
 
-std::vector<ModuleId> Reader::modules_of(const std::string& pattern, ModuleId from) {
+std::vector<ModuleId> GraphFileReader::modules_of(const std::string& pattern, ModuleId from) {
   std::vector<ModuleId> at{from};
   std::size_t start = 0;
   while (start <= pattern.size() && !pattern.empty()) {
@@ -223,7 +174,7 @@ std::vector<ModuleId> Reader::modules_of(const std::string& pattern, ModuleId fr
   return at;
 }
 
-void Reader::resolve() {
+void GraphFileReader::resolve() {
   for (const PendingAlias& a : aliases_) {
     const auto found = modules_of(a.target, builder_.root());
     const std::string& owner = builder_.model().at(a.parent).name;
@@ -256,79 +207,7 @@ void Reader::resolve() {
   }
 }
 
-void Reader::read_call(ObjectReader& r, ModuleId id) {
-  const std::string child = r.required_string("call");
-  const bool each = r.boolean("each", false);
-  const std::vector<std::string> in = names(r, "in"), out = names(r, "out");
-  const std::vector<ModuleId> found = modules_of(each ? child + ".*" : child, id);
-  if (child.empty() || (found.empty() && !each) || (!each && found.size() != 1)) {
-    r.report("call", "there is no module \"" + child + "\" below this one");
-    return;
-  }
-  statements_ += static_cast<std::int64_t>(found.size());
-  for (const ModuleId target : found) {
-    if (statements_ > kMostStatements) return;
-    builder_.call(id, target, in, out);
-  }
-}
-
-void Reader::read_statement(const Json& json, ModuleId id, const std::string& path) {
-  ObjectReader r(json, path, issues_);
-  if (!json.is_object()) return;
-  if (r.has("call")) {
-    read_call(r, id);
-    r.finish();
-    return;
-  }
-  const std::string text = r.required_string("do");
-  const auto function = parse_function(text);
-  if (!function || *function == Function::kCall) {
-    std::vector<std::string> known;
-    for (std::size_t f = 1; f < kEnumerators<Function>; ++f)
-      known.emplace_back(name_of(static_cast<Function>(f)));
-    const std::string nearest = nearest_name(text, known);
-    r.report("do", "there is no function \"" + text + "\"",
-             nearest.empty() ? "" : "did you mean " + nearest + "?");
-    return;
-  }
-  Statement& s = builder_.add_statement(id, *function, names(r, "in"), names(r, "out"));
-  ++statements_;
-  s.ints = r.integer_list("ints", INT64_MIN, INT64_MAX).value_or(std::vector<std::int64_t>{});
-  if (const Json* floats = r.get("floats"); floats && floats->is_array()) {
-    for (const Json& f : *floats) {
-      if (f.is_number())
-        s.floats.push_back(f.get<double>());
-      else
-        r.report("floats", "found " + describe_json(f), "numbers");
-    }
-  }
-  s.dtype = dtype(r, DType::kFloat32);
-  s.no_grad = r.boolean("no_grad", false);
-  for (const std::string& name : names(r, "parameters")) {
-    const auto& owned = builder_.model().at(id).parameters;
-    const auto it = std::find_if(owned.begin(), owned.end(),
-                                 [&](const OwnedParameter& p) { return p.name == name; });
-    if (it == owned.end()) {
-      r.report("parameters", "this module has no parameter \"" + name + "\"");
-    } else {
-      s.parameters.push_back(it->id);
-    }
-  }
-  r.finish();
-}
-
-void Reader::read_program(const PendingProgram& pending) {
-  if (!pending.json->is_array()) {
-    issues_.add(pending.path, "found " + describe_json(*pending.json), "a list of statements");
-    return;
-  }
-  for (std::size_t i = 0; i < pending.json->size() && statements_ <= kMostStatements; ++i) {
-    if (issues_.issues().size() > 50) return;  // The first fifty say enough.
-    read_statement((*pending.json)[i], pending.module, fmt::format("{}[{}]", pending.path, i));
-  }
-}
-
-void Reader::read_arguments(ObjectReader& top) {
+void GraphFileReader::read_arguments(ObjectReader& top) {
   const Json* list = top.get("arguments");
   if (!list || !list->is_array() || list->empty()) {
     top.report("arguments", "is missing or empty", "a list of what the root's forward takes");
@@ -353,7 +232,7 @@ void Reader::read_arguments(ObjectReader& top) {
   }
 }
 
-void Reader::read_roles(ObjectReader& top) {
+void GraphFileReader::read_roles(ObjectReader& top) {
   const Json* json = top.get("roles");
   if (!json) return;
   ObjectReader r(*json, "roles", issues_);
@@ -374,7 +253,7 @@ void Reader::read_roles(ObjectReader& top) {
   r.finish();
 }
 
-Model Reader::read(const Json& json) {
+Model GraphFileReader::read(const Json& json) {
   ObjectReader top(json, "", issues_);
   top.choice("format", "", {"foreshard-model"});
   if (const std::int64_t version = top.required_integer("version", 1, INT32_MAX); version > 1) {
@@ -412,8 +291,6 @@ Model Reader::read(const Json& json) {
   return builder_.take();
 }
 
-}  // namespace
-
-Model read_graph_file(const Json& json, const std::string& file) { return Reader(file).read(json); }
+Model read_graph_file(const Json& json, const std::string& file) { return GraphFileReader(file).read(json); }
 
 }  // namespace foreshard

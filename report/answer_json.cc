@@ -44,6 +44,47 @@ Json configuration_json(const StepAnswer& a) {
   return out;
 }
 
+Json row_of(const AnswerCommunication& c) {
+  return {{"kind", c.kind},
+          {"group", c.group},
+          {"group_size", c.group_size},
+          {"count", c.count},
+          {"bytes", c.bytes.value},
+          {"busy_s", to_seconds(c.busy)},
+          {"exposed_s", to_seconds(c.exposed)},
+          {"sharing_s", to_seconds(c.shared)},
+          {"limited_by", c.limited_by}};
+}
+
+Json row_of(const AnswerShare& s) {
+  return {{"resource", s.resource}, {"s", to_seconds(s.time)}};
+}
+
+Json row_of(const AnswerSuggestion& s) {
+  return {{"change", s.change},
+          {"step_time_s", to_seconds(s.step_time)},
+          {"fits", s.fits},
+          {"memory_change_bytes", s.memory_change.value},
+          {"tokens_per_s_per_gpu", s.tokens_per_s_per_gpu},
+          {"samples_per_s_per_gpu", s.samples_per_s_per_gpu},
+          {"speedup", s.speedup}};
+}
+
+Json row_of(const AnswerProvenance& p) {
+  return {{"quantity", p.quantity}, {"value", p.value}, {"source", p.source}, {"kind", p.kind}};
+}
+
+Json row_of(const AnswerUncertainty& u) {
+  return {{"quantity", u.quantity}, {"sd", u.sd}, {"effect", u.effect}, {"source", u.source}};
+}
+
+template <typename Rows>
+Json rows_of(const Rows& rows) {
+  Json out = Json::array();
+  for (const auto& row : rows) out.push_back(row_of(row));
+  return out;
+}
+
 }  // namespace
 
 Json to_json(const StepAnswer& a) {
@@ -68,40 +109,14 @@ Json to_json(const StepAnswer& a) {
                       {"optimizer_s", to_seconds(a.optimizer)},
                       {"idle_s", to_seconds(a.idle)}};
   out["interference_s"] = to_seconds(a.interference);
-  out["communication"] = Json::array();
-  for (const AnswerCommunication& c : a.communication)
-    out["communication"].push_back({{"kind", c.kind},
-                                    {"group", c.group},
-                                    {"group_size", c.group_size},
-                                    {"count", c.count},
-                                    {"bytes", c.bytes.value},
-                                    {"busy_s", to_seconds(c.busy)},
-                                    {"exposed_s", to_seconds(c.exposed)},
-                                    {"sharing_s", to_seconds(c.shared)},
-                                    {"limited_by", c.limited_by}});
+  out["communication"] = rows_of(a.communication);
   out["memory"] = memory_json(a.memory);
-  out["critical_path"] = Json::array();
-  for (const AnswerShare& s : a.critical_path)
-    out["critical_path"].push_back({{"resource", s.resource}, {"s", to_seconds(s.time)}});
-  out["suggestions"] = Json::array();
-  for (const AnswerSuggestion& s : a.suggestions)
-    out["suggestions"].push_back({{"change", s.change},
-                                  {"step_time_s", to_seconds(s.step_time)},
-                                  {"fits", s.fits},
-                                  {"memory_change_bytes", s.memory_change.value},
-                                  {"tokens_per_s_per_gpu", s.tokens_per_s_per_gpu},
-                                  {"samples_per_s_per_gpu", s.samples_per_s_per_gpu},
-                                  {"speedup", s.speedup}});
+  out["critical_path"] = rows_of(a.critical_path);
+  out["suggestions"] = rows_of(a.suggestions);
   out["remarks"] = a.remarks;
   out["not_modelled"] = a.not_modelled;
-  out["provenance"] = Json::array();
-  for (const AnswerProvenance& p : a.provenance)
-    out["provenance"].push_back(
-        {{"quantity", p.quantity}, {"value", p.value}, {"source", p.source}, {"kind", p.kind}});
-  out["uncertainty"] = Json::array();
-  for (const AnswerUncertainty& u : a.uncertainty)
-    out["uncertainty"].push_back(
-        {{"quantity", u.quantity}, {"sd", u.sd}, {"effect", u.effect}, {"source", u.source}});
+  out["provenance"] = rows_of(a.provenance);
+  out["uncertainty"] = rows_of(a.uncertainty);
   out["outside_calibration"] = a.outside;
   return out;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/atomic_file.h"
 #include "core/json.h"
 #include "report/embedded_page.h"
 

@@ -1,12 +1,10 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <map>
 #include <ostream>
 #include <set>
 
-#include "core/error.h"
+#include "core/atomic_file.h"
 #include "core/json.h"
 #include "report/trace_document.h"
 #include "schedules/names.h"
@@ -184,20 +182,9 @@ void write_trace(const TraceDocument& document, std::ostream& out) {
 }
 
 void write_trace_file(const TraceDocument& document, const std::filesystem::path& path) {
-  const std::filesystem::path temporary = path.string() + fmt::format(".{}.tmp", ::getpid());
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    if (out) write_trace(document, out);
-    out.flush();
-    if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
-      throw RunError(path.string() + ": cannot be written");
-    }
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) throw RunError(path.string() + ": cannot be written: " + error.message());
+  AtomicFile file(path);
+  write_trace(document, file.out());
+  file.commit();
 }
 
 }  // namespace foreshard

@@ -230,6 +230,7 @@ class ProgramReader {
     c.factor = r.real();
     c.root = static_cast<std::int32_t>(r.integer(0, kLargestWorld));
     c.unit = r.id<UnitId>();
+    if (r.left() > 0) c.launched_together = Bytes(r.integer(0, kLargestBuffer));
     return c;
   }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "core/atomic_file.h"
 #include "core/json.h"
 #include "schedules/json.h"
 #include "schedules/names.h"
@@ -160,6 +161,7 @@ void write_collective(Writer& w, const Collective& c) {
   w.cell().real(c.factor);
   w.cell().integer(c.root);
   w.cell().id(c.unit);
+  if (c.launched_together.value > 0) w.cell().integer(c.launched_together.value);
   w.end_row();
 }
 

@@ -188,6 +188,9 @@ struct Collective {
   double factor = 1;  ///< kPreMulSum: factor before the sum.
   std::int32_t root = 0;  ///< Broadcast / reduce: index in the group.
   UnitId unit;
+  /// Bytes of all collectives that are issued together with it (ncclGroupStart to ncclGroupEnd) and
+  /// share one launch, as broadcasts from each rank in turn; 0: launched alone.
+  Bytes launched_together{0};
 };
 
 enum class CopyDirection : std::uint8_t { kHostToDevice, kDeviceToHost, kDeviceToDevice };

@@ -128,6 +128,8 @@ class ProgramChecker {
     check_index("collectives", i, "output tensor", c.output.value, p_.tensors.size(), true);
     if (c.bytes.value < 0 || c.bytes.value > kLargestBuffer)
       report("collectives", i, "impossible number of bytes");
+    if (c.launched_together.value != 0 && c.launched_together < c.bytes)
+      report("collectives", i, "more bytes than are launched together with it");
     if (!check_index("collectives", i, "group", c.group.value, schedule_.groups.size())) return;
     if (c.root < 0 || c.root >= schedule_.groups[c.group.value].size)
       report("collectives", i, "root outside the group");

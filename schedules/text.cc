@@ -57,6 +57,8 @@ std::string collective_text(const RankProgram& p, const std::vector<Group>& grou
   out += fmt::format("  {} {} over {}({})", format_bytes_decimal(c.bytes), name_of(c.dtype), g.name,
                      g.size);
   if (c.op != ReduceOp::kNone) out += fmt::format(" {}", name_of(c.op));
+  if (c.launched_together.value > 0)
+    out += fmt::format(", one of {} together", format_bytes_decimal(c.launched_together));
   return out;
 }
 

@@ -23,7 +23,7 @@ std::vector<std::uint32_t> collectives_of(const RankProgram& p, GroupId group) {
 
 bool match(const Collective& a, const Collective& b) {
   return a.kind == b.kind && a.op == b.op && a.dtype == b.dtype && a.bytes == b.bytes &&
-         a.root == b.root;
+         a.root == b.root && a.launched_together == b.launched_together;
 }
 
 /// Pairs of different programs that share a communicator of `group`.

@@ -245,6 +245,7 @@ class Engine {
             layout.communicator_of[r.index * groups_ + collective.group.value]};
   }
   LaneOf pair_lane(const Rank& r, const Collective& collective) const;
+  std::uint32_t rendezvous(Comm& comm, const Rank& r, const Item& item);
   void arrive(Rank& r, std::uint32_t stream, const Item& item);
   void try_start(std::uint32_t comm, std::uint32_t rendezvous);
   void start_copy(Rank& r, std::uint32_t stream, const Item& item);
@@ -254,6 +255,7 @@ class Engine {
   void serve_transfer(std::uint32_t index, std::int64_t t);
   void activate(std::uint32_t index, std::int64_t t);
   void end_transfer(std::uint32_t index, std::int64_t t);
+  void end_collective(const Transfer& transfer, std::int64_t t);
   void demand(const Transfer& transfer, double sign);
   bool overloaded(const Transfer& transfer) const;
   void share(std::int64_t t);

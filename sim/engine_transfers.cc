@@ -23,6 +23,31 @@ Engine::LaneOf Engine::pair_lane(const Rank& r, const Collective& collective) co
   throw InternalError("simulator: a send-receive without a communicator");
 }
 
+/// Where the members of a communicator meet for the item's collective; its first one opens it.
+std::uint32_t Engine::rendezvous(Comm& comm, const Rank& r, const Item& item) {
+  std::uint32_t slot = 0, unused = kNone;
+  for (; slot < comm.waiting.size(); ++slot) {
+    if (comm.waiting[slot].sequence == item.value) return slot;
+    if (comm.waiting[slot].sequence == kNone && unused == kNone) unused = slot;
+  }
+  if (unused == kNone) {
+    const std::size_t members = comm.layout->classes.size();
+    comm.waiting.emplace_back();
+    comm.waiting.back().stream.resize(members);
+    comm.waiting.back().own_time.resize(members);
+    comm.waiting.back().own_cause.resize(members);
+  } else {
+    slot = unused;
+  }
+  Rendezvous& fresh = comm.waiting[slot];
+  fresh.sequence = item.value;
+  fresh.arrived = 0;
+  fresh.time = INT64_MIN;
+  fresh.first_rank = r.index;
+  fresh.first_instruction = item.instruction;
+  return slot;
+}
+
 /// A stream has come to a collective; it starts once all members have, and after the one before
 /// (N-2).
 void Engine::arrive(Rank& r, std::uint32_t stream, const Item& item) {
@@ -32,28 +57,8 @@ void Engine::arrive(Rank& r, std::uint32_t stream, const Item& item) {
   const Collective& collective = r.timing->program->collectives[in.id];
   const std::uint32_t index = lane_of(r, collective).comm;
   Comm& comm = comms_[index];
-  std::uint32_t slot = 0, unused = kNone;
-  for (; slot < comm.waiting.size(); ++slot) {
-    if (comm.waiting[slot].sequence == item.value) break;
-    if (comm.waiting[slot].sequence == kNone && unused == kNone) unused = slot;
-  }
+  const std::uint32_t slot = rendezvous(comm, r, item);
   const auto& members = comm.layout->classes;
-  if (slot == comm.waiting.size()) {
-    if (unused == kNone) {
-      comm.waiting.emplace_back();
-      comm.waiting.back().stream.resize(members.size());
-      comm.waiting.back().own_time.resize(members.size());
-      comm.waiting.back().own_cause.resize(members.size());
-    } else {
-      slot = unused;
-    }
-    Rendezvous& fresh = comm.waiting[slot];
-    fresh.sequence = item.value;
-    fresh.arrived = 0;
-    fresh.time = INT64_MIN;
-    fresh.first_rank = r.index;
-    fresh.first_instruction = item.instruction;
-  }
   Rendezvous& w = comm.waiting[slot];
   const Rank& first = ranks_[w.first_rank];
   const Collective& theirs =
@@ -206,6 +211,11 @@ void Engine::end_transfer(std::uint32_t index, std::int64_t t) {
                    static_cast<StreamIndex>(transfer.stream)});
     return;
   }
+  end_collective(transfer, t);
+}
+
+/// Its members go on, and the next collective of the communicator that all have come to starts.
+void Engine::end_collective(const Transfer& transfer, std::int64_t t) {
   Comm& comm = comms_[transfer.comm];
   const auto& members = comm.layout->classes;
   comm.running = false;

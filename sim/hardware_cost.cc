@@ -43,6 +43,7 @@ class HardwareCostModel final : public CostModel {
   }
 
   TransferCost collective(const Collective& c, std::span<const std::int64_t> ranks) const override {
+    if (c.launched_together.value > 0) return share_of_launch(c, ranks);
     const CollectiveModel& model = model_for(ranks);
     CollectiveCost cost = model.cost(c.kind, c.bytes);
     if (model.placement().nodes > 1)
@@ -127,6 +128,20 @@ class HardwareCostModel final : public CostModel {
   }
 
  private:
+  /// Its bytes' share of what one collective of all the bytes costs. NCCL gives the collectives of a
+  /// group to one kernel, which spreads their bytes over its channels (src/enqueue.cc:
+  /// scheduleCollTasksToPlan): rings of other roots run side by side, and the latency is paid once.
+  TransferCost share_of_launch(const Collective& c, std::span<const std::int64_t> ranks) const {
+    Collective all = c;
+    all.bytes = std::exchange(all.launched_together, Bytes(0));
+    TransferCost t = collective(all, ranks);
+    const double share =
+        static_cast<double>(c.bytes.value) / static_cast<double>(c.launched_together.value);
+    t.device = from_seconds(to_seconds(t.device) * share);
+    t.host = from_seconds(to_seconds(t.host) * share);
+    return t;
+  }
+
   /// A CPU kernel: its traffic at this process's share of host memory.
   Time host_kernel(const Launch& l) const {
     const HostKernelParameters& p = parameters_.host_kernels;

@@ -78,7 +78,7 @@ class LaunchCache {
 
 bool equal_cost(const Collective& a, const Collective& b) {
   return a.kind == b.kind && a.bytes == b.bytes && a.dtype == b.dtype && a.op == b.op &&
-         a.group == b.group && a.root == b.root;
+         a.group == b.group && a.root == b.root && a.launched_together == b.launched_together;
 }
 
 /// Blocks repeat: after a launch like an earlier one comes mostly what came after that.

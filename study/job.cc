@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/format.h"
@@ -51,6 +52,15 @@ std::string attention_text(const Job& job) {
   const bool library = job.config.attention == AttentionKind::kFlashLibrary;
   return fmt::format("{}{} ({})", kind, library ? "" : " attention",
                      name_in(kAttentionKernelNames, job.attention_kernel));
+}
+
+/// What else of the parameters is kept in more than the 16 bits in which the model is built.
+std::string wider_parameters(const Job& job) {
+  if (row_of(job.config.framework).precision == PrecisionRule::kMasters) return ", fp32 masters";
+  const bool wide_adapters =
+      std::any_of(job.model->parameters.begin(), job.model->parameters.end(),
+                  [](const ParameterDef& p) { return p.keeps_dtype && p.dtype == DType::kFloat32; });
+  return wide_adapters ? ", fp32 adapters" : " throughout";
 }
 
 }  // namespace
@@ -110,14 +120,14 @@ std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu
   return "";
 }
 
-std::string describe_precision(const ParallelConfig& c, bool with_checkpoints) {
+std::string describe_precision(const Job& job, bool with_checkpoints) {
+  const ParallelConfig& c = job.config;
   const DType param = compute_dtype(c), reduce = reduction_dtype(c);
   std::string out = short_dtype(param);
   if (c.model_dtype != DType::kFloat32 && c.model_dtype != param)
     out += " over " + short_dtype(c.model_dtype) + " parameters";
   else if (c.model_dtype != DType::kFloat32)
-    out +=
-        row_of(c.framework).precision == PrecisionRule::kMasters ? ", fp32 masters" : " throughout";
+    out += wider_parameters(job);
   if (reduce != param && row_of(c.framework).ranks != RankLayout::kOneDevice)
     out += ", " + short_dtype(reduce) + " reduce";
   if (c.float8 != Float8Kind::kNone)

@@ -55,7 +55,7 @@ std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu
 /// job then takes SDPA's memory-efficient kernel, as PyTorch does.
 std::string settle_attention(Job& job, bool asked);
 /// Precision and recomputation in a few words: "bf16, fp32 reduce, full checkpointing".
-std::string describe_precision(const ParallelConfig& config, bool with_checkpoints = true);
+std::string describe_precision(const Job& job, bool with_checkpoints = true);
 /// The batch in a few words: "seq 4096 · micro-batch 1 · accumulate 4 · global batch 32 sequences
 /// (131,072 tokens)"; samples where the model takes no tokens.
 std::string describe_batch(const Job& job);

@@ -284,15 +284,8 @@ std::optional<LoraOptions> adapters_of(const MeasuredRun& run,
   return o;
 }
 
-}  // namespace
-
-RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters,
-                  const HardwareProfile* machine) {
-  const MeasuredRun run = with_shape_of_name(stated);
-  RunJob out;
-  out.parameters = parameters;
-  out.refusal = refusal_of(run);
-  if (!out.refusal.empty()) return out;
+/// Strategy, precision and checkpointing; what of them is unknown is the refusal.
+void set_configuration(const MeasuredRun& run, RunJob& out) {
   ParallelConfig& config = out.job.config;
   if (!set_strategy(run, config, out.assumptions)) {
     out.refusal = unknown_word("strategy", run.strategy,
@@ -306,7 +299,11 @@ RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters,
         unknown_word("ac_mode", run.ac_mode,
                      "none, full, selective, selective-layer, not stated, or empty: none");
   }
-  if (!out.refusal.empty()) return out;
+}
+
+/// Of the catalogue's machine that the run was on; "" where `machine` stands for it, or with a
+/// refusal.
+std::string hardware_name(const MeasuredRun& run, const HardwareProfile* machine, RunJob& out) {
   std::string hardware;
   if (machine == nullptr) {
     hardware = hardware_of_run(run, out.assumptions);
@@ -314,6 +311,33 @@ RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters,
   } else if (names_other_gpu(run.gpu, machine->gpu)) {
     out.refusal = unknown_word("gpu", run.gpu, (machine->gpu.name + ", or empty").c_str());
   }
+  return hardware;
+}
+
+void set_model(const MeasuredRun& run, RunJob& out) {
+  out.job.model = model_of_run(run, out.assumptions);
+  const auto adapters = adapters_of(run, out.assumptions);
+  if (!adapters) return;
+  out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));
+  ParallelConfig& config = out.job.config;
+  config.model_dtype = DType::kBFloat16;          // Frozen weights are kept in 16 bits.
+  if (config.framework == FrameworkKind::kFsdp1)  // Flat parameters do not mix both kinds.
+    config.wrap.kind = WrapPolicy::Kind::kBlocksAndAdapters;
+}
+
+}  // namespace
+
+RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters,
+                  const HardwareProfile* machine) {
+  const MeasuredRun run = with_shape_of_name(stated);
+  RunJob out;
+  out.parameters = parameters;
+  out.refusal = refusal_of(run);
+  if (!out.refusal.empty()) return out;
+  ParallelConfig& config = out.job.config;
+  set_configuration(run, out);
+  if (!out.refusal.empty()) return out;
+  const std::string hardware = hardware_name(run, machine, out);
   if (!out.refusal.empty()) return out;
   if (config.world() != *run.n_gpus) {
     out.refusal = fmt::format("columns dp_shard, dp_replicate: {} x {} ranks, n_gpus is {}",
@@ -329,13 +353,7 @@ RunJob job_of_run(const MeasuredRun& stated, const CostParameters& parameters,
     out.job.hardware = machine == nullptr ? load_hardware(hardware) : *machine;
     apply_stated_nodes(run, out.job.hardware);
     if (machine == nullptr) apply_stated_machine(run, out.job.hardware, out.assumptions);
-    out.job.model = model_of_run(run, out.assumptions);
-    if (const auto adapters = adapters_of(run, out.assumptions)) {
-      out.job.model = std::make_shared<const Model>(with_lora(*out.job.model, *adapters));
-      config.model_dtype = DType::kBFloat16;          // Frozen weights are kept in 16 bits.
-      if (config.framework == FrameworkKind::kFsdp1)  // Flat parameters do not mix both kinds.
-        config.wrap.kind = WrapPolicy::Kind::kBlocksAndAdapters;
-    }
+    set_model(run, out);
   } catch (const InputError& error) {
     out.refusal = error.what();
     return out;

@@ -127,6 +127,33 @@ void attention(const KernelCall& c) {
   }
 }
 
+/// exp(S - lse), row by row, in place; zero in rows that see no key.
+void to_probabilities(const Problem& p, std::vector<float>& s, const std::vector<float>& lse) {
+  for (std::int64_t i = 0; i < p.queries; ++i) {
+    const float l = lse[static_cast<std::size_t>(i)];
+    for (std::int64_t j = 0; j < p.keys; ++j) {
+      float& value = s[static_cast<std::size_t>(i * p.keys + j)];
+      value = l == kMinusInfinity ? 0.0f : std::exp(value - l);
+    }
+  }
+}
+
+/// P (dP - rowsum(dO O)) in place of P.
+void through_softmax(const Problem& p, std::vector<float>& s, const std::vector<float>& gp,
+                     const std::vector<float>& gos, const std::vector<float>& os) {
+  for (std::int64_t i = 0; i < p.queries; ++i) {
+    double dot = 0;
+    for (std::int64_t d = 0; d < p.value_width; ++d) {
+      const auto at = static_cast<std::size_t>(i * p.value_width + d);
+      dot += static_cast<double>(gos[at]) * static_cast<double>(os[at]);
+    }
+    for (std::int64_t j = 0; j < p.keys; ++j) {
+      const auto at = static_cast<std::size_t>(i * p.keys + j);
+      s[at] *= gp[at] - static_cast<float>(dot);
+    }
+  }
+}
+
 // P = exp(S - lse); dV = Pᵀ dO; dP = dO Vᵀ; dS = P (dP - rowsum(dO O)) scale; dQ = dS K; dK = dSᵀ Q
 // (FlashAttention-2).
 void attention_backward(const KernelCall& c) {
@@ -148,29 +175,13 @@ void attention_backward(const KernelCall& c) {
       statistics.shape[0] = p.queries;
       const std::vector<float> lse = to_floats(statistics);
       std::vector<float> s = p.scores(qs, ks, b, h), gp(p.score_count());
-      for (std::int64_t i = 0; i < p.queries; ++i) {
-        const float l = lse[static_cast<std::size_t>(i)];
-        for (std::int64_t j = 0; j < p.keys; ++j) {
-          float& value = s[static_cast<std::size_t>(i * p.keys + j)];
-          value = l == kMinusInfinity ? 0.0f : std::exp(value - l);
-        }
-      }
+      to_probabilities(p, s, lse);
       std::vector<float> gvs(vs.size()), gks(ks.size()), gqs(qs.size());
       gemm({.transpose_a = true, .m = p.keys, .n = p.value_width, .k = p.queries}, s.data(),
            gos.data(), gvs.data());
       gemm({.transpose_b = true, .m = p.queries, .n = p.keys, .k = p.value_width}, gos.data(),
            vs.data(), gp.data());
-      for (std::int64_t i = 0; i < p.queries; ++i) {
-        double dot = 0;
-        for (std::int64_t d = 0; d < p.value_width; ++d) {
-          const auto at = static_cast<std::size_t>(i * p.value_width + d);
-          dot += static_cast<double>(gos[at]) * static_cast<double>(os[at]);
-        }
-        for (std::int64_t j = 0; j < p.keys; ++j) {
-          const auto at = static_cast<std::size_t>(i * p.keys + j);
-          s[at] *= gp[at] - static_cast<float>(dot);
-        }
-      }
+      through_softmax(p, s, gp, gos, os);
       if (c.has_output(3)) from_floats(c.outputs[3].at(b).at(h), s.data());
       gemm({.m = p.queries, .n = p.width, .k = p.keys, .alpha = p.scale}, s.data(), ks.data(),
            gqs.data());

@@ -160,6 +160,42 @@ bool widens_frozen_weights(const Model& model, const ParallelConfig& c) {
   return frozen && c.precision.param && size_of(c.model_dtype) < size_of(*c.precision.param);
 }
 
+std::vector<std::string> not_modelled(const Model& model, const ParallelConfig& config) {
+  std::vector<std::string> out = model.not_modelled;
+  if (config.float8_all_gather &&
+      (config.framework != FrameworkKind::kFsdp2 || config.float8 != Float8Kind::kTensorwise)) {
+    out.push_back(
+        "8-bit all-gathers other than FSDP2's of weights with one scale a tensor: the weights are "
+        "gathered in 16 bits");
+  }
+  const bool computes_in_fp16 =
+      config.precision.param.value_or(config.model_dtype) == DType::kFloat16;
+  if (computes_in_fp16 && !row_of(config.framework).deepspeed)
+    out.push_back(
+        "the gradient scaler that fp16 needs: its pass over the gradients, the all-reduce of "
+        "found_inf "
+        "and the host's read of it");
+  if (config.compile) {
+    out.emplace_back(
+        "torch.compile's buffers that take the place of dead ones within a block (memory errs to "
+        "the high side) and its graph breaks, as in routed experts (to the low side)");
+  }
+  return out;
+}
+
+std::vector<std::string> remarks(const Model& model, const ParallelConfig& config) {
+  std::vector<std::string> out;
+  if (widens_frozen_weights(model, config)) {
+    out.push_back(fmt::format(
+        "frozen weights are kept in {} and widened to {} when they are gathered: an option for "
+        "compute changes no weights; --model-dtype fp32 keeps them whole",
+        name_of(config.model_dtype), name_of(*config.precision.param)));
+  }
+  if (std::string remark = unpacked_experts(model); !remark.empty())
+    out.push_back(std::move(remark));
+  return out;
+}
+
 }  // namespace
 
 std::int64_t steady_steps(const ParallelConfig& config) {
@@ -171,25 +207,7 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   Schedule s;
   s.model = model.name;
   s.world = ranks_of(config);
-  s.not_modelled = model.not_modelled;
-  if (config.float8_all_gather &&
-      (config.framework != FrameworkKind::kFsdp2 || config.float8 != Float8Kind::kTensorwise)) {
-    s.not_modelled.push_back(
-        "8-bit all-gathers other than FSDP2's of weights with one scale a tensor: the weights are "
-        "gathered in 16 bits");
-  }
-  const bool computes_in_fp16 =
-      config.precision.param.value_or(config.model_dtype) == DType::kFloat16;
-  if (computes_in_fp16 && !row_of(config.framework).deepspeed)
-    s.not_modelled.push_back(
-        "the gradient scaler that fp16 needs: its pass over the gradients, the all-reduce of "
-        "found_inf "
-        "and the host's read of it");
-  if (config.compile) {
-    s.not_modelled.emplace_back(
-        "torch.compile's buffers that take the place of dead ones within a block (memory errs to "
-        "the high side) and its graph breaks, as in routed experts (to the low side)");
-  }
+  s.not_modelled = not_modelled(model, config);
   const std::unique_ptr<Framework> framework = make_framework(config);
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;
@@ -216,14 +234,7 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
     for (std::int64_t r = 0; r < s.world; ++r) s.program_of_rank.push_back(program_for(r));
     if (s.programs.size() == 1) s.program_of_rank.resize(1);
   }
-  if (widens_frozen_weights(model, config)) {
-    s.remarks.push_back(fmt::format(
-        "frozen weights are kept in {} and widened to {} when they are gathered: an option for "
-        "compute changes no weights; --model-dtype fp32 keeps them whole",
-        name_of(config.model_dtype), name_of(*config.precision.param)));
-  }
-  if (std::string remark = unpacked_experts(model); !remark.empty())
-    s.remarks.push_back(std::move(remark));
+  s.remarks = remarks(model, config);
   s.tokens_per_step = tokens_of(model, config);
   s.model_flops_per_step = model_flops(model, s.programs[0]) * static_cast<double>(s.world);
   return s;

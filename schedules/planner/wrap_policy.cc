@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <optional>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "models/adapters.h"
 #include "models/describe.h"
 
@@ -22,10 +22,8 @@ using Groups = std::vector<std::vector<ModuleId>>;
 /// The N of "every:N"; nullopt if the text does not begin so. InputError if N is no count.
 std::optional<std::int64_t> count_after(std::string_view text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return std::nullopt;
-  std::int64_t n = 0;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data() + prefix.size(), end, n);
-  if (error == std::errc() && at == end && n >= 1 && n <= kMostElements) return n;
+  const auto n = parse_number<std::int64_t>(text.substr(prefix.size()));
+  if (n && *n >= 1 && *n <= kMostElements) return n;
   throw InputError(Issue{"--wrap", "", fmt::format("found \"{}\"", text),
                          fmt::format("{}N needs a whole number from 1, e.g. {}2", prefix, prefix)});
 }

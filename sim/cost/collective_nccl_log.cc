@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/text.h"
 #include "sim/cost/collective_table.h"
 
@@ -28,11 +28,8 @@ Words words_of(std::string_view line) {
 }
 
 std::optional<double> to_double(std::string_view text) {
-  double value = 0;
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size() || !std::isfinite(value))
-    return std::nullopt;
-  return value;
+  const auto value = parse_number<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 /// "8" of "nGpus 8".

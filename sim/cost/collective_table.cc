@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/parse_number.h"
 
 namespace foreshard {
 namespace {
@@ -19,14 +19,6 @@ std::vector<std::string_view> split(std::string_view line, char separator) {
     if (at == std::string_view::npos) return parts;
     line.remove_prefix(at + 1);
   }
-}
-
-template <typename T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  const auto r = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (r.ec != std::errc() || r.ptr != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 constexpr std::string_view kColumns[] = {"size_bytes", "time_us_out_of_place", "time_us_in_place",

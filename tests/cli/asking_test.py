@@ -1,25 +1,8 @@
 """Questions as people type them: numbers with units, names of the hub and of the driver, other tools' option names, defaults that
 fit the model, and what the answers to `size`, `--largest` and `--frameworks` must agree with."""
 import json
-import os
-import pathlib
-import subprocess
-import sys
-import tempfile
 
-PROGRAM = sys.argv[1]
-FAILURES = []
-
-
-def run(*words, code=0):
-    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=300, env={**os.environ, "NO_COLOR": "1"})
-    check(done.returncode == code, f"{words}: exit {done.returncode}, expected {code}\n{done.stderr[:400]}")
-    return done
-
-
-def check(good, message):
-    if not good:
-        FAILURES.append(message)
+from program import check, run, run_tests
 
 
 def answer(*words):
@@ -165,17 +148,4 @@ def test_size():
         check(one["checkpoint"] == kind and one["tokens_per_s_per_gpu"] <= every["tokens_per_s_per_gpu"], f"checkpointing {kind}")
 
 
-def main():
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        for test in (test_numbers, test_names, lambda: test_foreign_names(folder), lambda: test_defaults(folder), test_largest,
-                     test_frameworks, test_size):
-            try:
-                test()
-            except (KeyError, TypeError, IndexError) as e:
-                FAILURES.append(f"an answer lacks {e!r}")
-    print("\n".join(FAILURES) or "all well")
-    sys.exit(1 if FAILURES else 0)
-
-
-main()
+run_tests(globals())

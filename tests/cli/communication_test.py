@@ -1,24 +1,11 @@
 """Commands about communication, checked against published figures and rules."""
 import json
-import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 
-PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
-FAILURES = []
+from program import check, run, run_tests
 
-
-def run(*words, code=0):
-    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=600, env={**os.environ, "NO_COLOR": "1"})
-    check(done.returncode == code, f"{words}: exit {done.returncode}, expected {code}\n{done.stderr}")
-    return done
-
-
-def check(good, message):
-    if not good:
-        FAILURES.append(message)
+SOURCE = pathlib.Path(sys.argv[2])
 
 
 def test_published_ratios():
@@ -145,19 +132,4 @@ def test_groupings():
     check(abs(row["step_time_s"] / every_two["step_time_s"] - 1) < 1e-9, f"a row is what simulate says: {row}, {every_two['step_time_s']}")
 
 
-def main():
-    test_published_ratios()
-    test_collective()
-    test_spread()
-    test_groupings()
-    with tempfile.TemporaryDirectory() as folder:
-        test_wrong_series(pathlib.Path(folder))
-        test_import_topology(pathlib.Path(folder))
-        test_calibrate(pathlib.Path(folder))
-        test_jitter_beside_gpus_that_differ(pathlib.Path(folder))
-    for failure in FAILURES:
-        print("FAILED", failure)
-    sys.exit(1 if FAILURES else 0)
-
-
-main()
+run_tests(globals())

@@ -224,6 +224,46 @@ TEST(ShardedOptimizer, EachRankUpdatesItsPartInFloat32) {
   EXPECT_EQ(masters, 4 * kElements / 4);
 }
 
+// Three ranks divide no tensor here: c10d sends each tensor's parts in one NCCL group
+// (ProcessGroupNCCL::allgather and reduce_scatter of uneven lists: startCoalescing, a broadcast or
+// reduction from each rank, endCoalescing), lists of all tensors in one group, too. Owners that
+// broadcast whole tensors (InternEvo) issue call by call.
+TEST(ShardedOptimizer, UnevenPartsAreLaunchedTogether) {
+  const auto parts = [](const ParallelConfig& c, CollectiveKind kind) {
+    std::vector<Collective> out;
+    for (const Collective& one : planned(c).programs[0].collectives)
+      if (one.kind == kind) out.push_back(one);
+    return out;
+  };
+  ParallelConfig c = config(3, 1);
+  c.sharded_optimizer.accumulate_in_float32 = c.sharded_optimizer.one_collective_per_tensor = true;
+  c.sharded_optimizer.reduce_scatter = true;
+  for (const auto& [kind, element] :
+       {std::pair(CollectiveKind::kBroadcast, 2), std::pair(CollectiveKind::kReduce, 4)}) {
+    const std::vector<Collective> found = parts(c, kind);
+    ASSERT_EQ(found.size(), 3u * kTensors);
+    std::int64_t whole = 0;
+    for (std::size_t i = 0; i < found.size(); i += 3) {
+      const Bytes together = found[i].bytes + found[i + 1].bytes + found[i + 2].bytes;
+      for (std::size_t r = 0; r < 3; ++r) {
+        EXPECT_EQ(found[i + r].root, static_cast<std::int32_t>(r));
+        EXPECT_EQ(found[i + r].launched_together, together);
+      }
+      whole += together.value;
+    }
+    EXPECT_EQ(whole, element * kElements);
+  }
+  c.sharded_optimizer.gather_lists = true;
+  std::vector<Collective> lists = parts(c, CollectiveKind::kBroadcast);
+  ASSERT_EQ(lists.size(), 3u);
+  for (const Collective& one : lists) EXPECT_EQ(one.launched_together.value, 2 * kElements);
+  c.sharded_optimizer.gather_lists = false;
+  c.sharded_optimizer.owners_broadcast = true;
+  lists = parts(c, CollectiveKind::kBroadcast);
+  ASSERT_EQ(lists.size(), 3u);
+  for (const Collective& one : lists) EXPECT_EQ(one.launched_together.value, 0);
+}
+
 TEST(ShardedOptimizer, ScatteredGradientsHaveNoReplicas) {
   ParallelConfig c = config(4, 2);
   c.sharded_optimizer.reduce_scatter = true;

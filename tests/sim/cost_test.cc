@@ -345,5 +345,28 @@ TEST(Hardware, ReplicaGroupsShareTheNics) {
   EXPECT_LT(to_seconds(r.step_time), 4e-3);
 }
 
+// One kernel for all collectives of an NCCL group: parts of 1 and 3 MB from two roots take the time
+// of one broadcast of 4 MB, a quarter and three quarters of it, on the host, too.
+TEST(Collective, LaunchedTogetherCostsOneLaunch) {
+  const auto cost = make_cost_model(make_cluster(load_hardware("dgx-a100-80"), 16));
+  for (const std::int64_t gpus : {8, 16}) {
+    std::vector<std::int64_t> ranks(static_cast<std::size_t>(gpus));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    Collective whole, small, large;
+    whole.kind = small.kind = large.kind = CollectiveKind::kBroadcast;
+    whole.bytes = small.launched_together = large.launched_together = Bytes(4'000'000);
+    small.bytes = Bytes(1'000'000);
+    large.bytes = Bytes(3'000'000);
+    const TransferCost all = cost->collective(whole, ranks), a = cost->collective(small, ranks),
+                       b = cost->collective(large, ranks);
+    EXPECT_NEAR(to_seconds(a.device), to_seconds(all.device) / 4, 1e-11);
+    EXPECT_NEAR(to_seconds(b.device), to_seconds(all.device) * 3 / 4, 1e-11);
+    EXPECT_NEAR(to_seconds(a.host + b.host), to_seconds(all.host), 1e-11);
+    EXPECT_EQ(a.rate.per_second, all.rate.per_second);
+    small.launched_together = Bytes(0);
+    EXPECT_GT(cost->collective(small, ranks).device, a.device);
+  }
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
@@ -56,17 +58,34 @@ TEST(DescribeJob, ReductionIsWhatThePlanIssues) {
 // Units compute in 16 bits by themselves; autocast around them is worth a word.
 TEST(DescribeJob, AutocastAroundUnitsIsSaid) {
   Job job = job_of(FrameworkKind::kFsdp1, 4);
-  EXPECT_EQ(describe_precision(job.config).find("autocast"), std::string::npos);
+  EXPECT_EQ(describe_precision(job).find("autocast"), std::string::npos);
   job.config.autocast = true;
-  EXPECT_NE(describe_precision(job.config).find("autocast"), std::string::npos);
+  EXPECT_NE(describe_precision(job).find("autocast"), std::string::npos);
+}
+
+// PEFT keeps adapters in fp32 over a 16-bit base; "throughout" is then not true.
+TEST(DescribeJob, AdaptersInFloat32AreNotThroughoutInSixteenBits) {
+  const auto precision = [](const char* model) {
+    Job job = catalogue_job(model, "dgx-h100", 4);
+    Model m = *job.model;
+    m.set_dtype(DType::kBFloat16);
+    job.model = std::make_shared<const Model>(std::move(m));
+    job.config.model_dtype = DType::kBFloat16;
+    job.config.precision.param = DType::kBFloat16;
+    return describe_precision(job);
+  };
+  EXPECT_TRUE(precision("llama-tiny").starts_with("bf16 throughout"));
+  EXPECT_TRUE(precision("llama-tiny?lora_rank=4").starts_with("bf16, fp32 adapters"));
+  EXPECT_TRUE(
+      precision("llama-tiny?lora_rank=4&lora_dtype=base").starts_with("bf16 throughout"));
 }
 
 // DeepSpeed's communication_data_type is the compute dtype unless it is set.
 TEST(DescribeJob, ZeroReducesInTheComputeDtype) {
   Job job = job_of(FrameworkKind::kZero3, 4);
-  EXPECT_EQ(describe_precision(job.config).find("reduce"), std::string::npos);
+  EXPECT_EQ(describe_precision(job).find("reduce"), std::string::npos);
   job.config.zero.communication_dtype = DType::kFloat32;
-  EXPECT_NE(describe_precision(job.config).find("fp32 reduce"), std::string::npos);
+  EXPECT_NE(describe_precision(job).find("fp32 reduce"), std::string::npos);
   EXPECT_EQ(reduced_in(job), DType::kFloat32);
 }
 

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
+#include "core/atomic_file.h"
 #include "core/error.h"
-#include "core/json.h"
 
 namespace foreshard {
 namespace {

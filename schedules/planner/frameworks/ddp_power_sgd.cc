@@ -89,6 +89,79 @@ void group_by_shape(std::vector<Factored>& list) {
                    [&](const Factored& a, const Factored& b) { return place(a) < place(b); });
 }
 
+/// A bucket's gradients by how they travel.
+struct Split {
+  std::vector<Factored> factored;
+  TensorList whole;
+  std::int64_t p_numel = 0, q_numel = 0, whole_numel = 0;
+};
+
+std::int64_t rank_of(const SymTensor& matrix, const PowerSgdOptions& o) {
+  return std::min({matrix->shape[0], matrix->shape[1], o.rank});
+}
+
+/// _should_compress: matrices whose factors are so much smaller that it pays.
+Split split_gradients(Host& host, const std::vector<SymTensor>& gradients,
+                      const PowerSgdOptions& o) {
+  Split s;
+  for (const SymTensor& gradient : gradients) {
+    const std::int64_t rows = gradient->shape[0], width = gradient->numel / rows;
+    const std::int64_t rank = std::min({rows, width, o.rank});
+    if (static_cast<double>((rows + width) * rank) * o.min_compression_rate <
+        static_cast<double>(rows * width)) {
+      s.factored.push_back({host.view_as(gradient, {rows, width}, gradient->offset), {}, {}});
+      s.p_numel += rows * rank;
+      s.q_numel += width * rank;
+    } else {
+      s.whole.push_back(host.view_as(gradient, {gradient->numel}, gradient->offset));
+      s.whole_numel += gradient->numel;
+    }
+  }
+  group_by_shape(s.factored);
+  return s;
+}
+
+/// Each matrix's factors are views of the bucket's two memories.
+void place_factors(Host& host, std::vector<Factored>& factored, const SymTensor& p_memory,
+                   const SymTensor& q_memory, const PowerSgdOptions& o) {
+  std::int64_t p_offset = 0, q_offset = 0;
+  for (Factored& f : factored) {
+    const std::int64_t rank = rank_of(f.matrix, o);
+    f.p = host.view_as(p_memory, {f.matrix->shape[0], rank}, p_offset);
+    f.q = host.view_as(q_memory, {f.matrix->shape[1], rank}, q_offset);
+    p_offset += f.p->numel;
+    q_offset += f.q->numel;
+  }
+}
+
+/// What travelled whole goes back into its gradients, averaged.
+void copy_back(Host& host, const SymTensor& flat, const TensorList& whole, double share) {
+  host.launch(OpKind::kMulScalar, {flat}, {flat}, {share});
+  std::int64_t offset = 0;
+  for (const SymTensor& t : whole) {
+    host.launch(OpKind::kCopy, {host.view_as(flat, t->shape, offset)}, {t});
+    offset += t->numel;
+  }
+}
+
+SymTensor bucket_tensor(Host& host, const Bucket& bucket, std::int64_t numel) {
+  return host.empty({numel}, bucket.buffer->dtype, BufferCategory::kBucket, bucket.unit);
+}
+
+/// Adds what the iteration before left out, and keeps the sum to see what this one leaves out.
+SymTensor keep_for_feedback(Host& host, Bucket& bucket) {
+  const SymTensor& input = bucket.buffer;
+  if (bucket.error) {
+    host.launch(OpKind::kAddInPlace, {input, bucket.error}, {input});
+  } else {
+    bucket.error = bucket_tensor(host, bucket, input->numel);
+    host.launch(OpKind::kFill, {}, {bucket.error}, {0.0});
+  }
+  SymTensor before = bucket_tensor(host, bucket, input->numel);
+  host.launch(OpKind::kCopy, {input}, {before});
+  return before;
+}
+
 }  // namespace
 
 /// The callbacks of the hook's futures run at once on the host, on streams of a pool (here one),
@@ -101,63 +174,22 @@ void Ddp::run_power_sgd(Host& host, Bucket& bucket) {
 
   const SymTensor& input = bucket.buffer;
   const double share = 1.0 / static_cast<double>(world_);
-  const auto empty = [&](std::int64_t numel) {
-    return host.empty({numel}, input->dtype, BufferCategory::kBucket, bucket.unit);
-  };
-  SymTensor before;  // What compression leaves out is added in the next iteration.
-  if (o.error_feedback) {
-    if (bucket.error) {
-      host.launch(OpKind::kAddInPlace, {input, bucket.error}, {input});
-    } else {
-      bucket.error = empty(input->numel);
-      host.launch(OpKind::kFill, {}, {bucket.error}, {0.0});
-    }
-    before = empty(input->numel);
-    host.launch(OpKind::kCopy, {input}, {before});
-  }
-
-  std::vector<Factored> factored;
-  TensorList whole;
-  std::int64_t p_numel = 0, q_numel = 0;
-  for (const SymTensor& gradient : bucket.views) {
-    const std::int64_t rows = gradient->shape[0], width = gradient->numel / rows;
-    const std::int64_t rank = std::min({rows, width, o.rank});
-    if (static_cast<double>((rows + width) * rank) * o.min_compression_rate <
-        static_cast<double>(rows * width)) {
-      factored.push_back({host.view_as(gradient, {rows, width}, gradient->offset), {}, {}});
-      p_numel += rows * rank;
-      q_numel += width * rank;
-    } else {
-      whole.push_back(host.view_as(gradient, {gradient->numel}, gradient->offset));
-    }
-  }
-  group_by_shape(factored);
-  const TensorList flat{empty([&] {
-    std::int64_t n = 0;
-    for (const SymTensor& t : whole) n += t->numel;
-    return n;
-  }())};
-  if (!whole.empty()) launch_lists(host, OpKind::kCat, {&whole}, {&flat}, {0.0});
+  const SymTensor before = o.error_feedback ? keep_for_feedback(host, bucket) : SymTensor();
+  Split s = split_gradients(host, bucket.views, o);
+  const TensorList flat{bucket_tensor(host, bucket, s.whole_numel)};
+  if (!s.whole.empty()) launch_lists(host, OpKind::kCat, {&s.whole}, {&flat}, {0.0});
   const bool fresh = !o.warm_start || !bucket.p_memory;
   if (fresh) {
-    bucket.p_memory = empty(p_numel);
-    bucket.q_memory = host.empty({q_numel}, input->dtype, BufferCategory::kBucket, bucket.unit,
+    bucket.p_memory = bucket_tensor(host, bucket, s.p_numel);
+    bucket.q_memory = host.empty({s.q_numel}, input->dtype, BufferCategory::kBucket, bucket.unit,
                                  host.program().intern("power_sgd.q"));
   }
-  std::int64_t p_offset = 0, q_offset = 0;
-  for (Factored& f : factored) {
-    const std::int64_t rows = f.matrix->shape[0], width = f.matrix->shape[1];
-    const std::int64_t rank = std::min({rows, width, o.rank});
-    f.p = host.view_as(bucket.p_memory, {rows, rank}, p_offset);
-    f.q = host.view_as(bucket.q_memory, {width, rank}, q_offset);
-    p_offset += f.p->numel;
-    q_offset += f.q->numel;
-  }
-  for (const Factored& f : factored) {
+  place_factors(host, s.factored, bucket.p_memory, bucket.q_memory, o);
+  for (const Factored& f : s.factored) {
     if (fresh) randomize(host, f.q);
     orthogonalize(host, f.q, o.orthogonalization_epsilon);
   }
-  for (const Factored& f : factored) product(host, f.matrix, f.q, f.p);
+  for (const Factored& f : s.factored) product(host, f.matrix, f.q, f.p);
   const auto reduce = [&](const SymTensor& t) {
     return collective(host, CollectiveKind::kAllReduce, t, t, bucket.unit);
   };
@@ -168,21 +200,16 @@ void Ddp::run_power_sgd(Host& host, Bucket& bucket) {
   const StreamGuard on_hook_stream(host, upcast_stream_);
   const auto await = [&](EventId done) { host.wait_event(upcast_stream_, done); };
   await(sent);
-  host.launch(OpKind::kMulScalar, {flat[0]}, {flat[0]}, {share});
-  std::int64_t offset = 0;
-  for (const SymTensor& t : whole) {
-    host.launch(OpKind::kCopy, {host.view_as(flat[0], t->shape, offset)}, {t});
-    offset += t->numel;
-  }
+  copy_back(host, flat[0], s.whole, share);
   await(reduce(bucket.p_memory));
-  for (const Factored& f : factored) orthogonalize(host, f.p, o.orthogonalization_epsilon);
-  for (const Factored& f : factored) product(host, transposed(host, f.matrix), f.p, f.q);
+  for (const Factored& f : s.factored) orthogonalize(host, f.p, o.orthogonalization_epsilon);
+  for (const Factored& f : s.factored) product(host, transposed(host, f.matrix), f.p, f.q);
   await(reduce(bucket.q_memory));
   host.launch(OpKind::kMulScalar, {bucket.q_memory}, {bucket.q_memory}, {share});
-  for (const Factored& f : factored) product(host, f.p, transposed(host, f.q), f.matrix);
+  for (const Factored& f : s.factored) product(host, f.p, transposed(host, f.q), f.matrix);
   host.program().sync_device();
   if (o.error_feedback) {
-    SymTensor error = empty(input->numel);
+    SymTensor error = bucket_tensor(host, bucket, input->numel);
     host.launch(OpKind::kSub, {before, input}, {error});
     bucket.error = std::move(error);
     // `before` goes back to its pool with the callback. PyTorch lets the next kernel of backward

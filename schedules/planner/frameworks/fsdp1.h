@@ -199,6 +199,7 @@ class Fsdp1 final : public Framework {
   SymTensor cast_scalar(const SymTensor& t, DType dtype);
   SymTensor norm_on_host(const std::vector<SymTensor>& gradients);
   SymTensor gradient_norm(const std::vector<SymTensor>& gradients);
+  void make_zero_scalar();
   void clip_whole(const std::vector<SymTensor>& gradients, double max_norm);
   SymTensor scalar(MemorySpace space = MemorySpace::kDevice);
   SymTensor moved(const SymTensor& t, MemorySpace space);

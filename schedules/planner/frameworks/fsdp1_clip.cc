@@ -119,21 +119,24 @@ void Fsdp1::clip_whole(const std::vector<SymTensor>& gradients, double max_norm)
   scale(gradients, norm, max_norm);
 }
 
+/// torch.tensor(0.0, device=...): a copy that the host waits for.
+void Fsdp1::make_zero_scalar() {
+  zero_scalar_ = scalar();
+  Copy c;
+  c.bytes = Bytes(zero_scalar_->bytes());
+  c.blocks_host = true;
+  host_->copy(c);
+  LaunchRequest zero;  // What the copy brings.
+  const double value = 0;
+  zero.op = OpKind::kFill;
+  zero.outputs = {&zero_scalar_, 1};
+  zero.attributes = {&value, 1};
+  zero.kernels = 0;
+  host_->launch(zero);
+}
+
 void Fsdp1::clip_gradients(Host& host, double max_norm) {
-  if (!zero_scalar_) {  // torch.tensor(0.0, device=...): a copy that the host waits for.
-    zero_scalar_ = scalar();
-    Copy c;
-    c.bytes = Bytes(zero_scalar_->bytes());
-    c.blocks_host = true;
-    host.copy(c);
-    LaunchRequest zero;  // What the copy brings.
-    const double value = 0;
-    zero.op = OpKind::kFill;
-    zero.outputs = {&zero_scalar_, 1};
-    zero.attributes = {&value, 1};
-    zero.kernels = 0;
-    host.launch(zero);
-  }
+  if (!zero_scalar_) make_zero_scalar();
   std::vector<SymTensor> sharded, whole, all;
   bool any_sharded = false;
   for (const auto& state : states_) {

@@ -12,6 +12,7 @@ SymTensor as_bytes(Host& host, const SymTensor& t) {
   bytes->dtype = DType::kUInt8;
   return bytes;
 }
+
 void Gatherer::unshard(ParamGroup& group, bool async) {
   GroupRuntime& rt = group.runtime;
   Decision d;
@@ -52,48 +53,19 @@ void Gatherer::issue(ParamGroup& group, bool async) {
   }
   const StreamIndex copy_in = separate ? comm.copy_in : host_.stream();
   const StreamIndex gather = separate ? comm.gather : host_.stream();
-  const Mesh& mesh = group.gather_mesh();
 
   GatherResult result;
   result.unit = group.unit;
   result.async = async;
-  std::vector<GatherPart>& parts = group.runtime.gather_parts;
-  std::int64_t bytes_per_rank = 0;
-  DType dtype = DType::kFloat32;
   {
     StreamGuard guard(host_, copy_in);
-    make_inputs(group);
-    dtype = parts[0].dtype;
-    for (const GatherPart& p : parts) {
-      bytes_per_rank += p.bytes();
-      if (p.dtype != dtype) result.as_bytes = true;
-    }
-    if (result.as_bytes) {
-      dtype = DType::kUInt8;
-      for (SymTensor& t : inputs_.tensors) t = as_bytes(host_, t);
-    }
-    const std::int64_t numel = bytes_per_rank / size_of(dtype);
-    result.output =
-        host_.empty(Shape{numel * mesh.shard}, dtype, BufferCategory::kGatherOutput, group.unit);
-    inputs_.slots.clear();
-    std::int64_t offset = 0;
-    for (const GatherPart& p : parts) {
-      const std::int64_t part = result.as_bytes ? p.bytes() : p.numel;
-      inputs_.slots.push_back(LaunchView::of_rank(result.output, Shape{part}, mesh.shard_group,
-                                                  bytes_per_rank, offset));
-      offset += part;
-    }
-    LaunchRequest copy;
-    copy.op = OpKind::kForeachCopy;
-    copy.inputs = inputs_.tensors;
-    if (inputs_.tensors.empty()) copy.input_views = inputs_.casts;
-    copy.output_views = inputs_.slots;
-    host_.launch(copy);
+    copy_in_parts(group, result);
   }
   host_.wait_stream(gather, copy_in);
   {
     StreamGuard guard(host_, gather);
-    all_gather(group, result.output, bytes_per_rank, dtype, gather, async);
+    all_gather(group, result.output, result.output->bytes() / group.gather_mesh().shard,
+               result.output->dtype, gather, async);
     result.event = host_.record_event();
   }
   group.runtime.pending = std::move(result);
@@ -168,6 +140,39 @@ SymTensor Gatherer::single_input(ParamGroup& group, std::size_t i) {
   }
   if (p.float8) return float8_input(group, i, source);
   return host_.cast(source, p.compute_dtype(), BufferCategory::kGatherInput, group.unit);
+}
+
+/// Claims the output and copies this rank's parts to their places in it.
+void Gatherer::copy_in_parts(ParamGroup& group, GatherResult& result) {
+  const Mesh& mesh = group.gather_mesh();
+  make_inputs(group);
+  const std::vector<GatherPart>& parts = group.runtime.gather_parts;
+  DType dtype = parts[0].dtype;
+  std::int64_t bytes_per_rank = 0;
+  for (const GatherPart& p : parts) {
+    bytes_per_rank += p.bytes();
+    if (p.dtype != dtype) result.as_bytes = true;
+  }
+  if (result.as_bytes) {
+    dtype = DType::kUInt8;
+    for (SymTensor& t : inputs_.tensors) t = as_bytes(host_, t);
+  }
+  result.output = host_.empty(Shape{bytes_per_rank / size_of(dtype) * mesh.shard}, dtype,
+                              BufferCategory::kGatherOutput, group.unit);
+  inputs_.slots.clear();
+  std::int64_t offset = 0;
+  for (const GatherPart& p : parts) {
+    const std::int64_t part = result.as_bytes ? p.bytes() : p.numel;
+    inputs_.slots.push_back(LaunchView::of_rank(result.output, Shape{part}, mesh.shard_group,
+                                                bytes_per_rank, offset));
+    offset += part;
+  }
+  LaunchRequest copy;
+  copy.op = OpKind::kForeachCopy;
+  copy.inputs = inputs_.tensors;
+  if (inputs_.tensors.empty()) copy.input_views = inputs_.casts;
+  copy.output_views = inputs_.slots;
+  host_.launch(copy);
 }
 
 /// Each parameter's part, flat: its shard, what is made of that, or its place in one copy of

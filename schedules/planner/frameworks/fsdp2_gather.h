@@ -39,6 +39,7 @@ class Gatherer {
     std::vector<LaunchView> slots;   ///< This rank's parts of the gathered buffer.
   };
   void issue(ParamGroup& group, bool async);
+  void copy_in_parts(ParamGroup& group, GatherResult& result);
   void make_inputs(ParamGroup& group);
   void cast_together(ParamGroup& group);
   SymTensor single_input(ParamGroup& group, std::size_t i);

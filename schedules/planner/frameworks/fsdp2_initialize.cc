@@ -1,5 +1,4 @@
-// Wrapping, materialising the shards, and what the first forward of a root does to everything under
-// it.
+// Wrapping and materialising the shards.
 
 #include <algorithm>
 #include <map>
@@ -7,8 +6,6 @@
 
 #include "models/describe.h"
 #include "schedules/planner/frameworks/fsdp2.h"
-#include "schedules/planner/frameworks/fsdp2_error.h"
-#include "schedules/planner/id_set.h"
 
 namespace foreshard::fsdp2 {
 
@@ -59,22 +56,58 @@ void Fsdp2::make_units() {
   }
 }
 
-/// The order of model.to_empty(): children before parents, each parameter on its own; a wrapped
-/// module pads its shards when all of it is there (F2-P-1, F2-P-4).
-void Fsdp2::make_shards() {
-  const Model& model = host_->model();
-  plain_.resize(model.parameters.size());
-  const auto empty = [&](const ShardedParameter& p, std::int64_t numel, UnitId unit) {
+namespace {
+
+/// model.to_empty(): children before parents, each parameter on its own; a wrapped module pads its
+/// shards when all of it is there (F2-P-1, F2-P-4).
+class ShardMaker {
+ public:
+  /// `plain`: by parameter, those of no unit.
+  ShardMaker(Host& host, Wrapping& wrapping, std::vector<SymTensor>& plain)
+      : host_(host),
+        wrapping_(wrapping),
+        plain_(plain),
+        visited_(host.model().modules.size()) {}
+
+  void visit(ModuleId m) {
+    if (visited_[m.value]) return;
+    visited_[m.value] = true;
+    const Module& module = host_.model().at(m);
+    for (const ChildModule& c : module.children) visit(c.id);
+    for (const OwnedParameter& owned : module.parameters) make(m, owned);
+    for (std::size_t b = 0; b < module.buffers.size(); ++b)
+      host_.buffer(module, static_cast<std::int64_t>(b));
+    if (State* state = wrapping_.state_of(m)) {
+      for (const auto& group : state->groups) pad(*group);
+    }
+  }
+
+ private:
+  SymTensor empty(const ShardedParameter& p, std::int64_t numel, UnitId unit) {
     if (!p.offload)
-      return host_->empty(Shape{numel}, p.original, BufferCategory::kShardedParameter, unit);
-    return host_->empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned,
-                                BufferCategory::kShardedParameter, unit);
-  };
-  // A module that was wrapped holds its shard until the tied weight's next one is in place.
-  std::map<const ParameterTensors*, SymTensor> replaced;
-  std::set<const ParamGroup*> placed;
-  const auto pad = [&](ParamGroup& group) {
-    placed.insert(&group);
+      return host_.empty(Shape{numel}, p.original, BufferCategory::kShardedParameter, unit);
+    return host_.empty_on_host(Shape{numel}, p.original, MemorySpace::kHostPinned,
+                               BufferCategory::kShardedParameter, unit);
+  }
+
+  void make(ModuleId m, const OwnedParameter& owned) {
+    if (const Wrapping::Owner* owner = wrapping_.owner_of(m, owned)) {
+      ParameterTensors& t = owner->group->runtime.parameters[owner->index];
+      const ShardedParameter& p = owner->group->parameters[owner->index];
+      SymTensor made = empty(p, p.local_numel(), owner->group->unit);
+      if (t.shard && padded_.count(owner->group) != 0) replaced_[&t] = t.shard;
+      t.shard = std::move(made);  // A tied weight's last place wins.
+      return;
+    }
+    SymTensor& t = plain_[owned.id.value];
+    if (t) return;
+    const ParameterDef& def = host_.model().at(owned.id);
+    t = host_.empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
+    t->requires_grad = def.trainable;
+  }
+
+  void pad(ParamGroup& group) {
+    padded_.insert(&group);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ShardedParameter& p = group.parameters[i];
       ParameterTensors& t = group.runtime.parameters[i];
@@ -82,39 +115,27 @@ void Fsdp2::make_shards() {
       SymTensor padded = t.shard;
       if (t.shard->numel != p.padded_local_numel()) {
         padded = empty(p, p.padded_local_numel(), group.unit);
-        host_->launch(OpKind::kFill, {}, {padded}, {0.0});
+        host_.launch(OpKind::kFill, {}, {padded}, {0.0});
       }
-      replaced.erase(&t);
+      replaced_.erase(&t);
       t.shard = padded;
     }
-  };
-  std::vector<bool> visited(model.modules.size());
-  const auto visit = [&](const auto& self, ModuleId m) -> void {
-    if (visited[m.value]) return;
-    visited[m.value] = true;
-    for (const ChildModule& c : model.at(m).children) self(self, c.id);
-    for (const OwnedParameter& owned : model.at(m).parameters) {
-      if (const Wrapping::Owner* owner = wrapping_->owner_of(m, owned)) {
-        ParameterTensors& t = owner->group->runtime.parameters[owner->index];
-        const ShardedParameter& p = owner->group->parameters[owner->index];
-        SymTensor made = empty(p, p.local_numel(), owner->group->unit);
-        if (t.shard && placed.count(owner->group) != 0) replaced[&t] = t.shard;
-        t.shard = std::move(made);  // A tied weight's last place wins.
-        continue;
-      }
-      SymTensor& t = plain_[owned.id.value];
-      if (t) continue;
-      const ParameterDef& def = model.at(owned.id);
-      t = host_->empty(Shape(def.shape), def.dtype, BufferCategory::kParameter);
-      t->requires_grad = def.trainable;
-    }
-    for (std::size_t b = 0; b < model.at(m).buffers.size(); ++b)
-      host_->buffer(model.at(m), static_cast<std::int64_t>(b));
-    if (State* state = wrapping_->state_of(m)) {
-      for (const auto& group : state->groups) pad(*group);
-    }
-  };
-  visit(visit, ModuleId(0));
+  }
+
+  Host& host_;
+  Wrapping& wrapping_;
+  std::vector<SymTensor>& plain_;
+  std::vector<bool> visited_;
+  std::set<const ParamGroup*> padded_;
+  /// A module that was wrapped holds its shard until the tied weight's next one is in place.
+  std::map<const ParameterTensors*, SymTensor> replaced_;
+};
+
+}  // namespace
+
+void Fsdp2::make_shards() {
+  plain_.resize(host_->model().parameters.size());
+  ShardMaker(*host_, *wrapping_, plain_).visit(ModuleId(0));
 }
 
 /// Gives the host the parameters, and the program their table.
@@ -213,137 +234,6 @@ void Fsdp2::list_prefetches() {
   if (*config_.prefetch_backward == 0 && wrapping_->state_of(ModuleId(0)) != nullptr) {
     set_backward_prefetch(ModuleId(0), {ModuleId(0)});
   }
-}
-
-// ------------------------------------------------------------------------------------------------
-// first forward
-
-void Fsdp2::lazy_init_root(State& root) {
-  if (root.is_root) return;
-  const Model& model = host_->model();
-  if (root.modules.size() > 1) {
-    throw Fsdp2Error(Refusal::kRuntimeError, state_name(model, root),
-                     "the root must be a single module, not a grouped call",
-                     "wrap the model itself last");
-  }
-  for (const ModuleId m : modules_in_order(model, root.modules[0])) {
-    const State* state = wrapping_->state_of(m);
-    if (state == nullptr || state == &root || !state->context->manual_finalization) continue;
-    throw Fsdp2Error(Refusal::kRuntimeError, model.at(m).name,
-                     "finalises backward by hand, but is not the root",
-                     "set_manual_backward_finalization of the root module");
-  }
-  root.is_root = true;
-  std::set<State*> visited;
-  for (const ModuleId m : modules_in_order(model, root.modules[0])) {
-    State* state = wrapping_->state_of(m);
-    if (state == nullptr) continue;
-    if (m != root.modules[0]) {
-      if (visited.count(state) == 0 && state->is_root) {
-        throw Fsdp2Error(Refusal::kRuntimeError, model.at(m).name,
-                         "ran forward on its own before the root did", "run the root module first");
-      }
-      state->is_root = false;
-    }
-    if (visited.insert(state).second) root.context->all_states.push_back(state);
-  }
-  if (root.auto_reshard) {
-    for (const auto& group : root.groups) group->post_forward_mesh = nullptr;
-  }
-  share_context(root);
-  refuse_shared_parameters(root);
-  for (State* state : root.context->all_states) {
-    for (const auto& group : state->groups) lazy_init_group(*group);
-  }
-}
-
-void Fsdp2::share_context(State& root) {
-  CommContext& comm = *root.comm;
-  ProgramBuilder& program = host_->program();
-  comm.copy_in = program.add_stream("all_gather_copy_in", -1);
-  comm.gather = program.add_stream("all_gather", -1);
-  comm.reduce = program.add_stream("reduce_scatter", -1);
-  comm.all_reduce = program.add_stream("all_reduce", 0);
-  comm.initialised = true;
-  for (State* state : root.context->all_states) {
-    state->context = root.context;
-    state->comm = root.comm;
-    int index = 0;
-    for (const auto& group : state->groups) {
-      group->comm = root.comm;
-      group->index = index++;
-      group->group_count = static_cast<int>(state->groups.size());
-      comm.max_reduce_inputs =
-          std::max(comm.max_reduce_inputs, group->switches.reduce_scatter_max_inputs);
-    }
-  }
-}
-
-void Fsdp2::refuse_shared_parameters(const State& root) const {
-  IdSet<ParameterId> seen;
-  for (const State* state : root.context->all_states) {
-    for (const auto& group : state->groups) {
-      for (const ShardedParameter& p : group->parameters) {
-        if (seen.insert(p.id)) continue;
-        throw Fsdp2Error(Refusal::kValueError, p.name, "is shared with a parameter of another unit",
-                         "wrap the modules that share it in one call");
-      }
-    }
-  }
-}
-
-void Fsdp2::lazy_init_group(ParamGroup& group) {
-  for (ShardedParameter& p : group.parameters) p.resolve_dtypes();
-  /// Several, or the one that all parameters have.
-  struct Common {
-    bool any = false, several = false;
-    std::optional<DType> value;
-    void add(std::optional<DType> d) {
-      several = several || (any && d != value);
-      any = true;
-      value = d;
-    }
-    bool one() const { return any && !several; }
-  } originals, reduces;
-  bool any_trainable = false;
-  for (const ShardedParameter& p : group.parameters) any_trainable = any_trainable || p.trainable;
-  for (const ShardedParameter& p : group.parameters) {
-    if (any_trainable ? !p.trainable : !is_floating(p.original)) continue;
-    originals.add(p.original);
-    reduces.add(p.policy.reduce);
-  }
-  if (any_trainable && !originals.one()) {
-    throw Fsdp2Error(Refusal::kAssertionError, unit_name(host_->model(), group),
-                     "its trainable parameters have different dtypes",
-                     "put them into different units");
-  }
-  if (any_trainable && !reduces.one()) {
-    throw Fsdp2Error(Refusal::kAssertionError, unit_name(host_->model(), group),
-                     "its trainable parameters have different reduce dtypes");
-  }
-  group.reduce_dtype.reset();
-  if (originals.one() && reduces.one()) group.reduce_dtype = reduces.value;
-  group.wider_gradients.clear();
-  group.reduce_order.clear();
-  group.reduce_order.reserve(group.parameters.size());
-  group.wider_gradients.reserve(group.parameters.size());
-  std::vector<std::optional<DType>> dtypes;
-  for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-    const ShardedParameter& p = group.parameters[i];
-    const auto grad = p.unsharded_grad_dtype();
-    if (grad && is_floating(p.compute_dtype()) && is_floating(*grad) &&
-        size_of(*grad) > size_of(p.compute_dtype())) {
-      group.wider_gradients.push_back(i);
-    }
-    if (std::find(dtypes.begin(), dtypes.end(), p.sharded_grad_dtype()) == dtypes.end())
-      dtypes.push_back(p.sharded_grad_dtype());
-  }
-  for (const auto& dtype : dtypes) {
-    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
-      if (group.parameters[i].sharded_grad_dtype() == dtype) group.reduce_order.push_back(i);
-    }
-  }
-  group.initialised = true;
 }
 
 }  // namespace foreshard::fsdp2

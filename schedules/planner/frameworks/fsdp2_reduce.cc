@@ -175,6 +175,27 @@ void Reducer::divide(const SymTensor& t, std::optional<double> by) {
   if (by && *by != 1) host_.launch(OpKind::kMulScalar, {t}, {t}, {1 / *by});
 }
 
+namespace {
+
+/// `c` of the unit's gradients, on the current stream.
+void issue(Host& host, Collective c, const ParamGroup& group, const SymTensor& input,
+           const SymTensor& output) {
+  c.stream = host.stream();
+  c.phase = host.phase();
+  c.input = host.id_of(input);
+  c.output = host.id_of(output);
+  c.bytes = Bytes(input->bytes());
+  c.unit = group.unit;
+  Decision d;
+  d.kind = DecisionKind::kCollective;
+  d.unit = group.unit;
+  d.bytes = output->bytes();
+  d.collective = host.collective(c);
+  host.decide(d);
+}
+
+}  // namespace
+
 SymTensor Reducer::reduce_scatter(ParamGroup& group, const SymTensor& input, DType dtype,
                                   const Division& division) {
   const std::int64_t world = group.mesh->shard;
@@ -198,19 +219,8 @@ SymTensor Reducer::reduce_scatter(ParamGroup& group, const SymTensor& input, DTy
   c.op = division.scatter;
   c.factor = division.premul;
   c.dtype = dtype;
-  c.stream = host_.stream();
-  c.phase = host_.phase();
   c.group = group.reduce_group();
-  c.input = host_.id_of(input);
-  c.output = host_.id_of(output);
-  c.bytes = Bytes(input->bytes());
-  c.unit = group.unit;
-  Decision d;
-  d.kind = DecisionKind::kCollective;
-  d.unit = group.unit;
-  d.bytes = output->bytes();
-  d.collective = host_.collective(c);
-  host_.decide(d);
+  issue(host_, c, group, input, output);
   return output;
 }
 
@@ -219,18 +229,8 @@ void Reducer::all_reduce(ParamGroup& group, const SymTensor& buffer, const Divis
   c.kind = CollectiveKind::kAllReduce;
   c.op = division.all;
   c.dtype = buffer->dtype;
-  c.stream = host_.stream();
-  c.phase = host_.phase();
   c.group = group.mesh->replicate_group;
-  c.input = c.output = host_.id_of(buffer);
-  c.bytes = Bytes(buffer->bytes());
-  c.unit = group.unit;
-  Decision d;
-  d.kind = DecisionKind::kCollective;
-  d.unit = group.unit;
-  d.bytes = buffer->bytes();
-  d.collective = host_.collective(c);
-  host_.decide(d);
+  issue(host_, c, group, buffer, buffer);
 }
 
 Decision Reducer::announce(const ParamGroup& group, const Gradients& g, DType dtype,

@@ -199,7 +199,20 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
   states_.push_back(std::move(state));
   for (const ModuleId m : roots) state_of_[m.value] = &made;
 
-  // Grouped by mesh in order of first appearance (F2-G-9).
+  for (const auto& [mesh, owned] : places_by_mesh(call, managed)) {
+    Mesh* after = mesh == &meshes_.whole() ? post_forward
+                                           : post_forward_mesh(call.reshard, *mesh, place_of(call));
+    made.groups.push_back(make_group(made, call, *mesh, after, owned));
+  }
+  for (const auto& group : made.groups) {
+    group->wrap_index = groups_.size();
+    groups_.push_back(group.get());
+  }
+}
+
+/// Parameters that a call manages, by mesh in order of first appearance (F2-G-9).
+std::vector<std::pair<Mesh*, std::vector<Wrapping::Place>>> Wrapping::places_by_mesh(
+    const WrapCall& call, const std::vector<ModuleId>& managed) {
   std::vector<std::pair<Mesh*, std::vector<Place>>> by_mesh;
   const auto placements = by_parameter(model_, call.placement);
   std::set<ParameterId> ignored;
@@ -226,15 +239,7 @@ void Wrapping::apply(const WrapCall& call, const MixedPrecision& default_precisi
       it->second.push_back({m, &p});
     }
   }
-  for (const auto& [mesh, owned] : by_mesh) {
-    Mesh* after = mesh == &meshes_.whole() ? post_forward
-                                           : post_forward_mesh(call.reshard, *mesh, place_of(call));
-    made.groups.push_back(make_group(made, call, *mesh, after, owned));
-  }
-  for (const auto& group : made.groups) {
-    group->wrap_index = groups_.size();
-    groups_.push_back(group.get());
-  }
+  return by_mesh;
 }
 
 std::string_view Wrapping::name_of(const Place& place) {

@@ -87,6 +87,8 @@ class Wrapping {
   };
   /// Fully qualified; lives as long as this.
   std::string_view name_of(const Place& place);
+  std::vector<std::pair<Mesh*, std::vector<Place>>> places_by_mesh(
+      const WrapCall& call, const std::vector<ModuleId>& managed);
   std::unique_ptr<ParamGroup> make_group(State& state, const WrapCall& call, Mesh& mesh,
                                          Mesh* post_forward, const std::vector<Place>& owned);
   Mesh* post_forward_mesh(const Reshard& reshard, Mesh& mesh, const std::string& place);

@@ -95,10 +95,11 @@ void ShardedOptimizer::copy_buckets_back(Host& host) {
 
 void ShardedOptimizer::collective(Host& host, CollectiveKind kind, GroupId group,
                                   const SymTensor& input, const SymTensor& output, ReduceOp op,
-                                  std::int64_t root) {
+                                  OneOfRanks one) {
   Collective c;
   c.kind = kind;
-  c.root = static_cast<std::int32_t>(root);
+  c.root = static_cast<std::int32_t>(one.root);
+  c.launched_together = one.launched_together;
   const bool reduces = kind != CollectiveKind::kAllGather && kind != CollectiveKind::kBroadcast;
   c.op = reduces ? op : ReduceOp::kNone;
   c.dtype = input->dtype;
@@ -114,7 +115,8 @@ void ShardedOptimizer::collective_for_each_part(Host& host, CollectiveKind kind,
                                                 const SymTensor& whole) {
   for (std::int64_t r = 0; r < shard_; ++r) {
     const SymTensor own = part(host, whole, r);
-    if (own->numel > 0) collective(host, kind, group, own, own, ReduceOp::kAverage, r);
+    if (own->numel > 0)
+      collective(host, kind, group, own, own, ReduceOp::kAverage, {r, Bytes(whole->bytes())});
   }
 }
 

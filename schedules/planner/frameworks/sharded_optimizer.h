@@ -15,6 +15,12 @@
 
 namespace foreshard {
 
+/// A broadcast or reduction among those of the other ranks (Collective's fields).
+struct OneOfRanks {
+  std::int64_t root = 0;
+  Bytes launched_together{0};
+};
+
 class ShardedOptimizer final : public Framework {
  public:
   explicit ShardedOptimizer(const ParallelConfig& config)
@@ -51,7 +57,7 @@ class ShardedOptimizer final : public Framework {
   void allocate_sums(Host& host);
   void flush(Host& host);
   void collective(Host& host, CollectiveKind kind, GroupId group, const SymTensor& input,
-                  const SymTensor& output, ReduceOp op = ReduceOp::kAverage, std::int64_t root = 0);
+                  const SymTensor& output, ReduceOp op = ReduceOp::kAverage, OneOfRanks one = {});
   void unflatten(Host& host);
   void set_shard_gradients(Host& host);
   void send_parameters(Host& host);
@@ -79,8 +85,9 @@ class ShardedOptimizer final : public Framework {
   SymTensor part(Host& host, const SymTensor& whole) const {
     return part(host, whole, own_index(host));
   }
-  /// A collective for each rank's part, as c10d issues where the parts differ
-  /// (ProcessGroupNCCL::allgather and reduce_scatter of uneven lists: broadcasts, reductions).
+  /// A collective for each rank's part, as c10d issues in one NCCL group where the parts differ
+  /// (ProcessGroupNCCL::allgather and reduce_scatter of uneven lists: broadcasts, reductions between
+  /// startCoalescing and endCoalescing).
   void collective_for_each_part(Host& host, CollectiveKind kind, GroupId group,
                                 const SymTensor& whole);
   const SymTensor& gradient(std::size_t i) const {

@@ -65,7 +65,7 @@ void ShardedOptimizer::send_parameters(Host& host) {
 /// nanotron's all_gather_coalesced (distributed.py): the present parts of all tensors are copied
 /// into one flat tensor for each rank, c10d gathers into another buffer and copies the flat tensors
 /// out, and each part of each tensor is copied back. Flat tensors of different sizes are broadcast
-/// one by one, without that buffer.
+/// in one NCCL group, without that buffer.
 void ShardedOptimizer::gather_through_lists(Host& host) {
   const auto tensors = static_cast<std::int64_t>(parameters_.size());
   const auto ranks = static_cast<double>(shard_);
@@ -106,7 +106,8 @@ void ShardedOptimizer::gather_through_lists(Host& host) {
       for (const SymTensor& p : whole) n += part_size(p->numel, r);
       const SymTensor list = host.view_as(lists[0], {n}, start);
       const SymTensor& source = r == own_index(host) ? mine[0] : list;
-      collective(host, CollectiveKind::kBroadcast, shard_group_, source, list, ReduceOp::kNone, r);
+      collective(host, CollectiveKind::kBroadcast, shard_group_, source, list, ReduceOp::kNone,
+                 {r, Bytes(lists[0]->bytes())});
       start += n;
     }
     host.wait_stream(host.stream(), stream_);

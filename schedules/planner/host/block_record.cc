@@ -26,6 +26,37 @@ void RangeCutter::set_alive(std::uint32_t buffer, bool alive) {
   if (b.range != UINT16_MAX) claimed_[b.range].alive[b.number] = alive;
 }
 
+void RangeCutter::count_from_range(Instruction& of_buffer) {
+  const auto [range, number] = find(BufferId(of_buffer.id));
+  if (of_buffer.kind != InstructionKind::kRecordStream)
+    set_alive(of_buffer.id, of_buffer.kind == InstructionKind::kAlloc);
+  of_buffer.reserved = static_cast<std::uint16_t>(kFirstBuffers + range);
+  of_buffer.id = number;
+}
+
+bool RangeCutter::count_from_begin(Instruction& other) const {
+  const auto count = [&other](std::uint16_t base, std::size_t begin) {
+    other.reserved = base;
+    other.id -= static_cast<std::uint32_t>(begin);
+    return true;
+  };
+  switch (other.kind) {
+    case InstructionKind::kLaunch:
+      return count(kLaunchBase, begin_.launches);
+    case InstructionKind::kCopy:
+      return count(kCopyBase, begin_.copies);
+    case InstructionKind::kHost:
+      return count(kHostWorkBase, begin_.host_work);
+    case InstructionKind::kMark:
+      return count(kMarkBase, begin_.marks);
+    case InstructionKind::kSyncStream:
+    case InstructionKind::kSyncDevice:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::vector<TemplateBuffer> RangeCutter::alive() const {
   std::vector<TemplateBuffer> result;
   for (std::size_t r = 0; r < claimed_.size(); ++r) {

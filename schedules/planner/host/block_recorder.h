@@ -43,6 +43,10 @@ class RangeCutter {
     std::vector<bool> alive;
   };
   void set_alive(std::uint32_t buffer, bool alive);
+  /// Turns an instruction's id into a number of its range's tables (IdBase).
+  void count_from_range(Instruction& of_buffer);
+  /// The same of one that names no buffer; false: it cannot be copied.
+  bool count_from_begin(Instruction& other) const;
 
   const RankProgram& program_;
   ProgramPosition begin_;
@@ -69,43 +73,17 @@ bool RangeCutter::cut(TemplateRange& out, Foreign&& foreign) {
       {static_cast<std::uint32_t>(begin_.buffers), std::vector<bool>(out.buffers.size(), false)});
   for (std::size_t i = begin_.instructions; i < end.instructions; ++i) {
     Instruction in = p.instructions[i];
-    switch (in.kind) {
-      case InstructionKind::kAlloc:
-      case InstructionKind::kFree:
-      case InstructionKind::kRecordStream: {
-        const auto [range, number] = find(BufferId(in.id));
-        if (range == UINT16_MAX) {
-          if (!foreign(in, out.instructions.size())) return false;
-          continue;
-        }
-        if (in.kind != InstructionKind::kRecordStream)
-          set_alive(in.id, in.kind == InstructionKind::kAlloc);
-        in.reserved = static_cast<std::uint16_t>(kFirstBuffers + range);
-        in.id = number;
-        break;
-      }
-      case InstructionKind::kLaunch:
-        in.reserved = kLaunchBase;
-        in.id -= static_cast<std::uint32_t>(begin_.launches);
-        break;
-      case InstructionKind::kCopy:
-        in.reserved = kCopyBase;
-        in.id -= static_cast<std::uint32_t>(begin_.copies);
-        break;
-      case InstructionKind::kHost:
-        in.reserved = kHostWorkBase;
-        in.id -= static_cast<std::uint32_t>(begin_.host_work);
-        break;
-      case InstructionKind::kMark:
-        in.reserved = kMarkBase;
-        in.id -= static_cast<std::uint32_t>(begin_.marks);
-        break;
-      case InstructionKind::kSyncStream:
-      case InstructionKind::kSyncDevice:
-        break;
-      default:
-        return false;
+    const bool of_buffer = in.kind == InstructionKind::kAlloc ||
+                           in.kind == InstructionKind::kFree ||
+                           in.kind == InstructionKind::kRecordStream;
+    if (of_buffer && find(BufferId(in.id)).range == UINT16_MAX) {
+      if (!foreign(in, out.instructions.size())) return false;
+      continue;
     }
+    if (of_buffer)
+      count_from_range(in);
+    else if (!count_from_begin(in))
+      return false;
     out.instructions.push_back(in);
   }
   return true;

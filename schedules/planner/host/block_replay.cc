@@ -225,11 +225,8 @@ void BlockTemplates::replay_backward(BackwardContext& ctx) {
   ctx.host.impl().block_templates->replay(ctx);
 }
 
-void BlockTemplates::replay(BackwardContext& ctx) {
-  using Kind = BackwardTemplate::Step::Kind;
-  --waiting_;
-  AutogradNode& node = ctx.node;
-  const Instance& copy = instances_[static_cast<std::size_t>(node.block)];
+/// The template of the backward that begins; BlocksDiffer if none fits.
+const BackwardTemplate& BlockTemplates::template_of(BackwardContext& ctx, const Instance& copy) {
   const ForwardTemplate& forward = *copy.forward;
   const TemplateKey& key = key_of(blocks_[copy.module.value], ctx.all_gradients(), true);
   const auto fits = [&](const auto& b) { return b->key == key; };
@@ -237,13 +234,24 @@ void BlockTemplates::replay(BackwardContext& ctx) {
   if (found == forward.backwards.end()) throw BlocksDiffer();
   const BackwardTemplate& t = **found;
   if (copy.functions.size() != t.functions) throw BlocksDiffer();
-  HostImpl::GraphTask& task = *impl_.running_task;
+  const HostImpl::GraphTask& task = *impl_.running_task;
+  AutogradNode& node = ctx.node;
   for (int i = 0; i < node.edges(); ++i) {
     if (t.exits[static_cast<std::size_t>(i)]) continue;
     const AutogradEdge& e = node.edge(i);
     const bool waits = e.node->slots != UINT32_MAX && task.slots[e.node->slots + e.input];
     if (waits || e.node->stream != node.stream) throw BlocksDiffer();
   }
+  return t;
+}
+
+void BlockTemplates::replay(BackwardContext& ctx) {
+  using Kind = BackwardTemplate::Step::Kind;
+  --waiting_;
+  AutogradNode& node = ctx.node;
+  const Instance& copy = instances_[static_cast<std::size_t>(node.block)];
+  const BackwardTemplate& t = template_of(ctx, copy);
+  HostImpl::GraphTask& task = *impl_.running_task;
   std::vector<std::uint32_t>& bases = bases_;
   bases.resize(kFirstBuffers);
   bases.insert(bases.end(), copy.first_buffers.begin(), copy.first_buffers.end());

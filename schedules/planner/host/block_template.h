@@ -283,6 +283,7 @@ class BlockTemplates {
   void replay_forward(ForwardTemplate& t, ModuleId m, std::span<SymTensor> inputs,
                       std::span<SymTensor> outputs);
   static void replay_backward(BackwardContext& ctx);
+  const BackwardTemplate& template_of(BackwardContext& ctx, const Instance& copy);
   void replay(BackwardContext& ctx);
   Ref<AutogradNode> graph_node(const ForwardTemplate& t, ModuleId m,
                                std::span<const SymTensor> inputs);

@@ -212,7 +212,6 @@ SymTensor float8_linear_eager(Host& h, const SymTensor& x, const SymTensor& weig
   SymTensor y;
   {
     Record r(h, eager_backward, {&x, &w});
-    const BufferCategory category = result_category(h);
     {
       const NoGradGuard no_grad(h);
       const bool by_row = scales_rows(h);
@@ -223,7 +222,6 @@ SymTensor float8_linear_eager(Host& h, const SymTensor& x, const SymTensor& weig
       const std::array<SymTensor*, 1> results{&y};
       if (!h.impl().take_kept(KeptOp::kProduct, results)) {
         y = float8_mm(h, rows, w8, {true, false}, x->dtype);
-        h.set_category(y, category);
         h.impl().offer_kept(KeptOp::kProduct, results);
       }
       w8.drop();

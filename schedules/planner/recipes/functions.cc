@@ -154,8 +154,8 @@ SymTensor unsqueeze(const Call& c) {
   return view(c.h, x, s);
 }
 
-/// Functions with one result.
-SymTensor single(const Call& c) {
+/// Layers with parameters, attention, products and what stands between them in a block. Null: none of these.
+SymTensor layer(const Call& c) {
   Host& h = c.h;
   const std::span<SymTensor> in = c.in;
   switch (c.s.function) {
@@ -176,6 +176,28 @@ SymTensor single(const Call& c) {
                                 c.i(0) != 0, c.f(0), c.f(1), c.i(1));
     case Function::kPackedAttention:
       return packed_attention(c);
+    case Function::kFusedLinearCrossEntropy:
+      return fused_linear_cross_entropy(h, in[0], in[1], c.parameter(0));
+    case Function::kSoftmax:
+      return softmax(h, in[0], c.i(0) != 0 ? autocast_sum_dtype(h, in[0]->dtype) : c.s.dtype);
+    case Function::kDropout:
+      return dropout(h, in[0], c.f(0));
+    case Function::kMatmul:
+      return autocast_matmul(h, in[0], in[1], seen_flops(c));
+    case Function::kRepeatKv:
+      return repeat_kv(c);
+    case Function::kExperts:
+      return dense_experts(h, in[0], c.parameter(0), c.parameter(1), c.parameter(2));
+    default:
+      return {};
+  }
+}
+
+/// Element-wise functions, sums and norms of elements, casts. Null: none of these.
+SymTensor element_wise(const Call& c) {
+  Host& h = c.h;
+  const std::span<SymTensor> in = c.in;
+  switch (c.s.function) {
     case Function::kAdd:
       return add(h, in[0], in[1]);
     case Function::kSub:
@@ -199,8 +221,6 @@ SymTensor single(const Call& c) {
       return unary(h, c.s.function, in[0], c.f(0));
     case Function::kClamp:
       return clamp(h, in[0], c.f(0), c.f(1));
-    case Function::kFusedLinearCrossEntropy:
-      return fused_linear_cross_entropy(h, in[0], in[1], c.parameter(0));
     case Function::kGelu:
       return unary(h, Function::kGelu, in[0], static_cast<double>(c.i(0)));
     case Function::kMeanLast:
@@ -209,16 +229,24 @@ SymTensor single(const Call& c) {
       return vector_norm(h, in[0], c.f(0));
     case Function::kSumDim:
       return sum_dim(h, in[0], c.dim(0), c.i(1) != 0);
-    case Function::kSoftmax:
-      return softmax(h, in[0], c.i(0) != 0 ? autocast_sum_dtype(h, in[0]->dtype) : c.s.dtype);
-    case Function::kDropout:
-      return dropout(h, in[0], c.f(0));
-    case Function::kMatmul:
-      return autocast_matmul(h, in[0], in[1], seen_flops(c));
     case Function::kCast:
       return do_cast(c);
     case Function::kDtypeOf:
       return dtype_of(c);
+    case Function::kAddParameter:
+      return add(h, in[0], sum_all(h, c.parameter(0)));
+    case Function::kAddBuffer:
+      return add(h, in[0], buffer(c, c.i(0)));
+    default:
+      return {};
+  }
+}
+
+/// The same elements in another shape, order or selection. Null: none of these.
+SymTensor rearranged(const Call& c) {
+  Host& h = c.h;
+  const std::span<SymTensor> in = c.in;
+  switch (c.s.function) {
     case Function::kView:
       return view(h, in[0], target_shape(in[0], c.s.ints));
     case Function::kReshape:
@@ -247,28 +275,37 @@ SymTensor single(const Call& c) {
       return cat(h, in, c.dim(0));
     case Function::kDetach:
       return h.detach(in[0]);
+    default:
+      return {};
+  }
+}
+
+/// What no other tensor is computed from: parameters, buffers, positions. Null: none of these.
+SymTensor without_input(const Call& c) {
+  Host& h = c.h;
+  const std::span<SymTensor> in = c.in;
+  switch (c.s.function) {
     case Function::kParameter:
       return c.parameter(0);
-    case Function::kAddParameter:
-      return add(h, in[0], sum_all(h, c.parameter(0)));
     case Function::kBuffer:
       return buffer(c, c.i(0));
-    case Function::kAddBuffer:
-      return add(h, in[0], buffer(c, c.i(0)));
     case Function::kArange:
       return arange(c);
     case Function::kPositionIds:
       return position_ids(h, in[0]->shape[1]);
-    case Function::kRepeatKv:
-      return repeat_kv(c);
-    case Function::kExperts:
-      return dense_experts(h, in[0], c.parameter(0), c.parameter(1), c.parameter(2));
     default:
-      throw InputError(
-          Issue{"", c.module.name,
-                "function '" + std::string(name_of(c.s.function)) + "' cannot be planned yet",
-                "models without it"});
+      return {};
   }
+}
+
+/// Functions with one result.
+SymTensor single(const Call& c) {
+  for (const auto recipe : {layer, element_wise, rearranged, without_input})
+    if (SymTensor y = recipe(c)) return y;
+  throw InputError(Issue{"", c.module.name,
+                         "function '" + std::string(name_of(c.s.function)) +
+                             "' cannot be planned yet",
+                         "models without it"});
 }
 
 }  // namespace

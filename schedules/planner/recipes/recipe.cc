@@ -37,7 +37,19 @@ Record::Record(Host& host, BackwardFunction backward, std::span<const SymTensor>
   for (const SymTensor& t : inputs) node_->add_edge(edge_of(host.impl(), t));
 }
 
+namespace {
+
+/// A custom function's forward runs without gradients, so that what it makes looks like a
+/// temporary; its result, and what backward needs of it, are activations all the same.
+void outlives_forward(Host& host, const SymTensor& t) {
+  if (t && t->storage->category == BufferCategory::kForwardTemporary)
+    host.set_category(t, BufferCategory::kActivation);
+}
+
+}  // namespace
+
 void Record::save(const SymTensor& t) {
+  outlives_forward(host_, t);
   SavedTensor s = host_.impl().pack(t);
   if (node_->inline_saved < kInlineSaved) {
     node_->saved_[node_->inline_saved++] = std::move(s);
@@ -57,6 +69,7 @@ void Record::attach(const SymTensor& t, int nr) const {
   if (nr == 0) node_->dtype = t->dtype;
   if (nr >= node_->gradients_in) node_->gradients_in = static_cast<std::uint16_t>(nr + 1);
   if (!is_floating(t->dtype)) return;
+  outlives_forward(host_, t);
   t->requires_grad = true;
   t->grad_fn = node_;
   t->output_nr = static_cast<std::uint16_t>(nr);
