@@ -64,6 +64,7 @@ constexpr Field<NetworkProfile> kNetwork[] = {
 constexpr EfficiencyName kEfficiency[] = {
     {"matmul_training", kCount},
     {"matmul_best", kCount},
+    {"matmul_fp32", kCount},
     {"matmul_depth_constant", kCount},
     {"matmul_launch", kSeconds},
     {"matmul_wave_exponent", kCount},

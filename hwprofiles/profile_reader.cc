@@ -139,7 +139,7 @@ void check_rates(const HardwareProfile& machine, IssueList& issues) {
                fmt::format("{:.4g} GB/s is more than the PCIe slot gives ({:.4g} GB/s)",
                            rate.value * 1e-9, gpu.pcie_bandwidth.value * 1e-9),
                "two NICs of half the rate for a card in two slots");
-  for (const char* key : {"matmul_best", "matmul_training", "memory_bound"}) {
+  for (const char* key : {"matmul_best", "matmul_fp32", "matmul_training", "memory_bound"}) {
     const Fact* share = gpu.find_efficiency(key);
     if (share != nullptr && !(share->value > 0 && share->value <= 1))
       issues.add(std::string("gpu.efficiency.") + key, fmt::format("found {:.4g}", share->value),

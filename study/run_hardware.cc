@@ -18,10 +18,19 @@ namespace {
 /// Sustained products of a power-limited part go with the power to this; assumed, as between
 /// H100's 500 and 700 W parts.
 constexpr double kPowerExponent = 0.4;
+/// The same of parts whose tensor cores accumulate fp32 at half rate and are seldom short of power:
+/// an RTX 3090 at 280 of 350 W keeps 95 % (Puget Systems, quad RTX 3090, wattage limited, 2020).
+constexpr double kHalfRatePowerExponent = 0.23;
 /// "power limited" without a number; assumed.
 constexpr double kUnstatedLimit = 0.75;
 /// B/s: between four and eight lanes of PCIe 3 (3.2 and 6.4 GB/s), and how far off it may be.
 constexpr double kSlowPcie = 4.5e9, kSlowPcieSd = 0.35;
+
+/// GeForce parts: dense bf16 with fp32 accumulation at twice the rate of fp32 lanes, where the same
+/// chip on a professional board has four times.
+bool half_rate_accumulation(const GpuProfile& gpu) {
+  return gpu.peak_bf16.value_or(0) > 0 && gpu.peak_bf16.value < 3 * gpu.peak_fp32.value_or(0);
+}
 
 /// The table's name of a GPU without its remarks: "RTX4090 (PCIe4 x16)".
 std::string gpu_name(const MeasuredRun& run) { return run.gpu.substr(0, run.gpu.find(" (")); }
@@ -140,13 +149,15 @@ void apply_stated_machine(const MeasuredRun& run, HardwareProfile& hardware,
   if (!unstated && read == 0) watts = 0;
   if (watts > 0 && watts < limit) {
     const auto share = hardware.gpu.efficiency.find("matmul_training");
+    const double exponent =
+        half_rate_accumulation(hardware.gpu) ? kHalfRatePowerExponent : kPowerExponent;
     if (share != hardware.gpu.efficiency.end()) {
-      share->second.value *= std::pow(watts / limit, kPowerExponent);
-      share->second.prior *= std::pow(watts / limit, kPowerExponent);
+      share->second.value *= std::pow(watts / limit, exponent);
+      share->second.prior *= std::pow(watts / limit, exponent);
     }
     assumptions.push_back(fmt::format("{:.0f} of {:.0f} W{}: products at their ratio to the {}",
                                       watts, limit, unstated ? " (limit not stated)" : "",
-                                      kPowerExponent));
+                                      exponent));
   }
   if (contains(run.notes, "slow PCIe")) {
     NodeProfile& node = hardware.node;

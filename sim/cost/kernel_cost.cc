@@ -76,6 +76,7 @@ KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& pa
   launch_ps_ = seconds_or(gpu, "memory_bound_launch", kDefaultMemoryLaunchUs);
   matmul_launch_ps_ = seconds_or(gpu, "matmul_launch", kDefaultLaunchUs);
   training_ = gpu.efficiency_or("matmul_training", kDefaultCeiling);
+  fp32_ = gpu.efficiency_or("matmul_fp32", parameters.matmul.fp32_ceiling);
   depth_ = gpu.efficiency_or("matmul_depth_constant", kDefaultDepth);
   exponent_ = gpu.efficiency_or("matmul_wave_exponent", kDefaultExponent);
   weight_gradient_ = gpu.efficiency_or("matmul_weight_gradient", 1);
@@ -110,7 +111,7 @@ double KernelCostModel::ceiling(DType dtype) const {
     case DType::kFloat8E5M2:
       return training_ * fp8_ * scale;
     case DType::kFloat32:
-      return (parameters_.matmul.tf32 ? training_ : parameters_.matmul.fp32_ceiling) * scale;
+      return (parameters_.matmul.tf32 ? training_ : fp32_) * scale;
     case DType::kFloat64:
       return parameters_.matmul.fp32_ceiling * scale;
     default:

@@ -55,7 +55,7 @@ class KernelCostModel {
   double multiprocessors_ = 0;  ///< 0: unknown, no quantisation.
   double bandwidth_ = 0;        ///< Achievable, B/s.
   double launch_ps_ = 0, matmul_launch_ps_ = 0;
-  double training_ = 0, depth_ = 0, exponent_ = 0, weight_gradient_ = 1, fp8_ = 1;
+  double training_ = 0, fp32_ = 0, depth_ = 0, exponent_ = 0, weight_gradient_ = 1, fp8_ = 1;
   std::array<double, kDTypeCount> peak_{};  ///< FLOP/s; 0: cannot.
   /// By kernel, head size (64, 128), direction.
   Rate attention_[kAttentionKernelCount][2][2];

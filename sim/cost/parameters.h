@@ -30,7 +30,8 @@ struct MatmulParameters {
   /// Tiles that a library kernel may use; the fastest wins [K].
   std::array<Tile, 5> tiles{
       {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.95}, {128, 64, 0.8}, {64, 64, 0.65}}};
-  /// Ceiling of fp32 products on CUDA cores, where the tensor cores' power limit does not act [J].
+  /// Ceiling of fp32 products on CUDA cores, where the tensor cores' power limit does not act [J];
+  /// "matmul_fp32" of the GPU where it was measured.
   double fp32_ceiling = 0.85;
   /// fp32 products on tensor cores (torch.backends.cuda.matmul.allow_tf32).
   bool tf32 = false;
