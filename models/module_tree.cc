@@ -81,6 +81,10 @@ void Model::set_dtype(DType dtype) {
   for (ParameterDef& p : parameters) {
     if (p.packs == 1 && !p.keeps_dtype) p.dtype = dtype;
   }
+  for (Module& m : modules) {
+    for (BufferDef& b : m.buffers)
+      if (b.follows_model) b.dtype = dtype;
+  }
 }
 
 void Model::cast(DType dtype) {
