@@ -81,8 +81,8 @@ void depthwise_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   SymTensor x = ctx.saved(0), w = ctx.saved(1);
   SymTensor g = contiguous_operand(h, ctx.grad()), rows = contiguous_operand(h, x);
-  SymTensor gx = ctx.needs(0) ? empty_result(h, x->shape, x->dtype) : SymTensor();
   SymTensor gw = ctx.needs(1) ? empty_result(h, w->shape, w->dtype) : SymTensor();
+  SymTensor gx = ctx.needs(0) ? empty_result(h, x->shape, x->dtype) : SymTensor();
   const std::array<SymTensor, 3> in{g, rows, w};
   const std::array<SymTensor, 2> out{gx, gw};
   const auto padding = static_cast<double>(ctx.node.ints[0]);
