@@ -9,6 +9,7 @@
 #include "conformance/ddp_events.h"
 #include "core/json.h"
 #include "schedules/planner/frameworks/ddp.h"
+#include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/training_run.h"
 
 namespace foreshard {
@@ -26,9 +27,9 @@ class DdpRun {
       setup();
       for (std::int64_t s = 0; s < case_.steps; ++s) step(s);
     } catch (const ddp::DdpError& refused) {
-      result["error"] = {{"type", ddp::name_of(refused.refusal())}};
-      result["events"] = std::move(events_.events());
-      return result;
+      return refusal(ddp::name_of(refused.refusal()));
+    } catch (const HostRefusal&) {
+      return refusal("RuntimeError");
     }
     result["params"] = describe_parameters();
     result["initial"] = std::move(initial_);
@@ -41,6 +42,10 @@ class DdpRun {
   }
 
  private:
+  Json refusal(const char* type) {
+    return {{"error", {{"type", type}}}, {"events", std::move(events_.events())}};
+  }
+
   void setup() {
     const Model& model = case_.spec.model;
     auto framework = std::make_unique<ddp::Ddp>(case_.config);

@@ -100,7 +100,8 @@ ModuleId add_factor(ModelBuilder& b, ModuleId parent, const std::string& name, s
 }
 
 /// peft.tuners.lora.Linear: result + lora_B(lora_A(dropout(x))) * scaling, computed in what lora_A
-/// is in and given back in the dtype of the base's result.
+/// is in and given back in the dtype of the base's result. Over a base in four bits (lora/bnb.py)
+/// the base's result is cloned, the product cast before the sum, and nothing under autocast.
 void adapt(ModelBuilder& b, ModuleId id, const LoraOptions& options) {
   const LinearShape shape = shape_of(b.model(), b.model().at(id));
   const ModuleId base = move_to_base(b, id);
@@ -109,14 +110,23 @@ void adapt(ModelBuilder& b, ModuleId id, const LoraOptions& options) {
   b.model().at(id).class_name = "lora.Linear";
   Program p(b, id, {"x"});
   p.call(base, {"x"}, "result");
+  const bool packed = options.base != LoraOptions::Base::k16Bit;
+  if (packed) p.op(Function::kClone, {"result"}, "result");
   p.op(Function::kDtypeOf, {"result"}, "dtype");
   p.op(Function::kCast, {"x"}, "x");
   p.last().parameters = {b.model().at(down).parameters[0].id};
+  if (packed) p.last().ints = {1};
   const Program::Value low = p.call(down, {p.dropout("x", options.dropout)});
-  p.add("result",
-        p.mul_scalar(p.call(up, {low}), options.alpha / static_cast<double>(options.rank)),
-        "result");
-  p.cast_like("result", "dtype", "result");
+  const double scaling = options.alpha / static_cast<double>(options.rank);
+  if (packed) {
+    p.mul_scalar(p.call(up, {low}), scaling, "output");
+    p.cast_like("output", "dtype", "output");
+    p.last().ints = {1};
+    p.add("result", "output", "result");
+  } else {
+    p.add("result", p.mul_scalar(p.call(up, {low}), scaling), "result");
+    p.cast_like("result", "dtype", "result");
+  }
   p.returns({"result"});
 }
 

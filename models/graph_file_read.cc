@@ -127,6 +127,7 @@ void GraphFileReader::read_buffers(const Json& json, ModuleId id, const std::str
     buffer.shape = r.integer_list("shape", 0, kLargestSize).value_or(std::vector<std::int64_t>{});
     buffer.dtype = dtype(r, DType::kFloat32);
     buffer.persistent = r.boolean("persistent", false);
+    buffer.follows_model = r.boolean("follows_model", false);
     r.finish();
     builder_.model().at(id).buffers.push_back(std::move(buffer));
   }

@@ -71,8 +71,9 @@ Json Writer::module(ModuleId id) {
   Json json{{"class", m.class_name}};
   for (const OwnedParameter& p : m.parameters) json["parameters"][p.name] = parameter(p);
   for (const BufferDef& b : m.buffers) {
-    json["buffers"][b.name] = {
+    Json& buffer = json["buffers"][b.name] = {
         {"shape", b.shape}, {"dtype", std::string(name_of(b.dtype))}, {"persistent", b.persistent}};
+    if (b.follows_model) buffer["follows_model"] = true;
   }
   for (const ChildModule& c : m.children) {
     json["children"][c.name] =

@@ -30,7 +30,7 @@ const std::map<Function, FunctionRule>& rules() {
                                                   {F::kMul, {2, 2}},
                                                   {F::kDiv, {2, 2}},
                                                   {F::kAddScalar, {1, 1, 1, 0, 0, 0, 1}},
-                                                  {F::kMulScalar, {1, 1, 1, 0, 0, 0, 1}},
+                                                  {F::kMulScalar, {1, 2, 1, 0, 0, 0, 1}},
                                                   {F::kPowScalar, {1, 1, 1, 0, 0, 0, 1}},
                                                   {F::kSumDim, {1, 1, 1, 0, 0, 2}},
                                                   {F::kDropout, {1, 1, 1, 0, 0, 0, 1}},
@@ -66,7 +66,7 @@ const std::map<Function, FunctionRule>& rules() {
                                                   {F::kDivInPlace, {2, 2}},
                                                   {F::kMaskedScatter, {3, 3, 1, 0, 0, 1}},
                                                   {F::kAvgPool2d, {1, 1, 1, 0, 0, 1}},
-                                                  {F::kConv1dDepthwise, {1, 1, 1, 1, 1, 1}},
+                                                  {F::kConv1dDepthwise, {1, 2, 1, 0, 1, 1}},
                                                   {F::kLoopedExperts, {3, 3, 1, 3, 3, 2}},
                                                   {F::kAssign, {1, 1 << 20, -1}},
                                                   {F::kJitter, {1, 1, 1, 0, 0, 0, 1}},
@@ -121,7 +121,8 @@ void check_statement(const Model& model, const Module& module, std::size_t index
     check_count(place, "outputs", s.outputs.size(), rule.outputs, rule.outputs, issues);
   check_count(place, "parameters", s.parameters.size(), rule.min_parameters, rule.max_parameters,
               issues);
-  if (s.function == Function::kLinear && (s.inputs.size() > 1) == !s.parameters.empty()) {
+  const bool weighs = s.function == Function::kLinear || s.function == Function::kConv1dDepthwise;
+  if (weighs && (s.inputs.size() > 1) == !s.parameters.empty()) {
     issues.add(place, "has its weight twice or not at all",
                "a weight as parameter or as second input");
   }

@@ -77,16 +77,29 @@ std::optional<Function> parse_function(std::string_view text) {
   return std::nullopt;
 }
 
+namespace {
+
+void set_buffers(Model& model, DType dtype) {
+  for (Module& m : model.modules) {
+    for (BufferDef& b : m.buffers)
+      if (b.follows_model) b.dtype = dtype;
+  }
+}
+
+}  // namespace
+
 void Model::set_dtype(DType dtype) {
   for (ParameterDef& p : parameters) {
     if (p.packs == 1 && !p.keeps_dtype) p.dtype = dtype;
   }
+  set_buffers(*this, dtype);
 }
 
 void Model::cast(DType dtype) {
   for (ParameterDef& p : parameters) {
     if (p.packs == 1) p.dtype = dtype;
   }
+  set_buffers(*this, dtype);
 }
 
 bool Model::takes_sequences() const {

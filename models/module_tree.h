@@ -46,7 +46,7 @@ using ValueSlot = std::int32_t;
   X(kDiv, "div")                                                                                   \
   X(kNeg, "neg")                                                                                   \
   X(kAddScalar, "add_scalar") /* floats: value */                                                  \
-  X(kMulScalar, "mul_scalar") /* floats: value */                                                  \
+  X(kMulScalar, "mul_scalar") /* x[, the value as a tensor on the device, saved]; floats: value */ \
   X(kPowScalar, "pow")        /* floats: exponent */                                               \
   X(kMeanLast, "mean")        /* over the last dimension, kept; */                                 \
   X(kSumDim, "sum")           /* ints: dim, keep */                                                \
@@ -65,6 +65,7 @@ using ValueSlot = std::int32_t;
   X(kReshape, "reshape")     /* ints: shape; copies where it must */                               \
   X(kTranspose, "transpose") /* ints: dim a, dim b */                                              \
   X(kContiguous, "contiguous")                                                                     \
+  X(kClone, "clone")                                                                               \
   X(kExpand, "expand")       /* ints: shape, -1 keeps */                                           \
   X(kUnsqueeze, "unsqueeze") /* ints: dim */                                                       \
   X(kSlice, "slice")         /* ints: dim, start, end (-1 = to the end) */                         \
@@ -106,7 +107,7 @@ using ValueSlot = std::int32_t;
                                          rows; saves the boolean mask */                           \
   X(kAvgPool2d, "avg_pool2d")         /* ints: kernel = stride; saves x */                         \
   X(kConv1dDepthwise,                                                                              \
-    "conv1d_depthwise") /* x [b, c, s]; parameters: weight [c, 1, k]; ints: padding */             \
+    "conv1d_depthwise") /* x [b, c, s][, weight]; parameters: weight [c, 1, k]; ints: padding */   \
   X(kLoopedExperts, "looped_experts") /* x [T, h], weights, indices; parameters w1, v1, w2 [E * f, \
                                          h]; ints: experts, top_k, activation */                   \
   X(kViewLike, "view_like")           /* x viewed with y's shape */                                \
@@ -162,6 +163,7 @@ using ValueSlot = std::int32_t;
 //   looped_experts: every expert is given tokens * top_k / experts tokens, whatever the indices
 //   say. cast: dtype is that of the result; with a second input, that value's dtype instead; with a
 //   parameter, the dtype that it has at that moment (sharded: its own; gathered: that of compute).
+//   ints[0] 1: not under autocast.
 //   matmul of a causal attention: ints[0] 1 for scores, 2 for values; ints[1]: keys that a query
 //   sees (0: all before it). softmax: dtype of the result (a
 //     16-bit input is converted inside the kernel), or with ints[0] = 1 the input's own. dropout: p
@@ -227,6 +229,7 @@ struct BufferDef {
   std::vector<std::int64_t> shape;
   DType dtype = DType::kFloat32;
   bool persistent = false;
+  bool follows_model = false;  ///< Made in the model's dtype, as its parameters are.
 };
 
 struct OwnedParameter {

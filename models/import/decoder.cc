@@ -110,8 +110,12 @@ ModuleId add_embedding(ModelBuilder& b, ModuleId parent, const DecoderSpec& spec
   Module& module = b.model().at(id);
   module.class_name = spec.embedding_class;
   if (!spec.embedding_scale) return id;
-  module.buffers.push_back({"embed_scale", {}, DType::kBFloat16, false});
-  b.add_statement(id, Function::kMulScalar, {"y"}, {"y"}).floats = {*spec.embedding_scale};
+  module.buffers.push_back({"embed_scale", {}, DType::kFloat32, false, true});
+  const ParameterId weight = module.parameters[0].id;
+  b.add_statement(id, Function::kBuffer, {}, {"%scale"}).ints = {0};
+  b.add_statement(id, Function::kCast, {"%scale"}, {"%cast"}).parameters = {weight};
+  b.add_statement(id, Function::kMulScalar, {"y", "%cast"}, {"y"}).floats = {
+      *spec.embedding_scale};
   return id;
 }
 

@@ -40,14 +40,27 @@ ModuleId add_gated_norm(ModelBuilder& b, ModuleId parent, const Linear& l) {
   return id;
 }
 
-ModuleId add_convolution(ModelBuilder& b, ModuleId parent, const Linear& l) {
+/// A Conv1d whose weight alone is used; its forward never runs.
+ParameterId add_convolution(ModelBuilder& b, ModuleId parent, const Linear& l) {
   const ModuleId id = b.add_module(parent, "conv1d", "Conv1d");
   const ParameterId weight = b.add_parameter(id, "weight", {l.channels(), 1, l.kernel});
   Program p(b, id, {"x"});
   p.op_ints(Function::kConv1dDepthwise, {"x"}, {l.kernel - 1}, "y");
   p.last().parameters = {weight};
   p.returns({"y"});
-  return id;
+  return weight;
+}
+
+/// causal_conv1d_fn without kernels from the hub: x in the weight's dtype, the first tokens of the
+/// padded result, and back in x's dtype.
+void convolve(Program& p, const Linear& l, ParameterId weight) {
+  const Program::Value filters = p.view(p.parameter(weight), {l.channels(), l.kernel});
+  const Program::Value x = p.cast_like("mixed_qkv", filters);
+  const Program::Value padded = p.op_ints(
+      Function::kConv1dDepthwise, {x, p.view(filters, {0, 1, l.kernel})}, {l.kernel - 1});
+  const Program::Value out =
+      p.op_ints(Function::kSliceLike, {padded, "hidden_states"}, {2, 1});
+  p.cast_like(activate(p, l.activation, out), "mixed_qkv", "mixed_qkv");
 }
 
 /// q, k, v, z of one projection and b, a of another, interleaved by key head.
@@ -68,7 +81,7 @@ ModuleId add_linear_attention(ModelBuilder& b, ModuleId block, const Linear& l) 
   const ModuleId id = b.add_module(block, "linear_attn", "Qwen3NextGatedDeltaNet");
   const ParameterId dt_bias = b.add_parameter(id, "dt_bias", {l.value_heads});
   const ParameterId a_log = b.add_parameter(id, "A_log", {l.value_heads});
-  const ModuleId convolution = add_convolution(b, id, l);
+  const ParameterId convolution = add_convolution(b, id, l);
   const ModuleId qkvz =
       b.linear(id, "in_proj_qkvz", l.hidden, 2 * l.keys() + 2 * l.values(), false);
   const ModuleId ba = b.linear(id, "in_proj_ba", l.hidden, 2 * l.value_heads, false);
@@ -79,9 +92,8 @@ ModuleId add_linear_attention(ModelBuilder& b, ModuleId block, const Linear& l) 
   p.call(ba, {"hidden_states"}, "mixed_ba");
   split_projections(p, l);
   p.transpose(p.cat({"query", "key", "value"}, -1), 1, 2, "mixed_qkv");
-  p.op_ints(Function::kSliceLike, {p.call(convolution, {"mixed_qkv"}), "hidden_states"}, {2, 1},
-            "mixed_qkv");
-  p.transpose(activate(p, l.activation, "mixed_qkv"), 1, 2, "mixed_qkv");
+  convolve(p, l, convolution);
+  p.transpose("mixed_qkv", 1, 2, "mixed_qkv");
   p.ops(Function::kSplit, {"mixed_qkv"}, {-1, l.keys(), l.keys(), l.values()},
         {"query", "key", "value"});
   for (const char* x : {"query", "key"}) p.reshape(x, {0, 0, -1, l.key_dim}, x);

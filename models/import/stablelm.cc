@@ -27,6 +27,8 @@ ModuleId add_head_norms(ModelBuilder& b, ModuleId parent, const std::string& nam
     heads_out.push_back("normed_" + std::to_string(i));
   }
   Program p(b, id, {"hidden_states"});
+  // Items of a Python list go from its end.
+  for (auto out = heads_out.rbegin(); out != heads_out.rend(); ++out) b.value(id, *out);
   p.ops(Function::kChunk, {"hidden_states"}, {1, heads}, heads_in);
   for (std::size_t i = 0; i < norms.size(); ++i) p.call(norms[i], {heads_in[i]}, heads_out[i]);
   p.returns({p.cat(heads_out, 1)});

@@ -60,6 +60,25 @@ int casts(const Schedule& s) {
       std::count_if(all.begin(), all.end(), [](const Launch& l) { return l.op == OpKind::kCopy; }));
 }
 
+// lora/bnb.py: "for 4bit, we need to defensively clone here". Adapters in the base's dtype cast
+// nothing, so the clones are the copies that are more: q_proj and v_proj of each block, whose
+// result is [16, width] in 16 bits.
+TEST(AdapterDtype, ResultOfABaseInFourBitsIsCloned) {
+  ParallelConfig c = config_of(FrameworkKind::kUnsharded);
+  c.shard = 1;
+  c.precision = {};
+  const Model plain = adapted("&lora_dtype=base"),
+              packed = adapted("&lora_dtype=base&lora_base=4bit");
+  const auto adapters = std::count_if(
+      packed.modules.begin(), packed.modules.end(),
+      [](const Module& m) { return m.class_name == "lora.Linear"; });
+  EXPECT_EQ(adapters, 2 * static_cast<std::ptrdiff_t>(packed.roles.blocks.size()));
+  PlanOptions one;
+  one.executable = false;
+  one.steps = 1;
+  EXPECT_EQ(casts(plan(packed, c, one)) - casts(plan(plain, c, one)), adapters);
+}
+
 // FSDP2 asks one dtype of a unit's trainable parameters only: fp32 adapters in a bf16 block. They
 // are gathered in bf16 as the base is, so nothing is cast in forward; the sharded gradients and
 // their norm are fp32.

@@ -134,6 +134,12 @@ void Ddp::pre_forward(Host& host, ModuleId module, std::span<SymTensor> inputs) 
   for (const OwnedParameter& owned : host.model().at(module).parameters) {
     for (std::size_t i = 0; i < locals_.size(); ++i) {
       if (locals_[i].id != owned.id) continue;
+      if (!host.grad_enabled()) {  // p.expand_as(p).grad_fn is None.
+        throw DdpError(Refusal::kAttributeError, host.model().at(owned.id).name,
+                       "DDP's mixed precision finds no gradient accumulator: the first forward of a "
+                       "reentrant checkpoint runs without gradients",
+                       "--checkpoint-reentrant no");
+      }
       const Ref<AutogradNode> node = host.grad_accumulator(locals_[i].local);
       const bool again =
           std::any_of(accumulators_.begin(), accumulators_.end(),

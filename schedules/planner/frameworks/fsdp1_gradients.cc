@@ -3,10 +3,11 @@
 
 #include <utility>
 
+#include "core/dtype.h"
 #include "schedules/planner/frameworks/fsdp1.h"
+#include "schedules/planner/frameworks/fsdp1_error.h"
 
 namespace foreshard::fsdp1 {
-namespace {}  // namespace
 
 /// FlatParamHandle.sharded_grad.
 SymTensor Fsdp1::sharded_gradient(const Handle& h) const {
@@ -30,6 +31,17 @@ void Fsdp1::set_gradient_view(Handle& h, std::size_t entry, const SymTensor& gra
   parameter->grad = gradient;
 }
 
+/// Gradients of 16 bits reach a parameter of 32 behind autograd's back (`grad.data = ...`), but for
+/// the second name of a tied one, which takes its gradient by plain assignment.
+void check_shared_gradient(const FlatEntry& e, const SymTensor& parameter,
+                           const SymTensor& gradient) {
+  if (e.places.size() < 2 || parameter->dtype == gradient->dtype) return;
+  throw Fsdp1Error(Refusal::kRuntimeError, e.name,
+                   "is tied, and its gradient kept in " + std::string(name_of(gradient->dtype)) +
+                       " cannot be given to its second name",
+                   "--fsdp1-keep-low-precision-grads no, or --fsdp1-use-orig-params no");
+}
+
 void Fsdp1::use_sharded_gradient_views(State& state) {
   Handle& h = *state.handle;
   const SymTensor gradient = sharded_gradient(h);
@@ -46,6 +58,7 @@ void Fsdp1::use_sharded_gradient_views(State& state) {
     const std::int64_t offset = state.unit.sharded() ? part.offset : e.offset;
     set_gradient_view(h, i, host_->view_as(gradient, shape, gradient->offset + offset),
                       state.unit.keep_low_precision_grads);
+    check_shared_gradient(e, o.parameter, gradient);
   }
 }
 

@@ -139,14 +139,26 @@ void Fsdp2::reshard(ModuleId m) {
   for (const auto& group : state_at(m).groups) gatherer_->reshard(*group);
 }
 
+namespace {
+
+/// Sets the object that the module has now: gathered ones take the sharded parameter's setting
+/// again when they are gathered next.
+void set_registered(ParamGroup& group, std::size_t i, bool on) {
+  if (group.sharded == ShardedState::kSharded) group.parameters[i].trainable = on;
+  if (group.sharded == ShardedState::kUnsharded)
+    group.runtime.parameters[i].unsharded->requires_grad = on;
+}
+
+}  // namespace
+
 void Fsdp2::set_requires_grad(ModuleId m, bool on) {
   const Model& model = wrapping_->model();
   for (const ModuleId each : modules_in_order(model, m)) {
     for (const OwnedParameter& owned : model.at(each).parameters) {
       if (plain_[owned.id.value]) plain_[owned.id.value]->requires_grad = on;
       for (ParamGroup* group : wrapping_->groups()) {
-        for (ShardedParameter& p : group->parameters) {
-          if (p.id == owned.id) p.trainable = on;
+        for (std::size_t i = 0; i < group->parameters.size(); ++i) {
+          if (group->parameters[i].id == owned.id) set_registered(*group, i, on);
         }
       }
     }

@@ -80,9 +80,10 @@ SymTensor conv2d(Host& h, const Statement& s, const SymTensor& input) {
 void depthwise_backward(BackwardContext& ctx) {
   Host& h = ctx.host;
   SymTensor x = ctx.saved(0), w = ctx.saved(1);
-  SymTensor gx = ctx.needs(0) ? empty_result(h, x->shape, x->dtype) : SymTensor();
+  SymTensor g = contiguous_operand(h, ctx.grad()), rows = contiguous_operand(h, x);
   SymTensor gw = ctx.needs(1) ? empty_result(h, w->shape, w->dtype) : SymTensor();
-  const std::array<SymTensor, 3> in{ctx.grad(), x, w};
+  SymTensor gx = ctx.needs(0) ? empty_result(h, x->shape, x->dtype) : SymTensor();
+  const std::array<SymTensor, 3> in{g, rows, w};
   const std::array<SymTensor, 2> out{gx, gw};
   const auto padding = static_cast<double>(ctx.node.ints[0]);
   launch(h, OpKind::kConv1dDepthwiseBackward, in, out, {&padding, 1},
@@ -91,9 +92,10 @@ void depthwise_backward(BackwardContext& ctx) {
   if (gw) ctx.set(1, std::move(gw));
 }
 
-SymTensor depthwise(Host& h, const Statement& s, const SymTensor& input) {
-  const SymTensor w = autocast_low(h, h.parameter(s.parameters[0]));
-  const SymTensor x = autocast_low(h, input);
+/// `in`: x and, where it is no parameter of the statement, the weight.
+SymTensor depthwise(Host& h, const Statement& s, std::span<const SymTensor> in) {
+  const SymTensor w = autocast_low(h, in.size() > 1 ? in[1] : h.parameter(s.parameters[0]));
+  const SymTensor x = autocast_low(h, in[0]);
   const std::int64_t padding = s.ints[0];
   Record r(h, depthwise_backward, {&x, &w});
   if (r) {
@@ -101,11 +103,12 @@ SymTensor depthwise(Host& h, const Statement& s, const SymTensor& input) {
     r.save(x);
     r.save(w);
   }
+  SymTensor rows = contiguous_operand(h, x);
   SymTensor y = empty_result(
       h, {x->shape[0], x->shape[1], x->shape[2] + 2 * padding - w->shape[2] + 1}, x->dtype);
-  const std::array<SymTensor, 2> in{x, w};
+  const std::array<SymTensor, 2> operands{rows, w};
   const auto attribute = static_cast<double>(padding);
-  launch(h, OpKind::kConv1dDepthwise, in, {&y, 1}, {&attribute, 1}, convolution_dims(y, w, 1));
+  launch(h, OpKind::kConv1dDepthwise, operands, {&y, 1}, {&attribute, 1}, convolution_dims(y, w, 1));
   r.attach(y);
   return y;
 }
@@ -142,7 +145,7 @@ bool run_convolution(Host& h, const Statement& s, std::span<SymTensor> in,
       out[0] = conv2d(h, s, in[0]);
       return true;
     case Function::kConv1dDepthwise:
-      out[0] = depthwise(h, s, in[0]);
+      out[0] = depthwise(h, s, in);
       return true;
     case Function::kAvgPool2d:
       out[0] = avg_pool(h, s, in[0]);

@@ -104,6 +104,7 @@ DType dtype_now(const Host& h, ParameterId id) {
 }
 
 SymTensor do_cast(const Call& c) {
+  if (c.i(0) != 0 && c.h.impl().autocast) return c.in[0];
   if (c.in.size() > 1) return cast(c.h, c.in[0], c.in[1]->dtype);
   return cast(c.h, c.in[0], c.s.parameters.empty() ? c.s.dtype : dtype_now(c.h, c.s.parameters[0]));
 }
@@ -211,9 +212,11 @@ SymTensor element_wise(const Call& c) {
     case Function::kExp:
     case Function::kSoftplus:
       return unary(h, c.s.function, autocast_float(h, in[0]), c.f(0));
+    case Function::kMulScalar:
+      if (in.size() > 1) return mul_number(h, in[0], in[1], c.f(0));
+      [[fallthrough]];
     case Function::kNeg:
     case Function::kAddScalar:
-    case Function::kMulScalar:
     case Function::kSilu:
     case Function::kRelu:
     case Function::kSigmoid:
@@ -257,6 +260,8 @@ SymTensor rearranged(const Call& c) {
       return transpose_of(c);
     case Function::kContiguous:
       return contiguous(h, in[0]);
+    case Function::kClone:
+      return h.clone(in[0]);
     case Function::kPad:
       return pad_end(h, in[0], c.dim(0), c.i(1));
     case Function::kExpand:

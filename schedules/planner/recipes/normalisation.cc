@@ -71,15 +71,16 @@ void rms_norm_backward(BackwardContext& ctx) {
   SymTensor x = ctx.saved(0);
   SymTensor w = has_weight ? ctx.saved(1) : SymTensor();
   SymTensor rstd = ctx.saved(has_weight ? 2 : 1);
-  SymTensor g = contiguous(h, ctx.grad());
+  SymTensor rows = contiguous_operand(h, x);
   SymTensor gx = ctx.needs(0) ? empty_result(h, x->shape, x->dtype) : SymTensor();
   SymTensor gw = has_weight && ctx.needs(1) ? empty_result(h, w->shape, w->dtype) : SymTensor();
+  SymTensor g = contiguous_operand(h, ctx.grad());
   if (gx) {
-    h.launch(OpKind::kRmsNormBackward, {g, x, rstd, w}, {gx});
+    h.launch(OpKind::kRmsNormBackward, {g, rows, rstd, w}, {gx});
     ctx.set(0, std::move(gx));
   }
   if (gw) {
-    const std::array<SymTensor, 3> in{g, x, rstd};
+    const std::array<SymTensor, 3> in{g, rows, rstd};
     gamma_gradients(ctx, OpKind::kRmsNormBackwardGamma, in, &gw, nullptr);
     ctx.set(1, std::move(gw));
   }
@@ -95,17 +96,18 @@ void layer_norm_backward(BackwardContext& ctx) {
   SymTensor w = has_weight ? ctx.saved(i++) : SymTensor();
   SymTensor mean = ctx.saved(i++);
   SymTensor rstd = ctx.saved(i++);
-  SymTensor g = contiguous(h, ctx.grad());
+  SymTensor rows = contiguous_operand(h, x);
   SymTensor gx, gw, gb;
   if (ctx.needs(0)) gx = empty_result(h, x->shape, x->dtype);
   if (has_weight && ctx.needs(1)) gw = empty_result(h, w->shape, w->dtype);
   if (has_bias && ctx.needs(2)) gb = empty_result(h, {ctx.node.shape[-1]}, w ? w->dtype : x->dtype);
+  SymTensor g = contiguous_operand(h, ctx.grad());
   if (gx) {
-    h.launch(OpKind::kLayerNormBackward, {g, x, mean, rstd, w}, {gx});
+    h.launch(OpKind::kLayerNormBackward, {g, rows, mean, rstd, w}, {gx});
     ctx.set(0, std::move(gx));
   }
   if (!gw && !gb) return;
-  const std::array<SymTensor, 4> in{g, x, mean, rstd};
+  const std::array<SymTensor, 4> in{g, rows, mean, rstd};
   gamma_gradients(ctx, OpKind::kLayerNormBackwardGamma, in, &gw, &gb);
   if (gw) ctx.set(1, std::move(gw));
   if (gb) ctx.set(2, std::move(gb));
@@ -113,33 +115,33 @@ void layer_norm_backward(BackwardContext& ctx) {
 
 }  // namespace
 
-SymTensor rms_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, double eps) {
-  check_norm(h, x_in, weight);
-  const auto run = [&](const SymTensor& x, Record* r) {
+SymTensor rms_norm(Host& h, const SymTensor& x, const SymTensor& weight, double eps) {
+  check_norm(h, x, weight);
+  const auto run = [&](Record* r) {
     if (r && *r) {
       r->save(x);
       if (weight) r->save(weight);
     }
+    SymTensor rows = contiguous_operand(h, x);
     SymTensor y = empty_result(h, x->shape, x->dtype);
     SymTensor rstd = empty_result(h, rows_of(x->shape), DType::kFloat32);
-    launch_norm(h, OpKind::kRmsNorm, std::array{x, weight}, std::array{y, rstd}, eps);
+    launch_norm(h, OpKind::kRmsNorm, std::array{rows, weight}, std::array{y, rstd}, eps);
+    rows.reset();
     if (r) r->attach(y);
     if (r && *r) r->save_output(rstd);
     return y;
   };
-  SymTensor x = contiguous(h, x_in);
   if (weight) {
     Record r(h, rms_norm_backward, {&x, &weight});
-    return run(x, &r);
+    return run(&r);
   }
   Record r(h, rms_norm_backward, {&x});
-  return run(x, &r);
+  return run(&r);
 }
 
-SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, const SymTensor& bias,
+SymTensor layer_norm(Host& h, const SymTensor& x, const SymTensor& weight, const SymTensor& bias,
                      double eps) {
-  check_norm(h, x_in, weight);
-  SymTensor x = contiguous(h, x_in);
+  check_norm(h, x, weight);
   Record r(h, layer_norm_backward, {&x, &weight, &bias});
   if (r) {
     r->ints = {weight ? 1 : 0, bias ? 1 : 0};
@@ -148,10 +150,12 @@ SymTensor layer_norm(Host& h, const SymTensor& x_in, const SymTensor& weight, co
     r.save(x);
     if (weight) r.save(weight);
   }
+  SymTensor rows = contiguous_operand(h, x);
   SymTensor y = empty_result(h, x->shape, x->dtype);
   SymTensor mean = empty_result(h, rows_of(x->shape), DType::kFloat32);
   SymTensor rstd = empty_result(h, rows_of(x->shape), DType::kFloat32);
-  launch_norm(h, OpKind::kLayerNorm, std::array{x, weight, bias}, std::array{y, mean, rstd}, eps);
+  launch_norm(h, OpKind::kLayerNorm, std::array{rows, weight, bias}, std::array{y, mean, rstd}, eps);
+  rows.reset();
   r.attach(y);
   if (r) {
     r.save_output(mean);

@@ -63,6 +63,9 @@ SymTensor view(Host& h, const SymTensor& x,
 SymTensor reshape(Host& h, const SymTensor& x, const Shape& shape);
 SymTensor transpose(Host& h, const SymTensor& x, int a, int b);
 SymTensor contiguous(Host& h, const SymTensor& x);
+/// The copy that a kernel makes of a strided operand (expect_contiguous): autograd knows nothing of
+/// it, what is saved is the operand itself.
+SymTensor contiguous_operand(Host& h, const SymTensor& x);
 /// Strides of to() and empty_like: a dense tensor's own, else dense ones in the same order of
 /// dimensions (c10/core/TensorImpl: infer_dense_strides). Broadcast dimensions are left where they
 /// are.
@@ -85,6 +88,8 @@ SymTensor sub(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor mul(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor div(Host& h, const SymTensor& a, const SymTensor& b);
 SymTensor unary(Host& h, Function f, const SymTensor& x, double value = 0);
+/// x * `number`, a tensor of rank 0 on the device that holds `value`.
+SymTensor mul_number(Host& h, const SymTensor& x, const SymTensor& number, double value);
 SymTensor clamp(Host& h, const SymTensor& x, double low, double high);
 SymTensor dropout(Host& h, const SymTensor& x, double p);
 SymTensor mean_last(Host& h, const SymTensor& x);

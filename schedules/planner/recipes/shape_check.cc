@@ -15,11 +15,14 @@ std::string text_of(const Shape& s) {
   return out + "]";
 }
 
+std::string place_of(Host& h) {
+  return h.scope().valid() ? h.program().program().scopes[h.scope().value] : "model";
+}
+
 }  // namespace
 
 void refuse_shapes(Host& h, std::string_view function, const Shape& a, const Shape& b) {
-  throw HostRefusal(h.scope().valid() ? h.program().program().scopes[h.scope().value] : "model",
-                    fmt::format("{} of {} and {}", function, text_of(a), text_of(b)),
+  throw HostRefusal(place_of(h), fmt::format("{} of {} and {}", function, text_of(a), text_of(b)),
                     "shapes that fit together");
 }
 
@@ -34,6 +37,12 @@ void check_norm(Host& h, const SymTensor& x, const SymTensor& weight) {
 }
 
 void check_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v) {
+  if (q->dtype != k->dtype || k->dtype != v->dtype) {
+    throw HostRefusal(place_of(h),
+                      fmt::format("attention of queries in {}, keys in {} and values in {}",
+                                  name_of(q->dtype), name_of(k->dtype), name_of(v->dtype)),
+                      "one dtype");
+  }
   const bool fits = q->shape.rank == 4 && k->shape.rank == 4 && v->shape.rank == 4 &&
                     q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] && k->shape[1] > 0 &&
                     q->shape[1] % k->shape[1] == 0;

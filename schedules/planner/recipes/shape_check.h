@@ -1,6 +1,6 @@
 #pragma once
 
-// What eager PyTorch would refuse: operands whose shapes do not fit. Models of one's own get here
+// What eager PyTorch would refuse: operands whose shapes or dtypes do not fit. Models of one's own get here
 // with widths that nothing checked before.
 
 #include <string_view>
@@ -16,7 +16,8 @@ namespace foreshard {
 void check_product(Host& h, const SymTensor& a, const SymTensor& b, const SymTensor& bias);
 /// Weights of a norm are as wide as its input.
 void check_norm(Host& h, const SymTensor& x, const SymTensor& weight);
-/// Queries [batch, heads, n, d], keys and values of as many positions, whose heads divide theirs.
+/// Queries [batch, heads, n, d], keys and values of as many positions, whose heads divide theirs,
+/// of one dtype.
 void check_attention(Host& h, const SymTensor& q, const SymTensor& k, const SymTensor& v);
 /// One target a row.
 void check_targets(Host& h, const SymTensor& logits, const SymTensor& targets);

@@ -90,6 +90,27 @@ SymTensor unary(Host& h, Function f, const SymTensor& x, double value) {
 
 namespace {
 
+/// Saved: the number.
+void mul_number_backward(BackwardContext& ctx) {
+  SymTensor number = ctx.saved(0);
+  ctx.set(0, launch_unary(ctx.host, OpKind::kMulScalar, ctx.grad(), ctx.node.floats[0]));
+}
+
+}  // namespace
+
+SymTensor mul_number(Host& h, const SymTensor& x, const SymTensor& number, double value) {
+  Record r(h, mul_number_backward, {&x});
+  if (r) {
+    r->floats[0] = value;
+    r.save(number);
+  }
+  SymTensor y = launch_unary(h, OpKind::kMulScalar, x, value);
+  r.attach(y);
+  return y;
+}
+
+namespace {
+
 /// where((self >= low) & (self <= high), grad, 0), the number made a tensor first. Saved: self.
 void clamp_backward(BackwardContext& ctx) {
   Host& h = ctx.host;

@@ -145,6 +145,13 @@ SymTensor contiguous(Host& h, const SymTensor& x) {
   return y;
 }
 
+SymTensor contiguous_operand(Host& h, const SymTensor& x) {
+  if (is_contiguous(*x)) return x;
+  SymTensor y = empty_result(h, x->shape, x->dtype);
+  h.launch(OpKind::kCopy, {x}, {y});
+  return y;
+}
+
 namespace {
 
 void expand_backward(BackwardContext& ctx) {
