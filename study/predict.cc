@@ -1,9 +1,9 @@
 #include "study/predict.h"
 
+#include "core/parallel.h"
 #include "sim/cost_model.h"
 #include "sim/simulator.h"
 #include "study/needed_memory.h"
-#include "study/parallel.h"
 
 namespace foreshard {
 

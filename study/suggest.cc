@@ -10,13 +10,13 @@
 
 #include "core/error.h"
 #include "core/integers.h"
+#include "core/parallel.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 #include "sim/cost/attention_rates.h"
 #include "study/headroom.h"
 #include "study/job_change.h"
 #include "study/mesh_search.h"
-#include "study/parallel.h"
 
 namespace foreshard {
 namespace {
