@@ -10,13 +10,13 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/integers.h"
+#include "core/parallel.h"
 #include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
 #include "study/headroom.h"
 #include "study/job_change.h"
 #include "study/mesh_search.h"
 #include "study/needed_memory.h"
-#include "study/parallel.h"
 #include "study/uncertainty.h"
 #include "study/ways_to_fit.h"
 
@@ -177,7 +177,7 @@ void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.mfu = e.model_flops_utilisation(job);
   row.memory = e.result.memory.device_peak;
   row.capacity = e.result.memory.capacity;
-  if (!e.result.critical_path.empty()) row.limited_by = e.result.critical_path[0].resource;
+  if (!e.result.critical_path.empty()) row.limited_by = name_of(e.result.critical_path[0].resource);
   if (!row.fits) row.note = lack_of(e.result.memory, std::nullopt);
 }
 
