@@ -88,13 +88,6 @@ std::string remark_on_communicators(const Schedule& s, const MemoryResult& m) {
                      format_memory(m.communicators));
 }
 
-/// Rows of the critical path that are kernels carry the name of their class.
-bool is_kernel(const std::string& resource) {
-  for (int c = 0; c < kKernelClassCount; ++c)
-    if (resource == name_of(static_cast<KernelClass>(c))) return true;
-  return false;
-}
-
 /// "8.04 B parameters", and where some are frozen: ", LoRA rank 16 on q_proj, v_proj in fp32, 13.6
 /// M trained, 7.50 B in 4 bits".
 std::string size_text(const Model& model) {
@@ -146,7 +139,8 @@ StepAnswer answer_of(const Job& job, const Prediction& prediction) {
                                c.bytes, c.busy, c.exposed, c.stretched,
                                std::string(name_of(c.bottleneck))});
   for (const CriticalPathRow& row : r.critical_path)
-    a.critical_path.push_back({row.resource, row.time, is_kernel(row.resource)});
+    a.critical_path.push_back(
+        {name_of(row.resource), row.time, row.resource.kind == CriticalResource::Kind::kKernel});
   a.memory = memory_answer(r.memory);
   a.memory.runs_with = prediction.needed_memory;
   for (const Suggestion& s : prediction.suggestions)

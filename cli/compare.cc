@@ -11,7 +11,7 @@
 namespace foreshard::cli {
 namespace {
 
-bool is_measured(const TraceDocument& t) { return t.trace.source == "measured"; }
+bool is_measured(const TraceDocument& t) { return t.trace.timing != Timing::kPredicted; }
 
 int run_compare(Arguments& a) {
   a.check();
@@ -37,8 +37,9 @@ CommandSpec compare_command() {
   CommandSpec c;
   c.name = "compare";
   c.summary =
-      "Was the prediction right? Two traces, event by event: order, bytes, peak, time. Exit code 4 "
-      "where order or bytes differ.";
+      "Was the prediction right? Two traces, event by event: order, bytes, peak, and times where "
+      "the "
+      "run was emulated. Exit code 4 where order or bytes differ.";
   c.examples = {{"foreshard compare predicted.json measured.json",
                  "traces of foreshard simulate --trace and foreshard run --trace"}};
   c.positionals = {{"PREDICTED", "Trace file", true},

@@ -27,7 +27,7 @@ int run(std::vector<std::string> words) {
     words.erase(words.begin());
     words.push_back("--help");
   }
-  if (words[0] == "--version") return std::puts("foreshard 0.1.0"), kOk;
+  if (words[0] == "--version") return std::puts("foreshard " FORESHARD_VERSION), kOk;
   if (words[0] == "completion") {
     words.erase(words.begin());
     const bool asks = std::find(words.begin(), words.end(), "--help") != words.end();

@@ -17,6 +17,7 @@
 #include "schedules/json.h"
 #include "schedules/planner/planner.h"
 #include "schedules/requested_bytes.h"
+#include "schedules/structure.h"
 #include "schedules/validate.h"
 #include "study/evaluate.h"
 
@@ -175,7 +176,7 @@ int run_plan(Arguments& a) {
       a.text("streams", "threads") == "inline" ? StreamMode::kInline : StreamMode::kThreads;
   const double scale = a.number("time-scale", 0, 1e-3, 1e9);
   const bool emulate = a.yes_no("emulate-links", false);
-  const std::int64_t ranks = a.integer("ranks", 0, 1, 16);
+  const std::int64_t ranks = a.integer("ranks", 0, 1, kMostExecutedRanks);
   a.check();
   const Schedule schedule = read_schedule_file(file);
   if (ranks > 0 && ranks != schedule.world)

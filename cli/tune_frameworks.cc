@@ -10,10 +10,10 @@
 #include "cli/output.h"
 #include "core/format.h"
 #include "core/json.h"
+#include "core/parallel.h"
 #include "schedules/planner/framework_table.h"
 #include "study/evaluate.h"
 #include "study/needed_memory.h"
-#include "study/parallel.h"
 
 namespace foreshard::cli {
 namespace {
@@ -78,7 +78,7 @@ Json json_of(const Row& r) {
   out["device_peak_bytes"] = s.memory.device_peak.value;
   if (!s.memory.fits_device) out["runs_with_bytes"] = r.memory.value;
   out["mfu"] = r.evaluation->model_flops_utilisation(*r.job);
-  out["limited_by"] = s.critical_path.empty() ? "" : s.critical_path[0].resource;
+  out["limited_by"] = s.critical_path.empty() ? "" : name_of(s.critical_path[0].resource);
   return out;
 }
 
@@ -94,7 +94,7 @@ std::string line_of(const Row& r) {
       !s.memory.fits_host()     ? "does not fit the host's memory"
       : !s.memory.fits          ? "does not fit"
       : s.critical_path.empty() ? ""
-                                : s.critical_path[0].resource,
+                                : name_of(s.critical_path[0].resource),
       s.memory.fits && is_borderline(s.memory) ? "  (borderline: allocator retries)" : "");
 }
 

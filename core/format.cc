@@ -53,7 +53,7 @@ std::string format_time(Time t) {
 
 std::string format_signed_time(Time t) {
   if (t.value == 0) return "0";
-  return (t.value < 0 ? "-" : "+") + format_time(Time(std::abs(t.value)));
+  return (t.value < 0 ? "" : "+") + format_time(t);
 }
 
 std::string format_rate(BytesPerSecond r) {
@@ -72,7 +72,8 @@ std::string format_count(double n) {
 }
 
 std::string with_thousands(std::int64_t n) {
-  std::string digits = std::to_string(n < 0 ? -n : n);
+  const auto bits = static_cast<std::uint64_t>(n);
+  std::string digits = std::to_string(n < 0 ? 0 - bits : bits);  // INT64_MIN has no negative
   for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
     digits.insert(static_cast<std::size_t>(at), ",");
   return n < 0 ? "-" + digits : digits;

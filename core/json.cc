@@ -15,8 +15,6 @@ namespace {
 /// beyond int64.
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  explicit StrictBuilder(std::string file) : file_(std::move(file)) {}
-
   bool null() override { return put(Json(nullptr)); }
   bool boolean(bool v) override { return put(Json(v)); }
   bool number_integer(number_integer_t v) override { return put(Json(v)); }
@@ -27,6 +25,9 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
   bool number_float(number_float_t v, const string_t& text) override {
     if (!std::isfinite(v)) return fail("the number " + text + " is not finite");
+    if (text.find_first_of(".eE") ==
+        std::string::npos)  // a whole number that is read as one beyond
+      return fail(text + " does not fit into 64 bits");
     return put(Json(v));
   }
   bool string(string_t& v) override { return put(Json(std::move(v))); }
@@ -87,7 +88,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  std::string file_, key_, error_;
+  std::string key_, error_;
   Json root_;
   std::vector<Json*> stack_;
   std::vector<std::set<std::string>> keys_;
@@ -100,7 +101,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& file) {
-  StrictBuilder builder(file);
+  StrictBuilder builder;
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     const bool binary = std::any_of(
         text.begin(),

@@ -1,7 +1,7 @@
 #pragma once
 
-// Reading JSON that people and foreign programs wrote. Include only in .cc files (nlohmann/json is
-// slow to compile); headers take core/json_fwd.h.
+// Reading JSON that people and foreign programs wrote. nlohmann/json is slow to compile: but for
+// the few that tests/cli/layering_test.py names, headers take core/json_fwd.h.
 
 #include <filesystem>
 #include <initializer_list>
@@ -20,8 +20,8 @@ namespace foreshard {
 inline constexpr std::uintmax_t kLargestJsonFile = std::uintmax_t{1} << 30;
 inline constexpr int kDeepestJson = 200;
 
-/// Parses text; duplicate keys, NaN, nesting deeper than kDeepestJson and trailing text are errors
-/// (InputError, with line and column). Also throws where an integer does not fit into int64.
+/// Parses text. InputError for what is no JSON (with line and column), and for duplicate keys, NaN,
+/// whole numbers beyond int64 and nesting deeper than kDeepestJson (which name key or number).
 Json parse_json(std::string_view text, const std::string& file);
 /// Reads a file (".gz" is unpacked) and parses it; InputError if it cannot be read.
 Json read_json_file(const std::filesystem::path& path);

@@ -22,8 +22,6 @@
 namespace foreshard {
 namespace {
 
-constexpr std::int64_t kMostRanks = 16;
-
 void check_emulation(const Schedule& s, const std::vector<std::vector<Time>>& times,
                      const char* what, IssueList& issues) {
   if (times.empty()) return;
@@ -56,9 +54,9 @@ void check_runnable(const Schedule& s, IssueList& issues) {
 
 void check_options(const Schedule& s, const RunOptions& o) {
   IssueList issues("run");
-  if (s.world < 1 || s.world > kMostRanks) {
+  if (s.world < 1 || s.world > kMostExecutedRanks) {
     issues.add("world", fmt::format("{} ranks", s.world),
-               fmt::format("1 to {} on this machine", kMostRanks));
+               fmt::format("1 to {} on this machine", kMostExecutedRanks));
   }
   if (s.program_of_rank.empty())
     issues.add("program_of_rank", "no program", "one entry, or one for each rank");
@@ -112,8 +110,8 @@ struct Rank {
   std::unique_ptr<Backend>
       backend;  // outlives the interpreter, which owns the allocator over its memory
   std::unique_ptr<Interpreter> interpreter;
-  std::thread host;
   std::atomic<bool> ended{false};
+  std::jthread host;
 };
 
 class Run {
@@ -132,11 +130,14 @@ class Run {
 
   RunResult execute() {
     build_ranks();
-    for (const auto& rank : ranks_) {
-      rank->host = std::thread([this, r = rank.get()] { host_thread(*r); });
+    for (const auto& rank : ranks_) start(*rank);
+    try {
+      supervise();
+    } catch (...) {
+      control_.fail(std::current_exception());
     }
-    supervise();
-    for (const auto& rank : ranks_) rank->host.join();
+    for (const auto& rank : ranks_)
+      if (rank->host.joinable()) rank->host.join();
     return collect();
   }
 
@@ -152,6 +153,16 @@ class Run {
                                        program.events, options_.device_memory, rank->pacing);
       rank->interpreter = std::make_unique<Interpreter>(shared_, r, *rank->backend);
       ranks_.push_back(std::move(rank));
+    }
+  }
+
+  /// A rank whose thread does not start ends the run.
+  void start(Rank& rank) {
+    try {
+      rank.host = start_thread([this, &rank] { host_thread(rank); });
+    } catch (...) {
+      control_.fail(std::current_exception());
+      rank.ended.store(true);
     }
   }
 
@@ -221,7 +232,7 @@ class Run {
 
   void fill_trace(RunResult& result, const std::vector<std::vector<Time>>& device_ends) {
     Trace& trace = result.trace;
-    trace.source = "measured";
+    trace.timing = options_.emulate ? Timing::kEmulated : Timing::kCpuRanks;
     trace.model = schedule_.model;
     trace.description = schedule_.description;
     trace.world = schedule_.world;

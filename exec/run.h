@@ -93,15 +93,15 @@ struct FinalParameter {
 };
 
 struct RunResult {
-  Trace trace;  ///< source "measured"; losses and gradient norms are in it.
+  Trace trace;  ///< Emulated or of CPU ranks; losses and gradient norms are in it.
   std::map<std::string, FinalParameter> parameters;  ///< If asked for.
   std::int64_t timed_work = 0;  ///< Emulation: pieces of work that had a deadline.
 };
 
-/// Runs the schedule on Schedule::world ranks (1 to 16). Throws InputError if the options do not
-/// fit the schedule and RunError, naming rank and instruction, if a rank fails, is stuck for longer
-/// than the watchdog or breaks a rule of memory use. All threads have ended when it returns or
-/// throws.
+/// Runs the schedule on Schedule::world ranks (1 to kMostExecutedRanks). Throws InputError if the
+/// options do not fit the schedule and RunError, naming rank and instruction, if a rank fails, is
+/// stuck for longer than the watchdog or breaks a rule of memory use. All threads have ended when
+/// it returns or throws.
 RunResult run(const Schedule& schedule, const RunOptions& options);
 
 /// The initial values and the data used where RunOptions gives none.

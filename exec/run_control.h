@@ -8,7 +8,11 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
+
+#include "core/error.h"
 
 namespace foreshard {
 
@@ -18,7 +22,7 @@ struct RunAborted : std::exception {
 };
 
 /// The failure state that all threads of one run share. The first failure wins; every wait notices
-/// it within a few milliseconds, so a run ends on all ranks in bounded time. Thread-safe.
+/// it within a slice (20 ms), so a run ends on all ranks in bounded time. Thread-safe.
 class RunControl {
  public:
   explicit RunControl(std::chrono::milliseconds watchdog) : watchdog_(watchdog) {}
@@ -83,5 +87,16 @@ class RunControl {
   mutable std::mutex mutex_;
   std::exception_ptr error_;
 };
+
+/// Starts a thread of a run. RunError if the machine gives none.
+template <typename Work>
+std::jthread start_thread(Work work) {
+  try {
+    return std::jthread(std::move(work));
+  } catch (const std::system_error& e) {
+    throw RunError(std::string("this machine gives no thread for another rank or stream: ") +
+                   e.what());
+  }
+}
 
 }  // namespace foreshard

@@ -22,7 +22,7 @@ StreamWorker::StreamWorker(StreamMode mode, StreamIndex index, RunControl& contr
       clock_(clock),
       pacing_(pacing),
       execute_(std::move(execute)) {
-  if (mode_ == StreamMode::kThreads) thread_ = std::thread([this] { loop(); });
+  if (mode_ == StreamMode::kThreads) thread_ = start_thread([this] { loop(); });
 }
 
 StreamWorker::~StreamWorker() {

@@ -124,7 +124,7 @@ class StreamWorker {
   std::vector<Time> step_ends_;
   std::int64_t timed_ = 0, overruns_ = 0;
 
-  std::thread thread_;
+  std::jthread thread_;  ///< Last: what it uses is there before it starts.
 };
 
 }  // namespace foreshard

@@ -10,7 +10,13 @@
 namespace foreshard {
 
 /// How a number came about; printed with every answer that rests on it.
-enum class FactKind : std::uint8_t { kDatasheet, kMeasured, kAssumed, kCalibrated };
+enum class FactKind : std::uint8_t {
+  kDatasheet,
+  kRecalled,  ///< Of a data sheet or a manual by memory: nobody has looked it up.
+  kMeasured,
+  kAssumed,
+  kCalibrated,
+};
 std::string_view name_of(FactKind kind);
 
 /// What a number counts. Facts are stored in the base unit named here, whatever unit the file used.

@@ -1,15 +1,22 @@
 #include "hwprofiles/fact_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
-#include <iterator>
 
 #include "core/enum_names.h"
 #include "core/json.h"
 
 namespace foreshard {
 namespace {
+
+constexpr EnumName<FactKind> kKinds[] = {
+    {FactKind::kDatasheet, "datasheet"},   {FactKind::kRecalled, "recalled"},
+    {FactKind::kMeasured, "measured"},     {FactKind::kAssumed, "assumed"},
+    {FactKind::kCalibrated, "calibrated"},
+};
+static_assert(names_each(kKinds));
 
 struct Unit {
   std::string_view name;
@@ -92,15 +99,14 @@ struct Reading {
     ObjectReader reader(value, object.path_of(key), object.issues());
     const double number = reader.number("value", std::nan(""), 0, 1e30);
     const auto unit = reader.string("unit", "");
-    const auto kind =
-        reader.choice("kind", defaults.kind ? std::string(name_of(*defaults.kind)) : "",
-                      {"datasheet", "measured", "assumed", "calibrated"});
+    const auto kind = reader.choice(
+        "kind", defaults.kind ? std::string(name_of(*defaults.kind)) : "", fact_kind_names());
     const auto source = reader.string("source", defaults.source);
     const double uncertainty = reader.number("uncertainty", std::nan(""), 0, 10);
     const double prior = reader.number("prior", std::nan(""), 0, 1e30);
     if (!reader.has("value")) reader.report("value", "missing", "a number");
     if (kind.empty())
-      reader.report("kind", "missing", "datasheet, measured, assumed or calibrated");
+      reader.report("kind", "missing", fmt::format("{}", fmt::join(fact_kind_names(), ", ")));
     if (source.empty())
       reader.report("source", "missing", "where the number comes from, in a few words");
     reader.finish();
@@ -124,17 +130,18 @@ std::string scaled(double value, std::initializer_list<Unit> units) {
 
 }  // namespace
 
-std::string_view name_of(FactKind kind) {
-  constexpr std::string_view names[] = {"datasheet", "measured", "assumed", "calibrated"};
-  static_assert(std::size(names) == kEnumerators<FactKind>);
-  return names[static_cast<int>(kind)];
-}
+std::string_view name_of(FactKind kind) { return name_in(kKinds, kind); }
 
 std::optional<FactKind> parse_fact_kind(std::string_view text) {
-  for (std::size_t i = 0; i < kEnumerators<FactKind>; ++i) {
-    if (text == name_of(static_cast<FactKind>(i))) return static_cast<FactKind>(i);
-  }
+  for (const auto& row : kKinds)
+    if (text == row.name) return row.value;
   return std::nullopt;
+}
+
+std::vector<std::string> fact_kind_names() {
+  std::vector<std::string> names;
+  for (const auto& row : kKinds) names.emplace_back(row.name);
+  return names;
 }
 
 std::string_view base_unit(Dimension dimension) {

@@ -36,5 +36,7 @@ Json fact_to_json(const Fact& fact);
 std::string format_fact(const Fact& fact);
 
 std::optional<FactKind> parse_fact_kind(std::string_view text);
+/// All names, for readers and messages.
+std::vector<std::string> fact_kind_names();
 
 }  // namespace foreshard

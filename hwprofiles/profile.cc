@@ -64,6 +64,12 @@ double GpuProfile::efficiency_or(std::string_view key, double fallback) const {
   return fact == nullptr ? fallback : fact->value_or(fallback);
 }
 
+double GpuProfile::efficiency_or_usual(std::string_view key) const {
+  for (const UsualEfficiency& usual : kUsualEfficiencies)
+    if (usual.key == key) return efficiency_or(key, usual.value);
+  throw InternalError("no usual efficiency of the name " + std::string(key));
+}
+
 Bytes GpuProfile::allocatable_memory() const {
   return Bytes(static_cast<std::int64_t>(usable_memory.value_or(memory.value_or(0)) -
                                          context_memory.value_or(0)));

@@ -30,6 +30,18 @@ enum class GpuGeneration : std::uint8_t {
 };
 std::string_view name_of(GpuGeneration generation);
 
+/// Efficiencies that a profile may leave out, and what is taken then: of the A100, whose tables are
+/// the widest. Those of one cost model only are beside it (sim/cost/kernel_cost.cc).
+struct UsualEfficiency {
+  std::string_view key;
+  double value;
+};
+inline constexpr UsualEfficiency kUsualEfficiencies[] = {
+    {"memory_bound", 0.816},
+    {"overlap_slowdown", 0.23},
+    {"machine_spread", 0.06},
+};
+
 /// One GPU type. Rates are dense (no sparsity) and per device.
 struct GpuProfile {
   std::string name;   ///< "h100-sxm"
@@ -63,6 +75,8 @@ struct GpuProfile {
   /// The named efficiency or nullptr.
   const Fact* find_efficiency(std::string_view key) const;
   double efficiency_or(std::string_view key, double fallback) const;
+  /// The named efficiency, or the usual one of kUsualEfficiencies, which must name the key.
+  double efficiency_or_usual(std::string_view key) const;
   /// What a process can allocate: driver total less context.
   Bytes allocatable_memory() const;
 };

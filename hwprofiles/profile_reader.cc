@@ -40,8 +40,7 @@ void read_facts(ObjectReader& object, std::span<const Field<T>> fields,
 /// `source` and `kind` of an object serve the short-form numbers inside it.
 void read_defaults(ObjectReader& object, FactDefaults& defaults) {
   defaults.source = object.string("source", defaults.source);
-  const auto kind =
-      object.choice("kind_of_numbers", "", {"datasheet", "measured", "assumed", "calibrated"});
+  const auto kind = object.choice("kind_of_numbers", "", fact_kind_names());
   if (!kind.empty()) defaults.kind = parse_fact_kind(kind);
 }
 

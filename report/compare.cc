@@ -67,6 +67,8 @@ class Comparer {
   Comparison run() {
     result_.overruns = measured_.document->trace.overruns;
     result_.timing_valid = measured_.document->trace.timing_valid;
+    result_.predicted_timing = predicted_.document->trace.timing;
+    result_.measured_timing = measured_.document->trace.timing;
     std::set<std::int32_t> ranks;
     for (const auto& [key, time] : measured_.times) {
       ranks.insert(key.first);
@@ -75,7 +77,7 @@ class Comparer {
     result_.ranks = static_cast<std::int64_t>(ranks.size());
     compare_steps();
     compare_peaks();
-    add_time_differences();
+    if (result_.times_compare()) add_time_differences();
     return std::move(result_);
   }
 
@@ -256,6 +258,26 @@ Comparison compare(const TraceDocument& predicted, const TraceDocument& measured
   return Comparer(predicted, measured).run();
 }
 
+namespace {
+
+std::string step_of(const Comparison& c) {
+  if (!c.times_compare()) {
+    return fmt::format(
+        "not compared: {} (median of {}) is this machine's CPU, not the hardware predicted for; "
+        "run --emulate-links yes compares times",
+        format_time(c.measured_timing == Timing::kCpuRanks ? c.measured_step : c.predicted_step),
+        c.measured_steps);
+  }
+  std::string overruns;
+  if (c.measured_timing == Timing::kEmulated)
+    overruns = c.overruns == 0 ? ", no overrun" : fmt::format(", {} overruns", c.overruns);
+  return fmt::format("predicted {}, measured {} (median of {}; {:+.1f} %{})",
+                     format_time(c.predicted_step), format_time(c.measured_step), c.measured_steps,
+                     100 * (c.step_ratio() - 1), overruns);
+}
+
+}  // namespace
+
 std::string text_of(const Comparison& c) {
   const auto row = [](std::string_view what, const std::string& value) {
     return fmt::format("  {:<34}{}\n", what, value);
@@ -277,16 +299,7 @@ std::string text_of(const Comparison& c) {
               ? fmt::format("identical ({} B at most)", with_thousands(c.measured_peak.value))
               : fmt::format("predicted {} B, measured {} B", with_thousands(c.predicted_peak.value),
                             with_thousands(c.measured_peak.value)));
-  const std::string overruns =
-      c.overruns == 0 ? "no overrun" : fmt::format("{} overruns", c.overruns);
-  // A prediction for a GPU against a run on CPU ranks is no comparison of times.
-  const bool other_devices = c.step_ratio() > 10 || c.step_ratio() < 0.1;
-  const std::string ratio = other_devices ? "not the devices predicted for: order, bytes and peak "
-                                            "are what compares"
-                                          : fmt::format("{:+.1f} %", 100 * (c.step_ratio() - 1));
-  out += row("step", fmt::format("predicted {}, measured {} (median of {}; {}, {})",
-                                 format_time(c.predicted_step), format_time(c.measured_step),
-                                 c.measured_steps, ratio, overruns));
+  out += row("step", step_of(c));
   if (!c.timing_valid) out += row("", "too many overruns: the measured time says nothing");
   if (c.differences.empty()) return out;
   out += "  largest differences\n";
@@ -305,7 +318,7 @@ Json to_json(const Comparison& c) {
   out["peak_bytes_difference"] = c.peak_difference().value;
   out["predicted_peak_bytes"] = c.predicted_peak.value;
   out["measured_peak_bytes"] = c.measured_peak.value;
-  out["step_time_ratio"] = c.step_ratio();
+  out["step_time_ratio"] = c.times_compare() ? Json(c.step_ratio()) : Json(nullptr);
   out["predicted_step_s"] = to_seconds(c.predicted_step);
   out["measured_step_s"] = to_seconds(c.measured_step);
   out["operations"] = c.instructions;

@@ -29,11 +29,14 @@ struct Comparison {
   std::int64_t measured_steps = 0;
   std::int64_t overruns = 0;
   bool timing_valid = true;
+  Timing predicted_timing = Timing::kPredicted, measured_timing = Timing::kPredicted;
   std::vector<TraceDifference> differences;  ///< Order, bytes and peak first, then by contribution.
 
   /// Nothing could be matched: the traces are of different plans.
   bool other_plans() const { return !order_equal && instructions == 0 && !differences.empty(); }
   Bytes peak_difference() const { return measured_peak - predicted_peak; }
+  /// Both times are of one kind of machine; else neither ratio nor differences are of times.
+  bool times_compare() const { return comparable(predicted_timing, measured_timing); }
   double step_ratio() const {
     return predicted_step.value == 0 ? 0 : measured_step / predicted_step;
   }
@@ -46,8 +49,8 @@ Comparison compare(const TraceDocument& predicted, const TraceDocument& measured
 
 /// For people, about a screen.
 std::string text_of(const Comparison& comparison);
-/// The keys of the contract: order_equal, bytes_equal, peak_bytes_difference, step_time_ratio,
-/// differences.
+/// The keys of the contract: order_equal, bytes_equal, peak_bytes_difference, step_time_ratio (null
+/// where times do not compare), differences.
 Json to_json(const Comparison& comparison);
 
 }  // namespace foreshard

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -38,6 +39,16 @@ class TraceReader {
  private:
   bool open() const { return issues_.issues().size() < kMostIssues; }
 
+  void read_timing(ObjectReader& r) {
+    std::vector<std::string> allowed;
+    for (const EnumName<Timing>& row : kTimings) allowed.emplace_back(row.name);
+    const std::string source = r.choice("source", "", allowed);
+    if (source.empty())
+      r.report("source", "is missing", fmt::format("{}", fmt::join(allowed, ", ")));
+    for (const EnumName<Timing>& row : kTimings)
+      if (row.name == source) d_.trace.timing = row.value;
+  }
+
   void read_head(const Json& head) {
     ObjectReader r(head, "foreshard", issues_);
     Trace& t = d_.trace;
@@ -46,7 +57,7 @@ class TraceReader {
       r.report("format", fmt::format("found \"{}\", expected \"foreshard-trace\"", format));
     if (const std::int64_t version = r.required_integer("version", 0, INT64_MAX); version != 1)
       r.report("version", fmt::format("found {}, this program reads 1", version));
-    t.source = r.string("source", "");
+    read_timing(r);
     t.model = r.string("model", "");
     t.description = r.string("description", "");
     t.world = r.required_integer("world", 1, kLargestWorld);

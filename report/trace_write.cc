@@ -58,8 +58,8 @@ class TraceWriter {
         "{{\"format\": \"foreshard-trace\", \"version\": 1,\n\"source\": {}, \"model\": {}, "
         "\"description\": {},\n"
         "\"world\": {}, \"overruns\": {}, \"timing_valid\": {}, \"origin_ps\": {}",
-        json_text(t_.source), json_text(t_.model), json_text(t_.description), t_.world, t_.overruns,
-        t_.timing_valid, origin_.value);
+        json_text(std::string(name_of(t_.timing))), json_text(t_.model), json_text(t_.description),
+        t_.world, t_.overruns, t_.timing_valid, origin_.value);
     list("notes", t_.notes, [](const std::string& s) { return json_text(s); });
     list("losses", t_.losses, [](double x) { return fmt::format("{}", x); });
     list("gradient_norms", t_.gradient_norms, [](double x) { return fmt::format("{}", x); });

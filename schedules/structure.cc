@@ -110,7 +110,8 @@ class ProgramChecker {
     if (has_tensors(p_) &&
         std::uint64_t{l.first_operand} + l.inputs + l.outputs > p_.operands.size())
       return report("launches", i, "operands lie outside the operand table");
-    if (std::uint64_t{l.first_attribute} + l.attributes > p_.attributes.size())
+    if ((has_tensors(p_) || !p_.attributes.empty()) &&
+        std::uint64_t{l.first_attribute} + l.attributes > p_.attributes.size())
       return report("launches", i, "attributes lie outside the attribute table");
     for (std::uint32_t o = 0; has_tensors(p_) && o < std::uint32_t{l.inputs} + l.outputs && open();
          ++o)

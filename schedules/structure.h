@@ -10,6 +10,7 @@
 namespace foreshard {
 
 inline constexpr std::int64_t kLargestWorld = 1 << 20;  ///< Ranks of one job.
+inline constexpr std::int64_t kMostExecutedRanks = 16;  ///< That the executor runs on one machine.
 inline constexpr std::int64_t kLargestBuffer = std::int64_t{1}
                                                << 50;  ///< Bytes of one buffer (1 PiB).
 /// Problems one answer lists: a file with more is not a schedule.

@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/units.h"
 #include "schedules/schedule.h"
 
@@ -56,8 +58,26 @@ struct ReuseAnswers {
   std::vector<std::vector<bool>> segments;  ///< [0]: initialisation, [k]: step k - 1.
 };
 
+/// Whose times they are.
+enum class Timing : std::uint8_t {
+  kPredicted,  ///< Of the simulator, for the machine of its profile.
+  kEmulated,   ///< By the wall clock of a run whose durations were given.
+  kCpuRanks,   ///< By the wall clock of a run on CPU ranks: of no other hardware.
+};
+inline constexpr EnumName<Timing> kTimings[] = {
+    {Timing::kPredicted, "simulated"},
+    {Timing::kEmulated, "emulated"},
+    {Timing::kCpuRanks, "measured"},
+};
+static_assert(names_each(kTimings));
+constexpr std::string_view name_of(Timing t) { return name_in(kTimings, t); }
+/// Times of CPU ranks compare with each other, all others among themselves.
+constexpr bool comparable(Timing a, Timing b) {
+  return (a == Timing::kCpuRanks) == (b == Timing::kCpuRanks);
+}
+
 struct Trace {
-  std::string source;              ///< "simulated" or "measured".
+  Timing timing = Timing::kPredicted;
   std::string model, description;  ///< Copied from the schedule.
   std::int64_t world = 1;
   std::vector<Span> spans;           ///< Ordered by (rank, step, start, lane, stream, instruction).

@@ -159,64 +159,37 @@ class TimeExplanation {
     });
   }
 
-  /// What holds a piece of the critical path; pieces of equal number have one name.
-  struct Resource {
-    CausePiece::Kind kind = CausePiece::Kind::kUnknown;
-    InstructionKind instruction = InstructionKind::kMark;
-    int what = 0;  ///< KernelClass, CopyDirection or CollectiveKind.
-    int link = 0;
-    auto operator<=>(const Resource&) const = default;
-  };
-
-  Resource resource_of(const CausePiece& piece) const {
-    Resource r;
-    r.kind = piece.kind;
-    if (piece.kind != CausePiece::Kind::kOperation) return r;
-    const Instruction& in = instruction(piece.rank_class, piece.instruction);
-    const ProgramTiming& timing = run_.timing(piece.rank_class);
-    r.instruction = in.kind;
-    if (in.kind == InstructionKind::kLaunch) {
-      r.what = static_cast<int>(timing.launch(in.id).kernel_class);
-    } else if (in.kind == InstructionKind::kCopy) {
-      r.what = static_cast<int>(timing.program->copies[in.id].direction);
-    } else {
-      r.what = static_cast<int>(timing.program->collectives[in.id].kind);
-      r.link = static_cast<int>((*run_.collectives[piece.rank_class])[in.id].bottleneck);
-    }
-    return r;
-  }
-
-  static std::string name_of_resource(const Resource& r) {
-    switch (r.kind) {
+  CriticalResource resource_of(const CausePiece& piece) const {
+    using Kind = CriticalResource::Kind;
+    switch (piece.kind) {
       case CausePiece::Kind::kHost:
-        return "host";
+        return {.kind = Kind::kHost};
       case CausePiece::Kind::kAllocator:
-        return "allocator (cudaMalloc, cudaFree)";
+        return {.kind = Kind::kAllocator};
       case CausePiece::Kind::kUnknown:
-        return "idle";
+        return {.kind = Kind::kIdle};
       case CausePiece::Kind::kOperation:
         break;
     }
-    if (r.instruction == InstructionKind::kLaunch)
-      return std::string(name_of(static_cast<KernelClass>(r.what)));
-    if (r.instruction == InstructionKind::kCopy) {
-      const auto d = static_cast<CopyDirection>(r.what);
-      return d == CopyDirection::kHostToDevice   ? "copy to device"
-             : d == CopyDirection::kDeviceToHost ? "copy to host"
-                                                 : "copy on device";
-    }
-    return std::string(name_of(static_cast<CollectiveKind>(r.what))) + " (" +
-           std::string(name_of(static_cast<Link>(r.link))) + ")";
+    const Instruction& in = instruction(piece.rank_class, piece.instruction);
+    const ProgramTiming& timing = run_.timing(piece.rank_class);
+    if (in.kind == InstructionKind::kLaunch)
+      return {.kind = Kind::kKernel, .kernel = timing.launch(in.id).kernel_class};
+    if (in.kind == InstructionKind::kCopy)
+      return {.kind = Kind::kCopy, .copy = timing.program->copies[in.id].direction};
+    return {.kind = Kind::kCollective,
+            .collective = timing.program->collectives[in.id].kind,
+            .link = (*run_.collectives[piece.rank_class])[in.id].bottleneck};
   }
 
   void follow_critical_path() {
     const RankRecord::StepEnd& end = rank_.steps[static_cast<std::size_t>(window_.step)];
-    std::map<Resource, std::uint32_t> index;
+    std::map<CriticalResource, std::uint32_t> index;
     std::vector<CriticalPathSegment> segments;
     walk_back(run_.output, window_.start, window_.end, end.cause, [&](const CausePiece& piece) {
       const auto [it, added] = index.try_emplace(
           resource_of(piece), static_cast<std::uint32_t>(result_.critical_path.size()));
-      if (added) result_.critical_path.push_back({name_of_resource(it->first), Time(0)});
+      if (added) result_.critical_path.push_back({it->first, Time(0)});
       result_.critical_path[it->second].time += Time(piece.end - piece.start);
       segments.push_back({it->second, run_.layout.classes[piece.rank_class].rank, piece.instruction,
                           Time(piece.start), Time(piece.end)});
@@ -232,7 +205,7 @@ class TimeExplanation {
     for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
     std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
       const CriticalPathRow &x = result_.critical_path[a], &y = result_.critical_path[b];
-      return x.time != y.time ? x.time > y.time : x.resource < y.resource;
+      return x.time != y.time ? x.time > y.time : name_of(x.resource) < name_of(y.resource);
     });
     std::vector<CriticalPathRow> sorted;
     for (std::uint32_t i = 0; i < order.size(); ++i) {
@@ -304,7 +277,7 @@ void append_spans(const RankRecord& rank, std::int32_t number, std::vector<Span>
 
 Trace make_trace(const Run& run) {
   Trace trace;
-  trace.source = "simulated";
+  trace.timing = Timing::kPredicted;
   trace.model = run.schedule.model;
   trace.description = run.schedule.description;
   trace.world = run.schedule.world;

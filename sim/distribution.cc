@@ -1,12 +1,9 @@
 #include "sim/distribution.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "core/error.h"
+#include "core/parallel.h"
 
 namespace foreshard {
 namespace {
@@ -30,26 +27,12 @@ StepDistribution simulate_distribution(const Schedule& schedule, const CostModel
   fast.memory = MemoryDetail::kNone;
   StepDistribution d;
   d.samples.resize(static_cast<std::size_t>(count));
-  std::atomic<int> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (int i; (i = next++) < count;) {
-      try {
-        SimulationOptions mine = fast;
-        mine.variation.seed += static_cast<std::uint64_t>(i);
-        d.samples[static_cast<std::size_t>(i)] = simulate(schedule, cost, mine).step_time;
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-      }
-    }
+  const auto sample = [&](std::size_t i) {
+    SimulationOptions mine = fast;
+    mine.variation.seed += i;
+    d.samples[i] = simulate(schedule, cost, mine).step_time;
   };
-  std::vector<std::thread> workers;
-  for (int t = 1; t < std::min(threads, count); ++t) workers.emplace_back(work);
-  work();
-  for (std::thread& w : workers) w.join();
-  if (failure) std::rethrow_exception(failure);
+  parallel_for(d.samples.size(), sample, static_cast<std::size_t>(threads));
 
   std::vector<Time> sorted = d.samples;
   std::sort(sorted.begin(), sorted.end());

@@ -222,7 +222,7 @@ class HardwareCostModel final : public CostModel {
     return std::min(1.0, blocks / collective_constants(gpu().generation, true).channels);
   }
   double interference(double load) const {
-    return gpu().efficiency_or("overlap_slowdown", 0.23) * parameters_.interference.scale * load;
+    return gpu().efficiency_or_usual("overlap_slowdown") * parameters_.interference.scale * load;
   }
 
   static Link bottleneck(const CollectiveCost& cost) {

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 
 #include "core/error.h"
-#include "schedules/structure.h"
 
 namespace foreshard::sim {
 namespace {
@@ -30,7 +28,6 @@ class LayoutBuilder {
       : schedule_(schedule), cost_(cost), options_(options) {}
 
   Layout build() {
-    check();
     find_used_groups();
     choose_classes();
     for (std::uint32_t c = 0; c < layout_.classes.size(); ++c) connect(c);
@@ -38,52 +35,6 @@ class LayoutBuilder {
   }
 
  private:
-  void check() const {
-    IssueList issues("schedule");
-    const auto world = schedule_.world;
-    if (world < 1 || world > kLargestWorld) {
-      issues.add("world", "has " + std::to_string(world) + " ranks",
-                 "1 to " + std::to_string(kLargestWorld));
-      issues.throw_if_any();
-    }
-    const std::size_t map = schedule_.program_of_rank.size();
-    if (map != 1 && map != static_cast<std::size_t>(std::max<std::int64_t>(world, 0))) {
-      issues.add("program_of_rank", "has " + std::to_string(map) + " entries",
-                 "1 or one for each rank");
-    }
-    for (const std::uint32_t p : schedule_.program_of_rank) {
-      if (p >= schedule_.programs.size()) {
-        issues.add("program_of_rank",
-                   "names program " + std::to_string(p) + ", which does not exist");
-        break;
-      }
-    }
-    for (std::size_t g = 0; g < schedule_.groups.size(); ++g) {
-      const Group& group = schedule_.groups[g];
-      if (group.size < 1 || group.stride < 1 || group.size > world || group.stride > world ||
-          world % (group.size * group.stride) != 0) {
-        issues.add("groups[" + std::to_string(g) + "]", "does not divide the world",
-                   "size * stride divides " + std::to_string(world));
-      }
-    }
-    for (std::size_t p = 0; p < schedule_.programs.size(); ++p) {
-      for (const Collective& c : schedule_.programs[p].collectives) {
-        if (c.group.value >= schedule_.groups.size()) {
-          issues.add("programs[" + std::to_string(p) + "].collectives",
-                     "a collective has no group");
-          break;
-        }
-        if (c.kind == CollectiveKind::kSendReceive &&
-            (c.root < 0 || c.root >= schedule_.groups[c.group.value].size)) {
-          issues.add("programs[" + std::to_string(p) + "].collectives",
-                     "a send-receive has a peer outside its group");
-          break;
-        }
-      }
-    }
-    issues.throw_if_any();
-  }
-
   std::uint32_t program_of(std::int64_t rank) const {
     return schedule_
         .program_of_rank[schedule_.program_of_rank.size() == 1 ? 0

@@ -48,7 +48,7 @@ struct Layout {
                      std::size_t groups) const;
 };
 
-/// InputError if a program, group or collective of the schedule does not fit the world.
+/// Of a schedule that has passed check_structure().
 Layout make_layout(const Schedule& schedule, const CostModel& cost,
                    const SimulationOptions& options);
 

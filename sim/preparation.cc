@@ -8,10 +8,17 @@ namespace foreshard::sim {
 Preparation::Preparation(const Schedule& schedule)
     : schedule_(schedule), ready_(schedule.programs.size()), shapes_(schedule.programs.size()) {}
 
+void Preparation::check() {
+  const std::lock_guard lock(mutex_);
+  if (checked_) return;
+  require_schedule(schedule_);
+  checked_ = true;
+}
+
 void Preparation::require(std::uint32_t program) {
+  check();
   const std::lock_guard lock(mutex_);
   if (ready_[program]) return;
-  check_program(schedule_, program);
   shapes_[program] = find_shapes(schedule_.programs[program]);
   ready_[program] = true;
 }

@@ -22,7 +22,9 @@ class Preparation {
  public:
   explicit Preparation(const Schedule& schedule);
 
-  /// Checks the program and finds its shapes. InputError as check_program() throws it.
+  /// Checks the schedule, once. InputError as require_schedule() throws it.
+  void check();
+  /// Finds the shapes of a program, after check().
   void require(std::uint32_t program);
   /// Of the programs that the caller has required.
   const std::vector<ProgramShapes>& shapes() const { return shapes_; }
@@ -46,6 +48,7 @@ class Preparation {
 
   const Schedule& schedule_;
   std::mutex mutex_;
+  bool checked_ = false;
   std::map<std::uint32_t, Memory> memory_;  ///< By program.
   std::map<std::pair<std::uint32_t, HostCodeDetail>, std::shared_ptr<const HostCode>> code_;
   std::map<std::pair<std::uint32_t, std::int32_t>, std::int64_t> least_;

@@ -42,9 +42,9 @@ struct ProgramTiming {
 /// Costs of the collectives of one program on communicators of given shapes.
 using CollectiveTable = std::vector<TransferCost>;
 
-/// Checks that every index of the program is inside its table; InputError with the first offending
-/// instructions.
-void check_program(const Schedule& schedule, std::uint32_t program);
+/// Checks that every index is inside its table and every amount possible; InputError with the first
+/// places where not.
+void require_schedule(const Schedule& schedule);
 
 /// `program` and `shapes` must outlive the answer.
 ProgramTiming prepare_program(const RankProgram& program, const ProgramShapes& shapes,

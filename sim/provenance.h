@@ -16,7 +16,7 @@ struct UsedNumber {
   double value = 0;      ///< In the base unit of `unit`.
   std::string unit;
   std::string source;
-  std::string kind;  ///< "datasheet", "measured", "assumed", "calibrated"
+  std::string kind;  ///< A name of FactKind: "datasheet", "recalled", "measured", ...
 };
 
 /// The facts of the profile that this schedule's cost depends on, then the parameters of the

@@ -12,6 +12,7 @@
 #include "core/units.h"
 #include "schedules/trace.h"
 #include "sim/cost_model.h"
+#include "sim/critical_resource.h"
 
 namespace foreshard {
 
@@ -51,9 +52,9 @@ struct CopyRow {
   Time busy, exposed;
 };
 
-/// Time of the critical path that one resource holds; rows with equal `resource` are added up.
+/// Time of the critical path that one resource holds, added up.
 struct CriticalPathRow {
-  std::string resource;  ///< "matmul", "host", "all-gather (network)", "allocator retry", ...
+  CriticalResource resource;
   Time time;
 };
 

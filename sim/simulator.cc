@@ -128,6 +128,7 @@ class Simulation {
 
   void prepare() {
     check_variation();
+    preparation_.check();
     layout_ = make_layout(schedule_, cost_, options_);
     check_programs();
     for (std::uint32_t p = 0; p < schedule_.programs.size(); ++p) {
@@ -315,7 +316,7 @@ class Simulation {
     result.step_time += overhead;
     if (options_.detail == Detail::kTimesOnly) return;
     result.breakdown.idle += overhead;
-    result.critical_path.push_back({"step overhead", overhead});
+    result.critical_path.push_back({{.kind = CriticalResource::Kind::kStepOverhead}, overhead});
   }
 
   void fill_step_times(const EngineOutput& output, SimulationResult& result) const {

@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "study/fit_factors.h"
-#include "study/parallel.h"
+#include "core/parallel.h"
 #include "study/planned_run.h"
 #include "study/run_hardware.h"
 #include "study/uncertainty.h"

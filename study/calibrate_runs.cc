@@ -11,9 +11,9 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/parallel.h"
 #include "hwprofiles/calibration.h"
 #include "hwprofiles/fact_text.h"
-#include "study/parallel.h"
 
 namespace foreshard {
 namespace {

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "core/format.h"
+#include "core/parallel.h"
 #include "study/evaluate.h"
 #include "study/headroom.h"
-#include "study/parallel.h"
 
 namespace foreshard {
 namespace {

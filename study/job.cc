@@ -46,6 +46,25 @@ std::string_view optimizer_title(OptimizerKind kind) {
   return "no optimizer";
 }
 
+bool has_attention_kernel(AttentionKernel kernel, GpuGeneration generation) {
+  using enum AttentionKernel;
+  switch (generation) {
+    case GpuGeneration::kVolta:
+      return false;
+    case GpuGeneration::kTuring:
+      return kernel == kFlash1;
+    case GpuGeneration::kAmpere:
+    case GpuGeneration::kAda:
+    case GpuGeneration::kBlackwell:
+      return kernel != kFlash3;
+    case GpuGeneration::kHopper:
+      return true;
+    case GpuGeneration::kCdna:
+      return kernel == kFlash1 || kernel == kFlash2;
+  }
+  return false;
+}
+
 std::string attention_text(const Job& job) {
   const std::string kind(name_in(kAttentionNames, job.config.attention));
   if (!takes_flash(job.config.attention)) return kind + " attention";
@@ -85,10 +104,7 @@ std::string short_dtype(DType t) {
   }
 }
 
-DType compute_dtype(const ParallelConfig& c) {
-  if (c.ddp.mixed_precision) return c.ddp.mixed_precision->param.value_or(c.model_dtype);
-  return c.precision.param.value_or(c.model_dtype);
-}
+DType compute_dtype(const ParallelConfig& c) { return row_of(c.framework).compute_dtype(c); }
 
 DType reduction_dtype(const ParallelConfig& c) { return row_of(c.framework).reduction_dtype(c); }
 
@@ -101,21 +117,19 @@ std::string settle_attention(Job& job, bool asked) {
 }
 
 std::string lacks_attention_kernel(AttentionKernel kernel, const GpuProfile& gpu) {
-  const GpuGeneration g = gpu.generation;
-  const bool amd = g == GpuGeneration::kCdna;
+  if (has_attention_kernel(kernel, gpu.generation)) return "";
   const auto refusal = [&](std::string_view needs) {
     return fmt::format("{} needs {}, {} is {}", name_in(kAttentionKernelNames, kernel), needs,
-                       gpu.name, name_of(g));
+                       gpu.name, name_of(gpu.generation));
   };
   switch (kernel) {
     case AttentionKernel::kFlash1:
-      return g == GpuGeneration::kVolta ? refusal("turing or later") : "";
+      return refusal("turing or later");
     case AttentionKernel::kFlash2:
-      return g < GpuGeneration::kAmpere ? refusal("ampere or later") : "";
-    case AttentionKernel::kFlash3:
-      return g != GpuGeneration::kHopper ? refusal("hopper") : "";
     case AttentionKernel::kCudnn:
-      return g < GpuGeneration::kAmpere || amd ? refusal("ampere or later") : "";
+      return refusal("ampere or later");
+    case AttentionKernel::kFlash3:
+      return refusal("hopper");
   }
   return "";
 }

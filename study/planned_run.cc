@@ -18,7 +18,7 @@ PlannedRun::PlannedRun(RunJob job) : job_(std::move(job)) {
 
 CostParameters PlannedRun::parameters(const GpuProfile& gpu) const {
   CostParameters out = job_.parameters;
-  const double bandwidth = gpu.memory_bandwidth.value * gpu.efficiency_or("memory_bound", 0.82);
+  const double bandwidth = gpu.memory_bandwidth.value * gpu.efficiency_or_usual("memory_bound");
   out.step.fixed += from_seconds(job_.extra_bytes / bandwidth);
   return out;
 }

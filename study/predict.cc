@@ -1,5 +1,6 @@
 #include "study/predict.h"
 
+#include "core/parallel.h"
 #include "sim/cost_model.h"
 #include "sim/simulator.h"
 #include "study/needed_memory.h"

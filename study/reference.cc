@@ -3,12 +3,13 @@
 #include "core/error.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/planner.h"
+#include "schedules/structure.h"
 
 namespace foreshard {
 namespace {
 
-/// What the executor runs (exec/run.h), and what a CPU trains in seconds.
-constexpr std::int64_t kMostRanks = 16, kMostParameters = 100'000'000;
+/// What a CPU trains in seconds.
+constexpr std::int64_t kMostParameters = 100'000'000;
 
 /// Whole copies compute in the parameters' dtype, whatever the precision of sharding frameworks
 /// says.
@@ -36,7 +37,8 @@ ParallelConfig on_one_rank(const ParallelConfig& c) {
 
 std::optional<Schedule> reference_plan(const Job& job, std::int64_t steps) {
   const std::int64_t world = job.config.world();
-  if (world < 2 || world > kMostRanks || job.model->parameter_count().value > kMostParameters)
+  if (world < 2 || world > kMostExecutedRanks ||
+      job.model->parameter_count().value > kMostParameters)
     return std::nullopt;
   PlanOptions options;
   options.steps = steps;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "study/calibrate_runs.h"
-#include "study/parallel.h"
 #include "study/planned_run.h"
 #include "study/score_memory.h"
 #include "study/uncertainty.h"

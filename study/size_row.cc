@@ -154,7 +154,7 @@ void add_result(SizeRow& row, const Job& job, const Evaluation& e) {
   row.mfu = e.model_flops_utilisation(job);
   row.memory = e.result.memory.device_peak;
   row.capacity = e.result.memory.capacity;
-  if (!e.result.critical_path.empty()) row.limited_by = e.result.critical_path[0].resource;
+  if (!e.result.critical_path.empty()) row.limited_by = name_of(e.result.critical_path[0].resource);
   if (!row.fits) row.note = lack_of(e.result.memory, std::nullopt);
 }
 

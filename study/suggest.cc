@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/integers.h"
+#include "core/parallel.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 #include "sim/cost/attention_rates.h"

@@ -10,12 +10,12 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/parallel.h"
 #include "schedules/planner/framework_table.h"
 #include "schedules/planner/wrap_policy.h"
 #include "study/evaluate.h"
 #include "study/headroom.h"
 #include "study/job_change.h"
-#include "study/parallel.h"
 
 namespace foreshard {
 namespace {

@@ -26,6 +26,7 @@ double usual_sd(FactKind kind) {
     case FactKind::kMeasured:
     case FactKind::kCalibrated:
       return 0.05;
+    case FactKind::kRecalled:
     case FactKind::kAssumed:
       break;
   }
@@ -63,7 +64,7 @@ bool multiplies_in_8_bits(const Schedule& schedule) {
 /// What one machine differs from another of its type, whatever the constants.
 UncertainInput machine_spread(const GpuProfile& gpu) {
   const Fact* spread = gpu.find_efficiency("machine_spread");
-  const double sd = spread != nullptr ? spread->value : 0.06;
+  const double sd = gpu.efficiency_or_usual("machine_spread");
   return {"machine to machine", sd, sd,
           spread != nullptr ? spread->source : "as on A100 and H100, where it was calibrated"};
 }

@@ -27,26 +27,28 @@ std::int64_t steps(const ParallelConfig&) {
 /// waits for events a step (recorded on the stand-in GPU).
 std::int64_t fsdp1_steps(const ParallelConfig& c) { return c.fsdp1.forward_prefetch ? 3 : 2; }
 
-DType compute_dtype(const ParallelConfig& c) { return c.precision.param.value_or(c.model_dtype); }
-
 DType own_or_asked_reduction(const ParallelConfig& c) {
-  return c.precision.reduce.value_or(compute_dtype(c));
+  return c.precision.reduce.value_or(asked_compute_dtype(c));
+}
+
+DType ddp_compute(const ParallelConfig& c) {
+  return c.ddp.mixed_precision ? c.ddp.mixed_precision->param.value_or(c.model_dtype)
+                               : asked_compute_dtype(c);
 }
 
 DType ddp_reduction(const ParallelConfig& c) {
   if (c.ddp.comm_hook == DdpCommHook::kBf16Compress) return DType::kBFloat16;
   if (c.ddp.comm_hook == DdpCommHook::kFp16Compress) return DType::kFloat16;
   if (!c.ddp.mixed_precision) return c.model_dtype;
-  const DType compute = c.ddp.mixed_precision->param.value_or(c.model_dtype);
-  return c.ddp.mixed_precision->reduce.value_or(compute);
+  return c.ddp.mixed_precision->reduce.value_or(ddp_compute(c));
 }
 
 DType zero_reduction(const ParallelConfig& c) {
-  return c.zero.communication_dtype.value_or(compute_dtype(c));
+  return c.zero.communication_dtype.value_or(asked_compute_dtype(c));
 }
 
 DType sharded_optimizer_reduction(const ParallelConfig& c) {
-  return c.sharded_optimizer.accumulate_in_float32 ? DType::kFloat32 : compute_dtype(c);
+  return c.sharded_optimizer.accumulate_in_float32 ? DType::kFloat32 : asked_compute_dtype(c);
 }
 
 std::unique_ptr<Framework> unsharded(const ParallelConfig&) { return make_unsharded(); }
@@ -97,6 +99,7 @@ constexpr FrameworkRow kRows[] = {
      .precision = PrecisionRule::kParameters,
      .offload_hint = "none: nothing is offloaded without sharding",
      .steady_steps = ddp::steady_steps,
+     .compute_dtype = ddp_compute,
      .reduction_dtype = ddp_reduction,
      .make = make_ddp},
     {.kind = FrameworkKind::kFsdp2,
@@ -145,6 +148,10 @@ static_assert(std::all_of(std::begin(kRows), std::end(kRows), [](const Framework
 #endif
 
 }  // namespace
+
+DType asked_compute_dtype(const ParallelConfig& c) {
+  return c.precision.param.value_or(c.model_dtype);
+}
 
 bool FrameworkRow::can_offload(OffloadKind what) const {
   return what == OffloadKind::kNone ||

@@ -44,6 +44,9 @@ enum class PrecisionRule : std::uint8_t {
   kMasters,     ///< 16-bit parameters and fp32 master copies that the framework makes.
 };
 
+/// The parameters' dtype, or the one to compute in instead.
+DType asked_compute_dtype(const ParallelConfig& config);
+
 struct FrameworkRow {
   FrameworkKind kind;
   std::string_view name;   ///< --framework.
@@ -69,6 +72,8 @@ struct FrameworkRow {
   bool calibrated = true;  ///< Among the measured runs that step times are calibrated against.
   /// Steps until the last one written repeats: optimizer states are made in the first.
   std::int64_t (*steady_steps)(const ParallelConfig&) = nullptr;
+  /// Of the matrix products of forward.
+  DType (*compute_dtype)(const ParallelConfig&) = asked_compute_dtype;
   /// What gradients are reduced in.
   DType (*reduction_dtype)(const ParallelConfig&) = nullptr;
   std::unique_ptr<Framework> (*make)(const ParallelConfig&) = nullptr;

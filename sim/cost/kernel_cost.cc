@@ -24,7 +24,7 @@ constexpr double kDefaultCeiling = 0.70, kDefaultDepth = 145, kDefaultExponent =
                  kDefaultLaunchUs = 4.6;
 /// Attention: sequence length that reaches half the rate; flash-attention 1 to 2, each way.
 constexpr double kDefaultHalfLength = 400, kDefaultFlash1[2] = {0.64, 0.57};
-constexpr double kDefaultMemoryFraction = 0.816, kDefaultMemoryLaunchUs = 3;
+constexpr double kDefaultMemoryLaunchUs = 3;
 
 double seconds_or(const GpuProfile& gpu, std::string_view key, double fallback_us) {
   return gpu.efficiency_or(key, fallback_us * 1e-6) * kPicosecond;
@@ -70,8 +70,7 @@ KernelCostModel::KernelCostModel(const GpuProfile& gpu, const CostParameters& pa
         Issue{gpu.name, "memory_bandwidth", "is not known", "every kernel time needs it"});
   }
   multiprocessors_ = gpu.multiprocessors.value_or(0);
-  bandwidth_ = gpu.memory_bandwidth.value *
-               gpu.efficiency_or("memory_bound", kDefaultMemoryFraction) *
+  bandwidth_ = gpu.memory_bandwidth.value * gpu.efficiency_or_usual("memory_bound") *
                parameters.memory_bound.scale;
   launch_ps_ = seconds_or(gpu, "memory_bound_launch", kDefaultMemoryLaunchUs);
   matmul_launch_ps_ = seconds_or(gpu, "matmul_launch", kDefaultLaunchUs);

@@ -82,7 +82,9 @@ TEST_P(Advice, MemoryStudySaysWhatTheLineGives) {
 
 TEST_P(Advice, SuggestionsSayWhatTheLineGives) {
   const Job job = job_of(line());
-  for (const Suggestion& s : suggest(job, evaluate(job), 100)) {
+  const std::vector<Suggestion> suggestions = suggest(job, evaluate(job), 100);
+  ASSERT_FALSE(suggestions.empty());
+  for (const Suggestion& s : suggestions) {
     SCOPED_TRACE(s.change);
     Evaluation e;
     ASSERT_NO_THROW(e = simulate(line() + " " + s.change));
@@ -97,7 +99,9 @@ TEST_P(Advice, RescuesSayWhatTheLineGives) {
                   framework().ranks == RankLayout::kOneDevice ? 1 : 2, framework().name,
                   framework().whole_copies() || !std::get<1>(GetParam()) ? "" : " --shard 2");
   const Job job = job_of(large);
-  for (const Suggestion& s : suggest(job, evaluate(job), 100)) {
+  const std::vector<Suggestion> suggestions = suggest(job, evaluate(job), 100);
+  ASSERT_FALSE(suggestions.empty());
+  for (const Suggestion& s : suggestions) {
     SCOPED_TRACE(s.change);
     Evaluation e;
     ASSERT_NO_THROW(e = simulate(large + " " + s.change));

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "conformance/json_compare.h"
 #include "core/json.h"
 #include "tests/conformance/recorded_cases.h"
+#include "tests/shared_folder.h"
 
 namespace foreshard {
 namespace {
@@ -45,11 +45,8 @@ TEST(Fsdp2GoldenComparison, NoticesEveryKindOfDifference) {
 
 /// All recorded cases, where the folder of recordings is present.
 TEST(Fsdp2Golden, AllRecordedCases) {
-  const char* shared = std::getenv("FORESHARD_SHARED");
-  const fs::path root = shared != nullptr ? fs::path(shared)
-                                          : fs::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
-  const fs::path folder = root / "golden/fsdp2";
-  if (!fs::exists(folder)) GTEST_SKIP() << "no recordings at " << folder;
+  const fs::path folder = shared_folder() / "golden/fsdp2";
+  FORESHARD_NEEDS(folder);
   for (const CheckResult& r : check_all(*find_check_kind("fsdp2"), {folder}))
     EXPECT_TRUE(r.ok) << r.id << ": " << r.first_difference;
 }

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "tests/exec/program_maker.h"
+#include "tests/few_threads.h"
 
 namespace foreshard {
 namespace {
@@ -354,6 +355,19 @@ class CountingTransport final : public Transport {
 };
 
 // The tiny step has two collectives, a gather and a reduce-scatter, on each of two ranks.
+// Four ranks of three streams are 16 threads: whichever is the first that does not start, a
+// stream's or a rank's, the run ends with an error and no thread is left.
+TEST(RunFailures, ThreadsThatTheMachineDoesNotGive) {
+  const TinySchedule tiny(4);
+  RunOptions o = options(StreamMode::kThreads);
+  o.device_memory = Bytes(std::int64_t{1} << 20);
+  for (int allowed = 0; allowed < 16; ++allowed) {
+    const FewThreads few(allowed);
+    EXPECT_THROW(run(tiny.schedule, o), RunError) << allowed;
+  }
+  EXPECT_NO_THROW(run(tiny.schedule, o));
+}
+
 TEST(Run, UsesTheTransportItIsGiven) {
   std::atomic<int> calls = 0;
   RunOptions counted = options(StreamMode::kThreads);

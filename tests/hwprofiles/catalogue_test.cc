@@ -30,6 +30,23 @@ TEST(Catalogue, EveryMachineLoadsAndEveryNumberHasASource) {
   }
 }
 
+// A number that nobody looked up is no number of a data sheet, a measurement or a calibration: its
+// kind says so, and the range of an answer is that of a guess.
+TEST(Catalogue, NumbersFromMemorySayThatTheyAre) {
+  int recalled = 0;
+  for (const auto& name : hardware_names()) {
+    SCOPED_TRACE(name);
+    const auto machine = load_hardware(name);
+    for (const auto& [path, fact] : all_facts(machine)) {
+      recalled += fact->kind == FactKind::kRecalled;
+      if (fact->kind != FactKind::kDatasheet && fact->kind != FactKind::kMeasured) continue;
+      EXPECT_EQ(fact->source.find("unverified"), std::string::npos) << path;
+      EXPECT_EQ(fact->source.find("from memory"), std::string::npos) << path;
+    }
+  }
+  EXPECT_GT(recalled, 0);
+}
+
 TEST(Catalogue, EveryGpuTypeLoadsAndHasAUsualBox) {
   for (const auto& name : gpu_names()) {
     SCOPED_TRACE(name);

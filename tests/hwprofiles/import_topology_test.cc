@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "core/error.h"
@@ -10,6 +9,7 @@
 #include "hwprofiles/import_topology.h"
 #include "hwprofiles/nic_search.h"
 #include "hwprofiles/topology.h"
+#include "tests/shared_folder.h"
 
 namespace foreshard {
 namespace {
@@ -327,12 +327,8 @@ TEST(TopologyFiles, MutatedFilesAreReadOrRefused) {
 // 12 x 25 = 300 and 18 x 25 = 450 GB/s per direction; PHB means no NVLink; NV2 between two consumer
 // cards.
 TEST(SmiTopology, RealPublicMatrices) {
-  const char* folder = std::getenv("FORESHARD_SHARED");
-  const auto shared = folder != nullptr
-                          ? std::filesystem::path(folder)
-                          : std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
-  const auto topo = shared / "data" / "user-files" / "topo";
-  if (!std::filesystem::exists(topo)) GTEST_SKIP() << "no shared material";
+  const auto topo = shared_folder() / "data" / "user-files" / "topo";
+  FORESHARD_NEEDS(topo);
   const auto read = [&](const char* name) {
     return parse_smi_topology(read_text_file(topo / name), name);
   };

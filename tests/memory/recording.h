@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -290,12 +289,6 @@ inline std::vector<std::string> recording_names(const std::filesystem::path& fol
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-/// Folder of reference data beside the source, or the one that FORESHARD_SHARED names.
-inline std::filesystem::path shared_folder() {
-  if (const char* named = std::getenv("FORESHARD_SHARED")) return named;
-  return std::filesystem::path(FORESHARD_SOURCE_DIR) / ".." / "shared";
 }
 
 }  // namespace foreshard::fixture

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/memory/recording.h"
+#include "tests/shared_folder.h"
 
 namespace foreshard::fixture {
 namespace {
@@ -33,7 +34,8 @@ TEST(Replay, OwnRecordings) {
 
 TEST(Replay, SharedRecordings) {
   const std::filesystem::path folder = shared_folder() / "golden/memory";
-  if (recording_names(folder).empty()) GTEST_SKIP() << "no recordings in " << folder;
+  FORESHARD_NEEDS(folder);
+  ASSERT_FALSE(recording_names(folder).empty());
   replay_all(folder);
 }
 

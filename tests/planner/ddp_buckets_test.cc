@@ -1,4 +1,4 @@
-// Bucket assignment of DDP (rules D-2 to D-5). Expected values: the example of the specification,
+// Bucket assignment of DDP (rules D-2 to D-5). Expected values: by hand for small lists,
 // and answers of torch.distributed._compute_bucket_assignment_by_size (PyTorch 2.15) to the same
 // tensors.
 

@@ -3,10 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "schedules/planner/planner.h"
 #include "tests/planner/memory_support.h"
+#include "tests/shared_folder.h"
 
 namespace foreshard::fixture {
 namespace {
@@ -15,7 +14,7 @@ class MemoryStreams : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(MemoryStreams, SameRequestsInTheSameOrder) {
   const std::string folder = memory_goldens();
-  if (folder.empty()) GTEST_SKIP() << "recordings are not there";
+  FORESHARD_NEEDS(folder);
   const MemoryCase c = read_memory_case(folder, GetParam());
   PlanOptions o;
   o.executable = false;

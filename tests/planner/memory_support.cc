@@ -2,7 +2,6 @@
 
 #include <zlib.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,6 +12,7 @@
 #include "core/dtype.h"
 #include "models/plain/plain_models.h"
 #include "schedules/planner/framework_table.h"
+#include "tests/shared_folder.h"
 
 namespace foreshard::fixture {
 namespace {
@@ -167,15 +167,7 @@ Stream recorded_of(const std::string& text) {
 
 }  // namespace
 
-std::string memory_goldens() {
-  std::filesystem::path p;
-  if (const char* shared = std::getenv("FORESHARD_SHARED"))
-    p = shared;
-  else
-    p = std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
-  p = p / "golden" / "memory";
-  return std::filesystem::exists(p) ? p.string() : std::string();
-}
+std::string memory_goldens() { return (shared_folder() / "golden" / "memory").string(); }
 
 MemoryCase read_memory_case(const std::string& folder, const std::string& id) {
   std::ifstream in(folder + "/" + id + ".json");

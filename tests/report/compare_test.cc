@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "report/memory_curve.h"
 #include "tests/schedules/toy_schedule.h"
 
@@ -14,7 +15,6 @@ namespace {
 /// A trace of the toy's second step on one rank: the gather from 1 to 3 us, the use from 3 to 4 us.
 Trace toy_trace(const fixture::ToyPlaces& at, std::int32_t step) {
   Trace t;
-  t.source = "simulated";
   t.model = "toy \"quoted\"";
   t.world = 4;
   t.spans.push_back({0, Lane::kHost, 0, at.gather, step, Time(0), nanoseconds(500)});
@@ -89,6 +89,46 @@ TEST(Compare, TimeAndPeakSortedByContribution) {
   EXPECT_EQ(c.differences[1].what, "all-gather layers.0");
   EXPECT_EQ(c.differences[1].contribution, nanoseconds(700));
   EXPECT_EQ(c.differences[2].contribution, nanoseconds(100));
+}
+
+// A prediction for a GPU against CPU ranks: the same order, bytes and peak, and no word on times
+// even where they happen to be near.
+TEST(Compare, TimesOfAnotherMachineAreNotCompared) {
+  const Pair p;
+  for (const Timing run : {Timing::kPredicted, Timing::kEmulated, Timing::kCpuRanks}) {
+    Trace measured = toy_trace(p.at, 1);
+    measured.timing = run;
+    measured.spans[1].end += nanoseconds(100);
+    measured.step_times[0].end += nanoseconds(500);  // 5 us -> 5.5 us
+    const Comparison c = compare(p.document(toy_trace(p.at, 1)), p.document(measured));
+    const bool compares = run != Timing::kCpuRanks;
+    EXPECT_EQ(c.times_compare(), compares);
+    EXPECT_TRUE(c.order_equal && c.bytes_equal);
+    EXPECT_EQ(c.differences.size(), compares ? 1u : 0u);
+    EXPECT_EQ(to_json(c)["step_time_ratio"].is_null(), !compares);
+    EXPECT_EQ(text_of(c).find('%') != std::string::npos, compares) << text_of(c);
+    EXPECT_EQ(text_of(c).find("not compared") == std::string::npos, compares) << text_of(c);
+    EXPECT_EQ(text_of(c).find("overrun") != std::string::npos, run == Timing::kEmulated);
+  }
+}
+
+// Each kind of timing is written and read back; a file without one, or with another, is refused.
+TEST(TraceFile, SaysWhoseTimesTheyAre) {
+  const Pair p;
+  for (const EnumName<Timing>& row : kTimings) {
+    Trace t = toy_trace(p.at, 1);
+    t.timing = row.value;
+    std::ostringstream out;
+    write_trace(p.document(t), out);
+    const std::string key = "\"source\": \"" + std::string(row.name) + "\", ";
+    ASSERT_NE(out.str().find(key), std::string::npos);
+    EXPECT_EQ(parse_trace(out.str(), "t.json").trace.timing, row.value);
+    for (const char* wrong : {"", "\"source\": \"guessed\", "}) {
+      std::string text = out.str();
+      text.replace(text.find(key), key.size(), wrong);
+      EXPECT_THROW(parse_trace(text, "t.json"), InputError) << wrong;
+    }
+  }
 }
 
 TEST(Compare, OrderAndBytesThatDiffer) {

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "core/error.h"
 #include "core/json.h"
 #include "sim/cost/collective_table.h"
+#include "tests/shared_folder.h"
 
 namespace foreshard {
 namespace {
@@ -232,17 +232,11 @@ TEST(NcclLog, MutatedLogsAreReadOrRefused) {
   }
 }
 
-/// The folder of shared material: FORESHARD_SHARED, or a sibling of the source folder.
-std::filesystem::path shared_folder() {
-  if (const char* folder = std::getenv("FORESHARD_SHARED")) return folder;
-  return std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
-}
-
 // Facts from the index of those files: 118.87 / 222.88 GB/s for 16 ranks (factor 1.875); saturation
 // at 22.9 GB/s; all-gather of two GB10 at 22.1 GB/s.
 TEST(NcclLog, RealPublicLogs) {
   const auto folder = shared_folder() / "data" / "user-files" / "nccl-tests";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no shared material";
+  FORESHARD_NEEDS(folder);
   const auto read = [&](const char* name) {
     return parse_nccl_log(read_text_file(folder / name), name);
   };

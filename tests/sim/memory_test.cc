@@ -80,7 +80,7 @@ TEST(Memory, RetryWaitsForTheDeviceAndPaysTheDriver) {
   EXPECT_EQ(r.step_time, nanoseconds(1030));
   Time allocator(0);
   for (const CriticalPathRow& row : r.critical_path) {
-    if (row.resource.find("allocator") != std::string::npos) allocator += row.time;
+    if (row.resource.kind == CriticalResource::Kind::kAllocator) allocator += row.time;
   }
   EXPECT_EQ(allocator, nanoseconds(29));  // 10 before the long kernel, 19 after it
   EXPECT_EQ(r.breakdown.total(), r.step_time);

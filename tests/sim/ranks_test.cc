@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "schedules/structure.h"
 #include "sim/distribution.h"
 #include "sim/mixed_cost.h"
 #include "sim/simulator.h"
@@ -314,6 +315,26 @@ TEST(Hostile, IndicesOutsideTheirTables) {
   s = toy::schedule_of(p);
   s.programs[0].streams.clear();
   EXPECT_NE(error_of(s).find("streams"), std::string::npos);
+}
+
+// One check of structure for whoever walks a schedule: what the reader of files refuses is refused
+// here, too, also in programs that no rank runs.
+TEST(Hostile, TheSameLimitsAsInFiles) {
+  ToyProgram p;
+  p.launch(1).gather(5).host(5);
+  Schedule s = toy::schedule_of(p);
+  s.programs[0].streams.resize(kMostStreams + 1);
+  EXPECT_NE(error_of(s).find("streams"), std::string::npos);
+  s = toy::schedule_of(p);
+  s.programs[0].collectives[0].bytes = Bytes(kLargestBuffer + 1);
+  EXPECT_NE(error_of(s).find("collectives[0]"), std::string::npos);
+  s = toy::schedule_of(p);
+  s.programs[0].host_work[0].name = 99;
+  EXPECT_NE(error_of(s).find("host_work[0]"), std::string::npos);
+  s = toy::schedule_of(p);
+  s.programs.push_back(s.programs[0]);
+  s.programs[1].collectives[0].group = GroupId(99);
+  EXPECT_NE(error_of(s).find("programs[1].collectives[0]"), std::string::npos);
 }
 
 TEST(Hostile, AbsurdNumbers) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "schedules/planner/framework_table.h"
@@ -38,6 +39,40 @@ DType reduced_in(const Job& job) {
   for (const auto& [dtype, n] : bytes)
     if (n > bytes[best]) best = dtype;
   return best;
+}
+
+// What was said of another framework's precision says nothing about this one.
+TEST(DescribeJob, ComputeIsOfTheFramework) {
+  for (const FrameworkRow& row : frameworks()) {
+    ParallelConfig c;
+    c.framework = row.kind;
+    c.model_dtype = DType::kFloat32;
+    c.precision.param = DType::kBFloat16;
+    EXPECT_EQ(compute_dtype(c), DType::kBFloat16) << row.name;
+    c.ddp.mixed_precision.emplace().param = DType::kFloat16;
+    EXPECT_EQ(compute_dtype(c),
+              row.kind == FrameworkKind::kDdp ? DType::kFloat16 : DType::kBFloat16)
+        << row.name;
+    EXPECT_EQ(row.compute_dtype(c), compute_dtype(c)) << row.name;
+  }
+}
+
+// READMEs of flash-attention 1 to 3 and its ROCm port, torch/backends/cuda (cuDNN: sm80).
+TEST(DescribeJob, AttentionKernelsOfEachGeneration) {
+  using enum AttentionKernel;
+  const std::map<std::string, std::set<AttentionKernel>> kernels = {
+      {"v100-32", {}},
+      {"t4", {kFlash1}},
+      {"a100-80", {kFlash1, kFlash2, kCudnn}},
+      {"rtx4090", {kFlash1, kFlash2, kCudnn}},
+      {"h100-80", {kFlash1, kFlash2, kFlash3, kCudnn}},
+      {"b200", {kFlash1, kFlash2, kCudnn}},
+      {"mi300x", {kFlash1, kFlash2}}};
+  for (const auto& [gpu, has] : kernels) {
+    for (const AttentionKernel kernel : {kFlash1, kFlash2, kFlash3, kCudnn})
+      EXPECT_EQ(lacks_attention_kernel(kernel, load_gpu(gpu)).empty(), has.contains(kernel))
+          << gpu << " " << name_in(kAttentionKernelNames, kernel);
+  }
 }
 
 TEST(DescribeJob, ReductionIsWhatThePlanIssues) {
@@ -76,8 +111,7 @@ TEST(DescribeJob, AdaptersInFloat32AreNotThroughoutInSixteenBits) {
   };
   EXPECT_TRUE(precision("llama-tiny").starts_with("bf16 throughout"));
   EXPECT_TRUE(precision("llama-tiny?lora_rank=4").starts_with("bf16, fp32 adapters"));
-  EXPECT_TRUE(
-      precision("llama-tiny?lora_rank=4&lora_dtype=base").starts_with("bf16 throughout"));
+  EXPECT_TRUE(precision("llama-tiny?lora_rank=4&lora_dtype=base").starts_with("bf16 throughout"));
 }
 
 // DeepSpeed's communication_data_type is the compute dtype unless it is set.

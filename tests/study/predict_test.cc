@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "study/needed_memory.h"
-#include "study/parallel.h"
 #include "tests/catalogue_job.h"
 
 namespace foreshard {
@@ -57,28 +56,6 @@ TEST(Predict, OfAJobThatDoesNot) {
   job.config.sequence = 256;
   EXPECT_TRUE(predict(job).needed_memory);
   expect_parts(job);
-}
-
-// A loop would stop at 3; 7 throws long before it does.
-TEST(ParallelFor, ThrowsWhatALoopWouldHaveThrown) {
-  std::atomic<bool> late = false;
-  const auto work = [&](std::size_t i) {
-    if (i == 3) {
-      for (int k = 0; k < 100 && !late; ++k)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      throw std::runtime_error("at 3");
-    }
-    if (i == 7) {
-      late = true;
-      throw std::runtime_error("at 7");
-    }
-  };
-  try {
-    parallel_for(16, work);
-    FAIL() << "no exception";
-  } catch (const std::runtime_error& e) {
-    EXPECT_STREQ(e.what(), "at 3");
-  }
 }
 
 }  // namespace

@@ -2,20 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "core/atomic_file.h"
 #include "core/error.h"
+#include "core/json.h"
+#include "tests/shared_folder.h"
 
 namespace foreshard {
 namespace {
 
 std::filesystem::path shared_index() {
-  const char* folder = std::getenv("FORESHARD_SHARED");
-  const auto shared = folder != nullptr
-                          ? std::filesystem::path(folder)
-                          : std::filesystem::path(FORESHARD_SOURCE_DIR).parent_path() / "shared";
-  return shared / "data" / "nccl-tests" / "index.json";
+  return shared_folder() / "data" / "nccl-tests" / "index.json";
 }
 
 CollectiveTable table(std::string gpu, std::string machine, std::string network, int ranks,
@@ -80,7 +76,7 @@ TEST(ScoreCollectives, UnknownTablesAreSkippedWithTheReason) {
 }
 
 TEST(ScoreCollectives, VisibleTablesMeetTheTargets) {
-  if (!std::filesystem::exists(shared_index())) GTEST_SKIP() << "no shared material";
+  FORESHARD_NEEDS(shared_index());
   const auto plain = score_collectives(shared_index(), CollectiveScoring::kCatalogue);
   EXPECT_EQ(plain.tables.size(), 39u);
   EXPECT_LE(plain.mape, 0.10);

@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -13,13 +14,15 @@
 
 namespace foreshard {
 
-/// Calls `work(i)` for i = 0 .. n - 1 on all cores; they begin in this order, and `work` must not
-/// depend on it. When all have stopped the exception of the smallest i that threw is thrown again:
-/// the one that a loop would have met.
+inline std::size_t cores() { return std::max(1u, std::thread::hardware_concurrency()); }
+
+/// Calls `work(i)` for i = 0 .. n - 1 on at most so many threads, the caller's among them (fewer
+/// where the machine gives no more); they begin in this order, and `work` must not depend on it.
+/// When all have stopped the exception of the smallest i that threw is thrown again: the one that a
+/// loop would have met.
 template <typename Work>
-void parallel_for(std::size_t n, const Work& work) {
-  const std::size_t threads =
-      std::min<std::size_t>(n, std::max(1u, std::thread::hardware_concurrency()));
+void parallel_for(std::size_t n, const Work& work, std::size_t most_threads = cores()) {
+  const std::size_t threads = std::min(n, most_threads);
   std::atomic<std::size_t> next{0};
   std::exception_ptr error;
   std::size_t failed = n;  ///< The i that threw it.
@@ -35,14 +38,19 @@ void parallel_for(std::size_t n, const Work& work) {
       }
     }
   };
-  std::vector<std::thread> pool;
-  const auto on_thread = [&loop] {
-    keep_freed_memory_of_thread();
+  {
+    std::vector<std::jthread> pool;
+    pool.reserve(threads);
+    const auto on_thread = [&loop] {
+      keep_freed_memory_of_thread();
+      loop();
+    };
+    try {
+      for (std::size_t t = 1; t < threads; ++t) pool.emplace_back(on_thread);
+    } catch (const std::system_error&) {  // no more threads: those that there are do the work
+    }
     loop();
-  };
-  for (std::size_t t = 1; t < threads; ++t) pool.emplace_back(on_thread);
-  loop();
-  for (std::thread& t : pool) t.join();
+  }  // Joined here.
   if (error) std::rethrow_exception(error);
 }
 
