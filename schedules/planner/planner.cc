@@ -234,7 +234,7 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
     for (std::int64_t r = 0; r < s.world; ++r) s.program_of_rank.push_back(program_for(r));
     if (s.programs.size() == 1) s.program_of_rank.resize(1);
   }
-  s.remarks = remarks(model, config);
+  for (std::string& remark : remarks(model, config)) s.remarks.push_back(std::move(remark));
   s.tokens_per_step = tokens_of(model, config);
   s.model_flops_per_step = model_flops(model, s.programs[0]) * static_cast<double>(s.world);
   return s;
