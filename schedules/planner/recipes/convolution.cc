@@ -17,6 +17,7 @@ void launch(Host& h, OpKind op, std::span<const SymTensor> in, std::span<const S
   q.dims = dims;
   q.dtype = in[0]->dtype;  // The gradient of an input that takes none is the first output.
   q.dtype_given = true;
+  if (op == OpKind::kConv1dDepthwiseBackward) q.kernels = dims[3];  // One for each gradient.
   h.launch(q);
 }
 
