@@ -43,12 +43,8 @@ ModuleId add_gated_norm(ModelBuilder& b, ModuleId parent, const Linear& l) {
 /// A Conv1d whose weight alone is used; its forward never runs.
 ParameterId add_convolution(ModelBuilder& b, ModuleId parent, const Linear& l) {
   const ModuleId id = b.add_module(parent, "conv1d", "Conv1d");
-  const ParameterId weight = b.add_parameter(id, "weight", {l.channels(), 1, l.kernel});
-  Program p(b, id, {"x"});
-  p.op_ints(Function::kConv1dDepthwise, {"x"}, {l.kernel - 1}, "y");
-  p.last().parameters = {weight};
-  p.returns({"y"});
-  return weight;
+  b.model().at(id).has_forward = false;
+  return b.add_parameter(id, "weight", {l.channels(), 1, l.kernel});
 }
 
 /// causal_conv1d_fn without kernels from the hub: x in the weight's dtype, the first tokens of the

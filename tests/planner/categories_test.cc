@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"plain", "llama-tiny", [](ParallelConfig&) {}},
         Case{"biased", "gpt2", [](ParallelConfig&) {}},
         Case{"experts", "mixtral-8x7b", [](ParallelConfig&) {}},
-        Case{"lora4bit", "llama-tiny?lora_rank=4&lora_base=4bit", [](ParallelConfig&) {}},
+        Case{"lora4bit", "llama-tiny?lora_rank=4&lora_base=4bit&lora_dtype=base", [](ParallelConfig&) {}},
         Case{"delayed", "llama-tiny", [](ParallelConfig& c) { c.float8 = Float8Kind::kDelayed; }},
         Case{"tensorwise", "llama-tiny",
              [](ParallelConfig& c) { c.float8 = Float8Kind::kTensorwise; }},

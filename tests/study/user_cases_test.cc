@@ -152,35 +152,6 @@ TEST(UserCases, A17TimelineOfParametersGradientsAndState) {
   EXPECT_NEAR(static_cast<double>(zero_grad->peak_allocated) / unit, 3, 0.04);
 }
 
-// fairscale#627 in units of one rank's parameters. DDP: 5,480 MB before, 10,960 after backward,
-// 16,384 after the step (1, 2, 3). Two ranks sharded: 2,739 and, with the buckets returned, 5,488
-// after backward (1 and 2).
-TEST(UserCases, T12GradientsAndStatesOfDdpAndOfTwoShards) {
-  const auto model = model_named("gpt2-xl");
-  const double whole = static_cast<double>(model->parameter_count().value) * 4;
-  const auto timeline = [&](FrameworkKind framework, double unit) {
-    ParallelConfig c = fsdp2(2);
-    c.framework = framework;
-    c.precision = {};
-    c.optimizer = OptimizerKind::kSgd;
-    c.momentum = framework == FrameworkKind::kDdp ? 0.9 : 0.0;
-    c.ddp.gradient_as_bucket_view = true;
-    c.clip = false;
-    c.sequence = 8;
-    const MemoryReplay r = replay(*model, c);
-    double last = 0;
-    for (const PhasePeaks& phase : r.steps.back().phases)
-      if (phase.phase == "zero_grad") last = static_cast<double>(phase.peak_allocated) / unit;
-    return std::pair(static_cast<double>(r.init_allocated) / unit, last);
-  };
-  const auto ddp = timeline(FrameworkKind::kDdp, whole);
-  const auto two = timeline(FrameworkKind::kFsdp1, whole / 2);
-  EXPECT_NEAR(two.first, 1, 0.04);
-  EXPECT_NEAR(two.second, 2, 0.04);
-  EXPECT_NEAR(ddp.first, 1, 0.04);
-  EXPECT_NEAR(ddp.second, 3, 0.04);
-}
-
 // torchtune#389, pytorch#97712: Llama-7B in bf16 on one GPU trains in 54 GB (four copies) with
 // foreach=False; foreach needs one copy more.
 TEST(UserCases, A21ForeachNeedsOneMoreCopyOfTheParameters) {
