@@ -87,6 +87,12 @@ TEST(EveryFamily, TrainsUnderZero3AsOnOneRank) {
       continue;
     SCOPED_TRACE(name);
     const Model model = model_of(file);
+    // Qwen3-Next takes its convolution's weight without calling the module, whose hooks alone would
+    // gather it (ZeROOrderedDict.__getitem__: `_in_forward` of that module).
+    if (name.starts_with("q3next")) {
+      EXPECT_THROW(trained(model, two_ranks(model, FrameworkKind::kZero3), 2), InputError);
+      continue;
+    }
     const Trace expected = trained(model, two_ranks(model, FrameworkKind::kUnsharded, 1), 2);
     const Trace found = trained(model, two_ranks(model, FrameworkKind::kZero3), 2);
     ASSERT_EQ(found.losses.size(), 2u);
