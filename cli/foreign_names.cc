@@ -159,10 +159,14 @@ std::string foreign_value_hint(std::string_view option, std::string_view value) 
       return "DeepSpeed's stages are zero1, zero2 and zero3";
     if (holds({"fsdp", "fully-shard", "fully-sharded-data-parallel"}, wanted))
       return "fsdp2 is fully_shard, fsdp1 is FullyShardedDataParallel";
+    if (holds({"zero0", "zero-0", "stage0"}, wanted))
+      return "stage 0 shards nothing: ddp, or none on one GPU";
     if (holds({"single", "one", "single-gpu"}, wanted)) return "none trains on one GPU";
     if (holds({"megatron", "megatron-lm", "nemo"}, wanted))
       return "its tensor and pipeline parallelism is not modelled";
   }
+  if (option == "offload" && wanted == "nvme")
+    return "offload to NVMe is not modelled: params, optimizer and both go to host memory";
   if (option == "optimizer" && holds({"adamw-torch-fused", "adamw-fused", "fused"}, wanted))
     return "adamw is the fused one";
   return "";

@@ -209,8 +209,13 @@ void settle_attention(Arguments& a, Job& job) {
   if (lacks.empty()) return;
   if (!takes_flash(job.config.attention)) return a.note("--attention sdpa is taken: " + lacks);
   const bool library = job.config.attention == AttentionKind::kFlashLibrary;
+  std::vector<std::string_view> has;
+  for (const auto& [kernel, name] : kAttentionKernelNames)
+    if (lacks_attention_kernel(kernel, job.hardware.gpu).empty()) has.push_back(name);
+  const bool flash2 = lacks_attention_kernel(AttentionKernel::kFlash2, job.hardware.gpu).empty();
   a.report(library ? "attention" : "attention-kernel", lacks,
-           "--attention sdpa: the kernel that PyTorch takes there");
+           flash2 ? fmt::format("it has {}", fmt::join(has, ", "))
+                  : "--attention sdpa: the kernel that PyTorch takes there");
 }
 
 /// Defaults that do not work with this model give way to the nearest that do; the user is told.
@@ -360,6 +365,7 @@ Job read_job(Arguments& a, const JobNeeds& needs) {
   if (a.has("alloc-conf"))
     guarded(a, [&] { job.allocator = parse_alloc_conf(a.text("alloc-conf")); });
   read_framework_options(a, c);
+  check_option_needs(a, job);
   check_root_split_of_policy(a, c);
   check_gradient_dtype(a, c);
   using Hardware = JobNeeds::Hardware;

@@ -63,6 +63,32 @@ std::vector<OptionScope> shared_options() {
   };
 }
 
+/// An option that only means something where `met` holds.
+struct OptionNeed {
+  const char* option;
+  bool (*met)(const Job&);
+  const char* message;
+  const char* hint;
+};
+
+const OptionNeed kNeeds[] = {
+    {"ddp-bucket-cap-mb", [](const Job& job) { return job.config.ddp.bucket_cap_mib_list.empty(); },
+     "--ddp-bucket-cap-mb-list sizes the buckets", "one of the two"},
+    {"zero-gpus-per-node", [](const Job& job) { return job.config.zero.quantised_gradients; },
+     "means something to quantised gradients only", "add --zero-quantized-gradients yes"},
+    {"attention-kernel",
+     [](const Job& job) {
+       return job.attention_kernel == AttentionKernel::kFlash2 || takes_flash(job.config.attention);
+     },
+     "--attention takes no flash attention", "--attention flash or flash-attn"},
+    {"attention-kernel",
+     [](const Job& job) {
+       return job.attention_kernel == AttentionKernel::kFlash2 || job.config.autocast ||
+              compute_dtype(job.config) != DType::kFloat32;
+     },
+     "no flash attention computes in fp32", "--param-dtype bf16, or leave it out"},
+};
+
 }  // namespace
 
 const std::vector<OptionScope>& option_scopes() {
@@ -85,6 +111,12 @@ void check_option_scopes(Arguments& arguments, FrameworkKind framework) {
     if (!s.instead.empty()) message += fmt::format(" ({})", s.instead);
     arguments.report(s.option, message, fmt::format("belongs to: {}", joined(s.frameworks)));
   }
+}
+
+void check_option_needs(Arguments& arguments, const Job& job) {
+  for (const OptionNeed& need : kNeeds)
+    if (arguments.has(need.option) && !need.met(job))
+      arguments.report(need.option, need.message, need.hint);
 }
 
 }  // namespace foreshard::cli

@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "schedules/planner/config.h"
+#include "study/job.h"
 
 namespace foreshard::cli {
 
@@ -22,5 +23,8 @@ const std::vector<OptionScope>& option_scopes();
 /// Reports the options that were given and do not apply to `framework`, with those that they belong
 /// to.
 void check_option_scopes(Arguments& arguments, FrameworkKind framework);
+
+/// Reports options that were given beside another one which leaves them without a meaning.
+void check_option_needs(Arguments& arguments, const Job& job);
 
 }  // namespace foreshard::cli

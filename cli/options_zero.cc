@@ -61,8 +61,11 @@ FrameworkOptions zero_options() {
           {elements(all, "zero-reduce-bucket-size",
                     "Elements, or auto: hidden size squared (default 5e8)", &O::reduce_bucket_size,
                     true),
-           elements(flat, "zero-allgather-bucket-size", "Elements (default 5e8)",
-                    &O::allgather_bucket_size),
+           elements(
+               flat, "zero-allgather-bucket-size",
+               "Elements (default 5e8); the same plan: DeepSpeed gathers each group whole with "
+               "PyTorch's all_gather_into_tensor",
+               &O::allgather_bucket_size),
            elements(stage3, "zero-prefetch-bucket-size",
                     "Elements, or auto: 0.9 x hidden size squared (default 5e7)",
                     &O::prefetch_bucket_size, true),

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "hwprofiles/import_links.h"
 
 namespace foreshard {
 namespace {
@@ -176,26 +177,20 @@ class MatrixReader {
   ImportedTopology classify() const {
     ImportedTopology t;
     t.gpus = gpus_;
-    int most_sum = 0;
-    int most_single = 0;
+    std::vector<int> sums, singles;  // Of each GPU: links to all others, to one.
     for (int a = 0; a < gpus_; ++a) {
-      int sum = 0;
+      int sum = 0, single = 0;
       for (int b = 0; b < gpus_; ++b) {
         sum += at(a, b).links;
-        most_single = std::max(most_single, at(a, b).links);
+        single = std::max(single, at(a, b).links);
         if (a < b && at(a, b).links > 0) t.mesh.push_back({a, b, at(a, b).links});
       }
-      most_sum = std::max(most_sum, sum);
+      sums.push_back(sum);
+      singles.push_back(single);
     }
-    t.links_per_gpu = most_sum;
-    if (most_sum > kMostLinks) {
-      t.fabric = FabricKind::kNvSwitch;
-      t.links_per_gpu = most_single;
-      t.mesh.clear();
-    } else if (most_sum > 0) {
-      t.fabric = only_pairs(t.mesh) ? FabricKind::kNvLinkPairs : FabricKind::kNvLinkMesh;
-      if (t.fabric == FabricKind::kNvLinkPairs) t.mesh.clear();
-    }
+    // Through a switch a cell counts all links of the GPUs, so that the sum is more than one has.
+    const bool switched = *std::max_element(sums.begin(), sums.end()) > kMostLinks;
+    settle_links(switched ? singles : sums, switched, t);
     t.gpus_per_pcie_switch = largest_switch();
     find_sockets(t);
     find_nics(t);
@@ -229,11 +224,6 @@ class MatrixReader {
                       fmt::join(far, ", "), far.size() == 1 ? "shares" : "share",
                       far.size() == 1 ? "a card" : "cards"));
     if (t.nics == 0) t.notes.push_back("the matrix lists no NIC");
-  }
-
-  static bool only_pairs(const std::vector<MeshEdge>& mesh) {
-    return std::all_of(mesh.begin(), mesh.end(),
-                       [](const MeshEdge& e) { return e.a % 2 == 0 && e.b == e.a + 1; });
   }
 
   /// On one PCIe switch: by their own path, or, where NVLink hides it, by a card that both share a

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "hwprofiles/import_links.h"
 #include "hwprofiles/import_topology.h"
 #include "hwprofiles/nic_search.h"
 
@@ -230,6 +231,7 @@ class XmlReader {
     std::map<std::string, int> index;
     for (std::size_t i = 0; i < gpus_.size(); ++i) index[gpus_[i].bus] = static_cast<int>(i);
     bool switched = false;
+    std::vector<int> sums;
     for (std::size_t i = 0; i < gpus_.size(); ++i) {
       int sum = 0;
       for (const auto& link : gpus_[i].links) {
@@ -240,16 +242,9 @@ class XmlReader {
           t.mesh.push_back({static_cast<int>(i), other->second, link.count});
         }
       }
-      t.links_per_gpu = std::max(t.links_per_gpu, sum);
+      sums.push_back(sum);
     }
-    if (t.links_per_gpu == 0) return;
-    const bool pairs = std::all_of(t.mesh.begin(), t.mesh.end(), [](const MeshEdge& e) {
-      return e.a % 2 == 0 && e.b == e.a + 1;
-    });
-    t.fabric = switched ? FabricKind::kNvSwitch
-               : pairs  ? FabricKind::kNvLinkPairs
-                        : FabricKind::kNvLinkMesh;
-    if (t.fabric != FabricKind::kNvLinkMesh) t.mesh.clear();
+    settle_links(sums, switched, t);
   }
 
   struct Pci {

@@ -132,6 +132,14 @@ void check_rates(const HardwareProfile& machine, IssueList& issues) {
                            gpu.nvlink_bandwidth.value * 1e-9, gpu.nvlink_links.count(),
                            gpu.nvlink_planning.value * 1e-9),
                "state nvlink_planning (what NCCL plans with for one link), too");
+  for (const auto& [key, peak] :
+       {std::pair("peak_fp32", &gpu.peak_fp32), std::pair("peak_tf32", &gpu.peak_tf32),
+        std::pair("peak_fp16", &gpu.peak_fp16), std::pair("peak_bf16", &gpu.peak_bf16),
+        std::pair("peak_fp8", &gpu.peak_fp8), std::pair("peak_fp4", &gpu.peak_fp4)}) {
+    if (peak->known() && peak->value <= 0)
+      issues.add(fmt::format("gpu.{}", key), "must be above zero",
+                 "leave it out if the chip has no such products");
+  }
   const Fact& rate = machine.network.nic_rate;
   if (rate.known() && gpu.pcie_bandwidth.known() && rate.value > gpu.pcie_bandwidth.value)
     issues.add("network.nic_rate",

@@ -110,7 +110,7 @@ class LogReader {
       issues_.add(fmt::format("line {}", number), "a second test begins", "one file for each");
     if (has("bounds") && has("FAILED"))
       table_.faults.push_back(fmt::format("line {}: {}", number, fmt::join(words, " ")));
-    if (has("starting:")) named_kind_ = parse_nccl_test_name(words.back());
+    if (has("starting:") || has("concluded:")) named_kind_ = parse_nccl_test_name(words.back());
     if (has("nGpus")) {
       table_.gpus_per_process =
           number_after(words, "nGpus").value_or(1) * number_after(words, "nThread").value_or(1);

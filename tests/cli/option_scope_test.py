@@ -53,7 +53,12 @@ def main():
     for words in (("--float8-all-gather", "yes"), ("--checkpoint-reentrant", "yes"), ("--framework", "ddp", "--replicate", "2"),
                   ("--checkpoint", "every:13"), ("--framework", "zero3", "--float8", "tensorwise"),
                   ("--framework", "ddp", "--ddp-powersgd-rank", "8"), ("--framework", "zero3", "--zero-pin-memory", "yes"),
-                  ("--framework", "zero3", "--zero-offload-ratio", "0.5"), ("--param-dtype", "fp32", "--reduce-dtype", "fp32", "--on", "2x-titan-rtx", "--tf32", "yes")):
+                  ("--framework", "zero3", "--zero-offload-ratio", "0.5"), ("--param-dtype", "fp32", "--reduce-dtype", "fp32", "--on", "2x-titan-rtx", "--tf32", "yes"),
+                  ("--framework", "ddp", "--ddp-bucket-cap-mb-list", "1,25", "--ddp-bucket-cap-mb", "30"),
+                  ("--framework", "zero3", "--zero-gpus-per-node", "8"), ("--attention", "eager", "--attention-kernel", "cudnn"),
+                  ("--param-dtype", "fp32", "--attention-kernel", "cudnn"),
+                  *(("--framework", f, "--float8", "tensorwise", "--float8-all-gather", "yes")
+                    for f in ("fsdp1", "ddp", "zero1", "zero2", "none", "sharded-optimizer"))):
         code, message = run(*words)
         if code != 2 or words[-2] not in message:
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")
@@ -68,7 +73,10 @@ def main():
             FAILURES.append(f"{policy} with its own wrapping: exit {code}: {message[:300]}")
     # What belongs is taken.
     for words in (("--framework", "ddp", "--ddp-static-graph", "yes"), ("--framework", "zero3", "--zero-sub-group-size", "1e8"),
-                  ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer"), ("--framework", "fsdp1", "--autocast", "yes")):
+                  ("--framework", "zero3", "--zero-reduce-bucket-size", "auto"), ("--framework", "zero2", "--offload", "optimizer"), ("--framework", "fsdp1", "--autocast", "yes"),
+                  ("--framework", "ddp", "--ddp-comm-hook", "powersgd", "--ddp-powersgd-rank", "8"),
+                  ("--framework", "zero3", "--zero-quantized-gradients", "yes", "--zero-gpus-per-node", "8", "--param-dtype", "fp16"),
+                  ("--float8", "tensorwise", "--float8-all-gather", "yes"), ("--attention", "eager", "--attention-kernel", "flash2")):
         code, message = run(*words)
         if code != 0:
             FAILURES.append(f"{words}: exit {code}: {message[:300]}")

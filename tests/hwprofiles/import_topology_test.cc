@@ -175,6 +175,52 @@ TEST(SmiTopology, DamagedTextIsRefused) {
   EXPECT_NE(error_of_topology(cut).find("more cells"), std::string::npos);
 }
 
+std::string xml_with_nics(const std::vector<double>& gbit, double on_cpu = 0);
+
+/// The matrix of these NVLink counts (0: SYS) between GPUs.
+std::string matrix_of(const std::vector<std::vector<int>>& links) {
+  std::string head = "\t", out;
+  for (std::size_t a = 0; a < links.size(); ++a) {
+    head += fmt::format("GPU{}\t", a);
+    out += fmt::format("GPU{}", a);
+    for (std::size_t b = 0; b < links.size(); ++b)
+      out += a == b ? "\t X " : links[a][b] == 0 ? "\tSYS" : fmt::format("\tNV{}", links[a][b]);
+    out += "\t0-31\t0\n";
+  }
+  return head + "CPU Affinity\tNUMA Affinity\n" + out;
+}
+
+// Rings go through every GPU, so that the weakest counts; which it is stands in a note. The same
+// for a switch with a lost link, bridges of unequal width, and a pair without a bridge.
+TEST(SmiTopology, TheWeakestGpuCounts) {
+  std::vector<std::vector<int>> eight(8, std::vector<int>(8, 18));
+  auto t = parse_smi_topology(matrix_of(eight), "topo");
+  EXPECT_EQ(t.links_per_gpu, 18);
+  EXPECT_TRUE(t.notes.size() == 1) << fmt::format("{}", fmt::join(t.notes, "; "));  // No NIC.
+  for (int g = 0; g < 8; ++g) eight[3][g] = eight[g][3] = 17;
+  t = parse_smi_topology(matrix_of(eight), "topo");
+  EXPECT_EQ(t.fabric, FabricKind::kNvSwitch);
+  EXPECT_EQ(t.links_per_gpu, 17);
+  EXPECT_EQ(t.notes.at(0), "GPU3 has 17 NVLinks, others up to 18: 17 taken for all");
+  t = parse_smi_topology(matrix_of({{0, 4, 0, 0}, {4, 0, 0, 0}, {0, 0, 0, 2}, {0, 0, 2, 0}}),
+                         "topo");
+  EXPECT_EQ(t.fabric, FabricKind::kNvLinkPairs);
+  EXPECT_EQ(t.links_per_gpu, 2);
+  EXPECT_EQ(t.notes.at(0), "GPU2, GPU3 have 2 NVLinks, others up to 4: 2 taken for all");
+  t = parse_smi_topology(matrix_of({{0, 4, 0, 0}, {4, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}),
+                         "topo");
+  EXPECT_EQ(t.fabric, FabricKind::kPcie);
+  EXPECT_EQ(t.links_per_gpu, 0);
+  EXPECT_NE(t.notes.at(0).find("GPU2, GPU3 have 0 NVLinks"), std::string::npos);
+  // In NCCL's file the switch's links are counted with each GPU.
+  std::string xml = xml_with_nics({400, 400});
+  xml.replace(xml.find("count=\"18\""), 10, "count=\"12\"");
+  t = parse_nccl_topology_xml(xml, "topo.xml");
+  EXPECT_EQ(t.links_per_gpu, 12);
+  EXPECT_EQ(t.notes.at(t.notes.size() - 1),
+            "GPU0 has 12 NVLinks, others up to 18: 12 taken for all");
+}
+
 // Form of NCCL's src/graph/xml.cc: two GPUs on one PCIe switch, links to an NVSwitch, one NIC of
 // 200 Gb/s.
 constexpr const char* kXml = R"(<system version="1">
@@ -212,7 +258,7 @@ TEST(NcclTopology, ReadsSwitchNicAndSlots) {
 
 /// Two H100 behind a switch each, NICs of these Gb/s (none for 0) beside them in turn, and one on
 /// the CPU.
-std::string xml_with_nics(const std::vector<double>& gbit, double on_cpu = 0) {
+std::string xml_with_nics(const std::vector<double>& gbit, double on_cpu) {
   const auto net = [](const std::string& name, double rate) {
     return fmt::format(
         R"(<pci busid="{0}" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="16"><nic><net name="{0}" speed="{1}"/></nic></pci>)",

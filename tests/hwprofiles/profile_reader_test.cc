@@ -147,6 +147,8 @@ TEST(OwnProfile, RatesThatNoMachineHasAreErrors) {
            {"network: {nic_rate: 800 Gb/s}\n", "network.nic_rate"},
            {"gpu: {efficiency: {matmul_training: 1.7}}\n", "gpu.efficiency.matmul_training"},
            {"gpu: {efficiency: {memory_bound: 0.0}}\n", "gpu.efficiency.memory_bound"},
+           {"gpu: {peak_bf16: 0 FLOP/s}\n", "gpu.peak_bf16"},
+           {"gpu: {peak_fp8: 0 FLOP/s}\n", "gpu.peak_fp8"},
            {"collectives: {network_rate_scale: 0}\n", "collectives.network_rate_scale"}}) {
     EXPECT_NE(error_of_profile(head + text).find(place), std::string::npos)
         << error_of_profile(head + text);

@@ -102,6 +102,14 @@ TEST(NcclLog, ThirdGenerationNamesItsTest) {
   EXPECT_EQ(table.gpu, "NVIDIA H100 80GB HBM3");
 }
 
+// The ratio of an all-gather is that of a reduce-scatter: the log's last line names it, too.
+TEST(NcclLog, TheLastLineNamesTheTest) {
+  const auto table = parse_nccl_log(
+      std::string(k2019) + "#\n# Collective test concluded: all_gather_perf\n#\n", "x.log");
+  EXPECT_EQ(table.kind, CollectiveKind::kAllGather);
+  EXPECT_TRUE(table.notes.empty());
+}
+
 // Two tests in one file are not one test on twice the ranks.
 TEST(NcclLog, SeveralTestsAreRefused) {
   EXPECT_EQ(error_of(k2019), "no error");

@@ -68,13 +68,18 @@ TEST(Suggest, OneReductionForSeveralMicroBatches) {
 
 // Profiles have rates of the third generation for H100 (arXiv 2407.08608) and none for A100.
 TEST(Suggest, AttentionKernelsThatTheGpuHas) {
-  const auto offered = [](const char* machine) {
-    Job job = catalogue_job("llama3.2-1b", machine, 8);
+  const auto offered = [](const char* machine, const char* kernel) {
+    Job job = catalogue_job("llama3.2-3b", machine, 8);
     job.config.sequence = 8192;
-    return find(suggest(job, evaluate(job), 100), "--attention-kernel flash3") != nullptr;
+    return find(suggest(job, evaluate(job), 100), std::string("--attention-kernel ") + kernel) !=
+           nullptr;
   };
-  EXPECT_TRUE(offered("dgx-h100"));
-  EXPECT_FALSE(offered("dgx-a100-80"));
+  EXPECT_TRUE(offered("dgx-h100", "flash3"));
+  EXPECT_FALSE(offered("dgx-a100-80", "flash3"));
+  for (const char* blackwell : {"dgx-b200", "dgx-b300", "gb200-nvl72"}) {
+    EXPECT_FALSE(offered(blackwell, "flash3")) << blackwell;  // Their chips do not run it.
+    EXPECT_TRUE(offered(blackwell, "cudnn")) << blackwell;
+  }
 }
 
 // Slow network: stage 3 gains from gathers inside the node and from int8 weights; on one node
