@@ -100,8 +100,7 @@ ModuleId add_factor(ModelBuilder& b, ModuleId parent, const std::string& name, s
 }
 
 /// peft.tuners.lora.Linear: result + lora_B(lora_A(dropout(x))) * scaling, computed in what lora_A
-/// is in and given back in the dtype of the base's result. Over a base in four bits (lora/bnb.py)
-/// the base's result is cloned, the product cast before the sum, and nothing under autocast.
+/// is in and given back in the dtype of the base's result.
 void adapt(ModelBuilder& b, ModuleId id, const LoraOptions& options) {
   const LinearShape shape = shape_of(b.model(), b.model().at(id));
   const ModuleId base = move_to_base(b, id);
@@ -110,23 +109,13 @@ void adapt(ModelBuilder& b, ModuleId id, const LoraOptions& options) {
   b.model().at(id).class_name = "lora.Linear";
   Program p(b, id, {"x"});
   p.call(base, {"x"}, "result");
-  const bool packed = options.base != LoraOptions::Base::k16Bit;
-  if (packed) p.op(Function::kClone, {"result"}, "result");
   p.op(Function::kDtypeOf, {"result"}, "dtype");
   p.op(Function::kCast, {"x"}, "x");
   p.last().parameters = {b.model().at(down).parameters[0].id};
-  if (packed) p.last().ints = {1};
   const Program::Value low = p.call(down, {p.dropout("x", options.dropout)});
   const double scaling = options.alpha / static_cast<double>(options.rank);
-  if (packed) {
-    p.mul_scalar(p.call(up, {low}), scaling, "output");
-    p.cast_like("output", "dtype", "output");
-    p.last().ints = {1};
-    p.add("result", "output", "result");
-  } else {
-    p.add("result", p.mul_scalar(p.call(up, {low}), scaling), "result");
-    p.cast_like("result", "dtype", "result");
-  }
+  p.add("result", p.mul_scalar(p.call(up, {low}), scaling), "result");
+  p.cast_like("result", "dtype", "result");
   p.returns({"result"});
 }
 
@@ -158,6 +147,25 @@ void quantise(ModelBuilder& b, ModuleId id, bool nested) {
   p.returns({"y"});
 }
 
+/// Rewrites what adapt() wrote for a base in four bits (peft/tuners/lora/bnb.py): the base's result
+/// is cloned, the product cast before the sum, and neither cast is made under autocast.
+void adapt_over_packed(Module& adapter) {
+  std::vector<Statement>& program = adapter.program;
+  for (Statement& s : program)
+    if (s.function == Function::kCast) s.ints = {1};
+  Statement clone = program.front();  // Its output is the base's result.
+  clone.function = Function::kClone;
+  clone.inputs = clone.outputs;
+  clone.child = ModuleId();
+  Statement cast = program.back(), sum = program[program.size() - 2];
+  cast.inputs[0] = cast.outputs[0] = sum.inputs[1];
+  cast.ints = {1};
+  program.resize(program.size() - 2);
+  program.push_back(std::move(cast));
+  program.push_back(std::move(sum));
+  program.insert(program.begin() + 1, std::move(clone));
+}
+
 /// `linear`: modules that are linear (Conv1D included: transformers' replace_with_bnb_linear) or
 /// have one as their base layer.
 void pack_frozen(ModelBuilder& b, const std::vector<ModuleId>& linear, bool nested) {
@@ -166,6 +174,8 @@ void pack_frozen(ModelBuilder& b, const std::vector<ModuleId>& linear, bool nest
     const ModuleId base = is_linear(m) ? id : m.children.front().id;
     quantise(b, base, nested);
   }
+  for (Module& m : b.model().modules)
+    if (m.class_name == "lora.Linear") adapt_over_packed(m);
 }
 
 }  // namespace

@@ -360,7 +360,7 @@ class CountingTransport final : public Transport {
 TEST(RunFailures, ThreadsThatTheMachineDoesNotGive) {
   const TinySchedule tiny(4);
   RunOptions o = options(StreamMode::kThreads);
-  o.device_memory = Bytes(std::int64_t{1} << 20);
+  o.device_memory = Bytes(std::int64_t{1} << 26);
   for (int allowed = 0; allowed < 16; ++allowed) {
     const FewThreads few(allowed);
     EXPECT_THROW(run(tiny.schedule, o), RunError) << allowed;
