@@ -18,7 +18,8 @@ ForeignJob read_foreign_job(const std::string& kind, const std::string& file, st
     throw InputError(Issue{
         file, "", fmt::format("{} bytes; a job file has at most {}", text.size(), kLargestJobFile),
         ""});
-  (void)kind;
+  if (kind == "accelerate") return import_accelerate(text, file, gpus);
+  if (kind == "torchtitan") return import_torchtitan(text, file, gpus);
   return import_deepspeed(text, file, gpus);
 }
 

@@ -114,7 +114,7 @@ void read_pinning(KeyReader& keys, bool optimizer, bool parameters) {
   keys.set("zero-pin-memory", yes_no(pinned(first)),
            keys.has(first) && !keys.is_auto(first)
                ? first
-               : first + " is absent: true since DeepSpeed 0.19");
+               : first + " is absent: true by default");
   if (keys.is_auto(first)) keys.same(first, "\"auto\": nobody fills it, DeepSpeed takes true");
   if (!optimizer || !parameters) return;
   if (pinned(of_parameters) == pinned(of_optimizer))

@@ -142,6 +142,7 @@ void read_autocast(KeyReader& keys, const std::string& compute) {
   const bool on = keys.boolean(enabled).value_or(false);
   for (const char* key :
        {enabled, "torch_autocast.dtype", "torch_autocast.lower_precision_safe_modules"}) {
+    if (!keys.has(key)) continue;
     if (!on)
       keys.same(key, "off");
     else if (compute == "bf16" || compute == "fp16")

@@ -22,7 +22,7 @@ enum class Becomes : std::uint8_t {
 /// What became of one key of the file.
 struct ForeignKey {
   std::string key;    ///< Path with dots.
-  std::string value;  ///< As JSON.
+  std::string value;  ///< As JSON; "" where the file does not have it.
   Becomes becomes = Becomes::kSamePlan;
   std::string says;  ///< Which option, why nothing changes, what the plan lacks.
 };
@@ -54,6 +54,8 @@ inline constexpr std::string_view kForeignJobKinds[] = {"deepspeed", "accelerate
 /// Reads one file of such a kind. `gpus` 0: not said. InputError with everything that is wrong or
 /// cannot be planned.
 ForeignJob import_deepspeed(std::string_view text, const std::string& file, std::int64_t gpus);
+ForeignJob import_accelerate(std::string_view text, const std::string& file, std::int64_t gpus);
+ForeignJob import_torchtitan(std::string_view text, const std::string& file, std::int64_t gpus);
 
 /// What to say of an option that bears the name of a key of one of these programs; "" if none does.
 std::string foreign_key_hint(std::string_view name, const std::vector<std::string>& known);

@@ -51,9 +51,11 @@ std::string settings_of(const ForeignJob& job) {
 
 std::string keys_that(const ForeignJob& job, Becomes becomes, const std::string& indent) {
   std::string out;
-  for (const ForeignKey& k : job.keys)
-    if (k.becomes == becomes)
-      out += fmt::format("{}{}: {}  ({})\n", indent, k.key, k.value, k.says);
+  for (const ForeignKey& k : job.keys) {
+    if (k.becomes != becomes) continue;
+    out +=
+        fmt::format("{}{}{}  ({})\n", indent, k.key, k.value.empty() ? "" : ": " + k.value, k.says);
+  }
   return out;
 }
 

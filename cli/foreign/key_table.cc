@@ -182,7 +182,7 @@ void KeyReader::add(const std::string& path, const std::string& text, const Json
                    value.is_null() ? "null: as if absent" : "asks for nothing");
   if (row.rule == KeyRule::kNotModelled)
     return account(path, Becomes::kNotModelled, std::string(row.says));
-  refuse(path, fmt::format("found {}: is not planned", short_text(value)), std::string(row.says));
+  refuse(path, fmt::format("found {}", short_text(value)), std::string(row.says));
 }
 
 void KeyReader::unknown(const std::string& text, const std::string& path) {
@@ -235,7 +235,10 @@ std::optional<bool> KeyReader::boolean(std::string_view key) {
   if (value->is_number_integer() && (*value == 0 || *value == 1)) return *value == 1;
   if (value->is_string()) {
     const std::string text = lower_case(value->get<std::string>());
-    if (text == "true" || text == "false") return text == "true";
+    for (const char* yes : {"true", "yes", "on"})
+      if (text == yes) return true;
+    for (const char* no : {"false", "no", "off"})
+      if (text == no) return false;
   }
   wrong_type(key, "true or false");
   return std::nullopt;
@@ -335,7 +338,10 @@ void KeyReader::same(std::string_view key, std::string says) {
 }
 
 void KeyReader::not_modelled(std::string_view key, std::string says) {
-  account(key, Becomes::kNotModelled, std::move(says));
+  if (entries_.find(key) != entries_.end())
+    account(key, Becomes::kNotModelled, std::move(says));
+  else
+    job_.keys.push_back({std::string(key), "", Becomes::kNotModelled, std::move(says)});
 }
 
 void KeyReader::open(std::string option, std::string taken, std::string says) {

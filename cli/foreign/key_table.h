@@ -73,6 +73,7 @@ class KeyReader {
   /// modelled, else the first reason why nothing changes.
   void set(std::string option, std::string value, std::string_view key);
   void same(std::string_view key, std::string says);
+  /// Also of a default that the file does not say, or of a part of a key's meaning.
   void not_modelled(std::string_view key, std::string says);
   void open(std::string option, std::string taken, std::string says);
   /// A key whose meaning is left open.

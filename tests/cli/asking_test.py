@@ -103,7 +103,11 @@ def test_foreign_names(folder):
                          ("gradient_predivide_factor", "not modelled"), ("sparse_gradients", "not planned"), ("mics_shard_size", "MiCS"),
                          ("memory_efficient_linear", "not modelled"), ("cpu_checkpointing", "not modelled"), ("partition_activations", "not modelled"),
                          ("loss_scale", "changes nothing"), ("nvme_path", "NVMe"), ("zero_quantized_nontrainable_weights", "not planned"),
-                         ("use_all_reduce_for_fetch_params", "not planned"), ("zeropp_loco_param", "not planned"), ("deepspeed", "import deepspeed")):
+                         ("use_all_reduce_for_fetch_params", "not planned"), ("zeropp_loco_param", "not planned"), ("deepspeed", "import deepspeed"),
+                         # Accelerate's and torchtitan's.
+                         ("fsdp_version", "--framework fsdp1"), ("fsdp_auto_wrap_policy", "--wrap"), ("fsdp_activation_checkpointing", "--checkpoint"),
+                         ("fsdp_transformer_layer_cls_to_wrap", "--wrap"), ("distributed_type", "import accelerate"), ("config_file", "import accelerate"),
+                         ("fsdp_state_dict_type", "changes nothing"), ("selective_ac_option", "--checkpoint"), ("gc_freq", "changes nothing")):
         refused([*job, "--framework", "zero3", f"--{typed}", "1"], "no such option", right)
     path = folder / "job.yaml"
     path.write_text("model: gpt2\ngpus: 8\non: dgx-h100\nmicro_batch: 2\n")
@@ -129,6 +133,11 @@ def test_import_job(folder):
     check({k["key"] for k in document["keys"]} == {"train_batch_size", "bf16.enabled", "steps_per_print", "prescale_gradients",
                                                    "zero_optimization.stage", "zero_optimization.stage3_prefetch_bucket_size",
                                                    "zero_optimization.overlap_comm"}, f"{document['keys']}")
+    for name, text, program in (("a.yaml", "distributed_type: FSDP\nnum_processes: 8\n", "accelerate"), ("t.toml", "[training]\nseq_len = 512\n", "torchtitan")):
+        other = folder / name
+        other.write_text(text)
+        refused(["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--config", str(other)], f"foreshard import {program} {other}")
+        check("options" in answer("import", program, str(other)), f"import {program} reads {name}")
     line = ["simulate", "gpt2", "--on", "dgx-h100", "--suggest", "no"]
     by_file = run(*line, "--config", str(job)).stdout
     # By hand: 64 sequences / 8 GPUs; DeepSpeed's own names in docs/framework-options.md.

@@ -20,34 +20,14 @@ namespace {
 
 using Settings = std::map<std::string, std::string>;
 
-ForeignJob imported(const std::string& text, std::int64_t gpus = 8) {
+ForeignJob deepspeed_job(const std::string& text, std::int64_t gpus = 8) {
   return import_deepspeed(text, "ds.json", gpus);
 }
 
-std::vector<std::string> data_lines(const std::string& name) {
-  std::ifstream in(std::string(FORESHARD_SOURCE_DIR) + "/tests/cli/data/" + name);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);)
-    if (!line.empty() && line[0] != '#') lines.push_back(line);
-  return lines;
-}
-
 TEST(ForeignDeepSpeed, EveryKeyThatDeepSpeedReadsIsInTheTable) {
-  std::set<std::string> read;
-  for (const std::string& line : data_lines("deepspeed_keys.txt")) {
-    const auto& names = deepspeed::other_names();
-    std::string path = line;
-    if (line.rfind("bfloat16.", 0) == 0) path = "bf16" + line.substr(line.find('.'));
-    if (const auto other = names.find(path); other != names.end()) path = other->second;
-    const KeyRow* row = row_of(deepspeed::key_table(), path);
-    EXPECT_TRUE(row != nullptr || is_section(deepspeed::key_table(), path)) << line;
-    if (row != nullptr) read.emplace(row->key);
-  }
-  EXPECT_EQ(data_lines("deepspeed_keys.txt").size(), 299u);
   // What stands below params belongs to torch.optim's classes.
-  read.insert({"optimizer.params.momentum", "optimizer.params.amsgrad", "optimizer.params.*"});
-  for (const KeyRow& row : deepspeed::key_table())
-    EXPECT_TRUE(read.count(std::string(row.key))) << row.key << " is read by nobody";
+  expect_table_of("deepspeed_keys.txt", 299, deepspeed::key_table(), deepspeed::other_names(),
+                  {"optimizer.params.momentum", "optimizer.params.amsgrad", "optimizer.params.*"});
 }
 
 /// 180 combinations of the three numbers, as DeepSpeed completed or refused them.
@@ -62,11 +42,11 @@ TEST(ForeignDeepSpeed, BatchesAreCompletedAsDeepSpeedCompletesThem) {
     for (int i = 0; i < 3; ++i)
       if (n[1 + i] > 0) file[keys[i]] = n[1 + i];
     if (n[4] == 0) {
-      EXPECT_THROW(imported(file.dump(), n[0]), InputError) << line;
+      EXPECT_THROW(deepspeed_job(file.dump(), n[0]), InputError) << line;
       ++stopped;
       continue;
     }
-    const Settings s = settings_of(imported(file.dump(), n[0]));
+    const Settings s = settings_of(deepspeed_job(file.dump(), n[0]));
     EXPECT_EQ(s.at("micro-batch"), std::to_string(n[4])) << line;
     EXPECT_EQ(s.at("accumulate"), std::to_string(n[5])) << line;
   }
@@ -77,13 +57,13 @@ TEST(ForeignDeepSpeed, TheGpusFollowFromAWholeBatch) {
   const std::string file =
       R"({"train_batch_size": 96, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 4,
           "zero_optimization": {"stage": 1}, "bf16": {"enabled": true}})";
-  EXPECT_EQ(settings_of(imported(file, 0)).at("gpus"), "8");  // 96 / (3 x 4)
+  EXPECT_EQ(settings_of(deepspeed_job(file, 0)).at("gpus"), "8");  // 96 / (3 x 4)
   EXPECT_EQ(
-      problems([&] { imported(file, 4); }),
+      problems([&] { deepspeed_job(file, 4); }),
       "ds.json: train_batch_size: 96 sequences are not 3 (micro-batch) x 4 (accumulation) x 4 "
       "GPUs (DeepSpeed stops here, too)\n");
   EXPECT_NE(problems([] {
-              imported(R"({"train_batch_size": 96, "zero_optimization": {"stage": 1}})", 0);
+              deepspeed_job(R"({"train_batch_size": 96, "zero_optimization": {"stage": 1}})", 0);
             }).find("--gpus"),
             std::string::npos);
 }
@@ -137,7 +117,8 @@ TEST(ForeignDeepSpeed, TheFilesOfTheRecordingsAskForTheJobsThatMatchThem) {
     const ParallelConfig wanted = read_zero_case(golden).config;
     const Json file = recorded_file(golden.at("options"));
     const ParallelConfig found =
-        job_of(imported(file.dump(), wanted.shard), "llama-tiny --on dgx-h100 --seq 32").config;
+        job_of(deepspeed_job(file.dump(), wanted.shard), "llama-tiny --on dgx-h100 --seq 32")
+            .config;
     EXPECT_EQ(found.framework, wanted.framework);
     EXPECT_EQ(found.world(), wanted.world());
     EXPECT_EQ(found.accumulate, wanted.accumulate);
@@ -150,7 +131,7 @@ TEST(ForeignDeepSpeed, TheFilesOfTheRecordingsAskForTheJobsThatMatchThem) {
 }
 
 TEST(ForeignDeepSpeed, WhatTheTrainerFillsStaysOpenOrTakesItsRule) {
-  const ForeignJob job = imported(
+  const ForeignJob job = deepspeed_job(
       R"({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto", "loss_scale": 0},
           "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "overlap_comm": "auto",
                                 "stage3_prefetch_bucket_size": "auto", "sub_group_size": 1e9,
@@ -178,7 +159,7 @@ TEST(ForeignDeepSpeed, WhatTheTrainerFillsStaysOpenOrTakesItsRule) {
 TEST(ForeignDeepSpeed, OldSpellings) {
   const std::string batch = R"("train_micro_batch_size_per_gpu": 1, )";
   const auto of = [&](const std::string& rest) {
-    return settings_of(imported("{" + batch + rest + "}"));
+    return settings_of(deepspeed_job("{" + batch + rest + "}"));
   };
   EXPECT_EQ(
       of(R"("bfloat16": {"enabled": true}, "zero_optimization": {"stage": 3, "cpu_offload": true,
@@ -194,9 +175,10 @@ TEST(ForeignDeepSpeed, OldSpellings) {
 /// Host memory is page-locked unless the file says otherwise (offload_config.py of 0.19.8).
 TEST(ForeignDeepSpeed, OffloadedMemoryIsPinnedByDefault) {
   const auto pinned = [](const std::string& more) {
-    return settings_of(imported(R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
+    return settings_of(
+               deepspeed_job(R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu")" +
-                                more + "}}}"))
+                             more + "}}}"))
         .at("zero-pin-memory");
   };
   EXPECT_EQ(pinned(""), "yes");
@@ -220,21 +202,30 @@ TEST(ForeignDeepSpeed, EveryRefusedKeyIsRefusedByName) {
       *at = value;
       return file.dump();
     };
-    const std::string said = problems([&] { imported(file_with({{"x", 1}})); });
+    const std::string said = problems([&] { deepspeed_job(file_with({{"x", 1}})); });
     EXPECT_EQ(said.find("ds.json: " + path + ": "), 0u) << path << ": " << said;
     EXPECT_NE(said.find(row.says), std::string::npos) << path;
     for (const std::string& neutral : parts_of(std::string(row.neutral), '|')) {
       if (neutral.empty()) continue;
-      EXPECT_EQ(problems([&] { imported(file_with(Json::parse(neutral))); }), "") << path;
+      EXPECT_EQ(problems([&] { deepspeed_job(file_with(Json::parse(neutral))); }), "") << path;
     }
     ++refused;
   }
   EXPECT_GT(refused, 25);
 }
 
+TEST(ForeignDeepSpeed, EachKeyWithAnyValueIsReadOrRefused) {
+  for (int stage = 1; stage <= 3; ++stage)
+    expect_each_key_answered(
+        "deepspeed_keys.txt",
+        {{"train_micro_batch_size_per_gpu", 1}, {"zero_optimization", {{"stage", stage}}}},
+        [](const std::string& text) { return deepspeed_job(text); });
+}
+
 TEST(ForeignDeepSpeed, AllProblemsAtOnce) {
   const std::string said = problems([] {
-    imported(R"({"train_micro_batch_size_per_gpu": 0, "overlap_comm": true, "zero_optimisation": {},
+    deepspeed_job(
+        R"({"train_micro_batch_size_per_gpu": 0, "overlap_comm": true, "zero_optimisation": {},
                  "zero_optimization": {"stage": 3, "overlap_com": true, "sub_group_size": "big",
                                        "mics_shard_size": 4, "offload_param": {"device": "nvme"}},
                  "optimizer": {"type": "OneBitAdam"}, "bf16": {"enabled": true}})");
