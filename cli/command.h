@@ -34,6 +34,7 @@ struct PositionalSpec {
   std::string name;  ///< "MODEL"
   std::string help;
   bool required = true;
+  std::vector<std::string> words = {};  ///< For shell completion: what may stand there.
 };
 
 struct Example {

@@ -47,7 +47,10 @@ std::string cases_of_commands() {
     Words words{"--help", "--help-all"};
     for (const OptionGroup& g : c.groups)
       for (const OptionSpec& o : g.options) words.insert("--" + o.name);
-    for (const PositionalSpec& p : c.positionals) words.merge(words_of(p.name));
+    for (const PositionalSpec& p : c.positionals) {
+      words.merge(words_of(p.name));
+      words.insert(p.words.begin(), p.words.end());
+    }
     if (space == std::string::npos) {
       of_one[c.name].merge(words);
       continue;

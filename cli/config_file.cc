@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "cli/foreign/foreign_job.h"
 #include "cli/foreign_names.h"
 #include "cli/parse.h"
 #include "core/json.h"
@@ -40,6 +41,24 @@ std::string value_text(const YAML::Node& node, const std::string& where,
   return out;
 }
 
+/// A job file of another program, which somebody gave for one of options.
+void refuse_foreign(std::string_view kind, const std::string& file) {
+  if (kind.empty()) return;
+  const std::string name = kind == "deepspeed"    ? "DeepSpeed"
+                           : kind == "accelerate" ? "Accelerate"
+                                                  : "torchtitan";
+  throw InputError(
+      Issue{file, "", fmt::format("this is a job file of {}, not one of options", name),
+            fmt::format("foreshard import {} {} -o job.yaml, then --config job.yaml", kind, file)});
+}
+
+std::vector<std::string> top_keys(const YAML::Node& root) {
+  std::vector<std::string> keys;
+  for (const auto& entry : root)
+    if (entry.first.IsScalar()) keys.push_back(entry.first.Scalar());
+  return keys;
+}
+
 /// Adds one "key: value" of the file.
 class ConfigReader {
  public:
@@ -56,6 +75,7 @@ class ConfigReader {
     if (root.IsNull()) return;
     if (!root.IsMap())
       return issues_.push_back({file_, "", "options are wanted, one \"name: value\" per line", ""});
+    refuse_foreign(foreign_job_kind(top_keys(root)), file_);
     for (const auto& entry : root) read_entry(entry.first, entry.second);
   }
   void finish() {
@@ -112,6 +132,7 @@ void read_config_file(const CommandSpec& command, const std::string& file, Argum
         file, "",
         fmt::format("{} bytes; a file of options has at most {}", text.size(), kLargestConfig),
         ""});
+  refuse_foreign(foreign_job_kind_of_text(text), file);
   ConfigReader reader(command, file, arguments);
   try {
     check_yaml_text(text, file);

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/foreign/foreign_job.h"
+
 namespace foreshard::cli {
 namespace {
 
@@ -57,10 +59,10 @@ const Names kPrecision{"dtype", "precision", "mixed-precision", "bf16",
                        "fp16",  "amp",       "compute-dtype",   "torch-dtype"};
 const Names kReshard{"reshard-after-forward", "fsdp-reshard-after-forward"};
 const Names kStrategy{"sharding-strategy", "fsdp-sharding-strategy"};
-const Names kStage{"zero-stage", "stage",   "deepspeed",   "ds-config",
-                   "strategy",   "backend", "parallelism", "sharding"};
-const Names kOffload{"cpu-offload", "offload-params", "fsdp-offload-params", "offload-optimizer",
-                     "zero-offload"};
+const Names kStage{"zero-stage", "stage", "strategy", "backend", "parallelism", "sharding"};
+const Names kDeepSpeedFile{"deepspeed", "ds-config", "deepspeed-config", "deepspeed-config-file"};
+const Names kOffload{"cpu-offload",       "offload-params", "fsdp-offload-params",
+                     "offload-optimizer", "offload-param",  "zero-offload"};
 const Names kHsdp{"hsdp",
                   "dp-replicate",
                   "data-parallel-replicate-degree",
@@ -110,6 +112,15 @@ const Foreign kForeign[] = {
      "use --reshard (FSDP2), --fsdp1-strategy (FSDP1) or --framework zero1, zero2, zero3"},
     {kStage, "framework",
      "use --framework fsdp2, fsdp1, zero1, zero2, zero3, sharded-optimizer, ddp or none"},
+    {kDeepSpeedFile, "framework",
+     "foreshard import deepspeed FILE -o job.yaml, then --config job.yaml; or --framework zero1, "
+     "zero2, zero3"},
+    {{"config-file", "fsdp-config"},
+     "config",
+     "foreshard import accelerate FILE -o job.yaml, then --config job.yaml"},
+    {{"job-config-file", "job.config-file"},
+     "config",
+     "foreshard import torchtitan FILE -o job.yaml, then --config job.yaml"},
     {kOffload, "offload", "use --offload params, optimizer or both"},
     {kHsdp, "replicate", "use --replicate N (copies) and --shard N (ranks of one copy)"},
     {kClip, "clip", "use --clip yes or no"},
@@ -149,7 +160,8 @@ std::string foreign_option_hint(std::string_view name, const std::vector<std::st
         f.option.empty() || std::find(known.begin(), known.end(), f.option) != known.end();
     if (usable && holds(f.names, wanted)) return std::string(f.hint);
   }
-  return "";
+  const bool of_a_job = std::find(known.begin(), known.end(), "framework") != known.end();
+  return of_a_job ? foreign_key_hint(wanted, known) : "";
 }
 
 std::string foreign_value_hint(std::string_view option, std::string_view value) {

@@ -75,9 +75,58 @@ def test_foreign_names(folder):
     refused(["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--compile"], "--compile", "needs a value", "yes, no")
     refused([*job, "--compile", "--seq"], "2 problems", "--compile", "--seq")
     refused([*job, "--lora-alpha", "8"], "--lora-alpha", "--lora-rank")
+    # Keys of DeepSpeed's file (docs/framework-options.md): the option of that meaning, or that there is none.
+    for typed, right in (("overlap_comm", "--zero-overlap-comm"), ("reduce_scatter", "--zero-reduce-scatter"), ("sub_group_size", "--zero-sub-group-size"),
+                         ("reduce_bucket_size", "--zero-reduce-bucket-size"), ("stage3_max_live_parameters", "--zero-max-live-parameters"),
+                         ("max_reuse_distance", "--zero-max-reuse-distance"), ("pin_memory", "--zero-pin-memory"), ("ratio", "--zero-offload-ratio"),
+                         ("offload_param", "--offload"), ("module_granularity_threshold", "--zero-module-granularity"),
+                         ("wall_clock_breakdown", "--zero-wall-clock-breakdown"), ("use_multi_rank_bucket_allreduce", "--zero-multi-rank-allreduce"),
+                         ("communication_data_type", "--reduce-dtype"), ("data_types", "import deepspeed"), ("zero_optimization", "import deepspeed"),
+                         ("stage3_gather_16bit_weights_on_model_save", "changes nothing"), ("prescale_gradients", "not modelled"),
+                         ("gradient_predivide_factor", "not modelled"), ("sparse_gradients", "not planned"), ("mics_shard_size", "MiCS"),
+                         ("memory_efficient_linear", "not modelled"), ("cpu_checkpointing", "not modelled"), ("partition_activations", "not modelled"),
+                         ("loss_scale", "changes nothing"), ("nvme_path", "NVMe"), ("zero_quantized_nontrainable_weights", "not planned"),
+                         ("use_all_reduce_for_fetch_params", "not planned"), ("zeropp_loco_param", "not planned"), ("deepspeed", "import deepspeed"),
+                         # Accelerate's and torchtitan's.
+                         ("fsdp_version", "--framework fsdp1"), ("fsdp_auto_wrap_policy", "--wrap"), ("fsdp_activation_checkpointing", "--checkpoint"),
+                         ("fsdp_transformer_layer_cls_to_wrap", "--wrap"), ("distributed_type", "import accelerate"), ("config_file", "import accelerate"),
+                         ("fsdp_state_dict_type", "changes nothing"), ("selective_ac_option", "--checkpoint"), ("gc_freq", "changes nothing")):
+        refused([*job, "--framework", "zero3", f"--{typed}", "1"], "no such option", right)
     path = folder / "job.yaml"
     path.write_text("model: gpt2\ngpus: 8\non: dgx-h100\nmicro_batch: 2\n")
     refused(["simulate", "--config", str(path)], "line 4", "micro-batch")
+
+
+def test_import_job(folder):
+    ds = folder / "ds.json"
+    ds.write_text(json.dumps({"train_batch_size": 64, "bf16": {"enabled": True}, "steps_per_print": 10, "prescale_gradients": True,
+                              "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": "auto", "overlap_comm": False}}))
+    refused(["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--config", str(ds)], "job file of DeepSpeed", f"foreshard import deepspeed {ds}")
+    refused(["import", "deepspeed", str(ds)], "train_batch_size", "--gpus")
+    refused(["import", "deepspeeed", str(ds)], "deepspeed, accelerate, torchtitan")
+    job = folder / "imported.yaml"
+    said = run("import", "deepspeed", str(ds), "--gpus", "8", "-o", str(job)).stdout
+    for text in ("framework: zero3", "zero_optimization.stage: 3", "not modelled", "prescale_gradients: true", "same plan", "steps_per_print: 10",
+                 "open", "--seq", f"--config {job}"):
+        check(text in said, f"import says {text}: {said}")
+    text = job.read_text()
+    check(run("import", "deepspeed", str(ds), "--gpus", "8").stdout.strip() == text.strip(), "the same options on standard output")
+    document = answer("import", "deepspeed", str(ds), "--gpus", "8")
+    check(document["options"]["micro-batch"] == "8" and document["options"]["zero-overlap-comm"] == "no", f"{document['options']}")
+    check({k["key"] for k in document["keys"]} == {"train_batch_size", "bf16.enabled", "steps_per_print", "prescale_gradients",
+                                                   "zero_optimization.stage", "zero_optimization.stage3_prefetch_bucket_size",
+                                                   "zero_optimization.overlap_comm"}, f"{document['keys']}")
+    for name, text, program in (("a.yaml", "distributed_type: FSDP\nnum_processes: 8\n", "accelerate"), ("t.toml", "[training]\nseq_len = 512\n", "torchtitan")):
+        other = folder / name
+        other.write_text(text)
+        refused(["simulate", "gpt2", "--gpus", "8", "--on", "dgx-h100", "--config", str(other)], f"foreshard import {program} {other}")
+        check("options" in answer("import", program, str(other)), f"import {program} reads {name}")
+    line = ["simulate", "gpt2", "--on", "dgx-h100", "--suggest", "no"]
+    by_file = run(*line, "--config", str(job)).stdout
+    # By hand: 64 sequences / 8 GPUs; DeepSpeed's own names in docs/framework-options.md.
+    by_hand = run(*line, "--gpus", "8", "--framework", "zero3", "--micro-batch", "8", "--param-dtype", "bf16", "--zero-overlap-comm", "no",
+                  "--zero-prefetch-bucket-size", "auto").stdout
+    check(by_file == by_hand and "ZeRO-3" in by_file, f"the imported job is the one written by hand:\n{by_file}\n{by_hand}")
 
 
 def test_defaults(folder):

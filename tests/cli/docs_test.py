@@ -39,6 +39,11 @@ for kind in re.findall(r'X\(k\w+,\s*"([^"]+)"', (root / "core/op_kind.h").read_t
     if f"`{kind}`" not in operands:
         problems.append(f"docs/formats/op_operands.md: no row for `{kind}`")
 
+keys_page = (root / "docs/framework-options.md").read_text() + (root / "docs/formats/job-files.md").read_text()
+for table in root.glob("cli/foreign/*_keys.cc"):
+    for key in re.findall(r'\{"([^"]+)",\s*k(?:Taken|SamePlan|NotModelled|Refused)\b', table.read_text()):
+        if f"`{key}`" not in keys_page:
+            problems.append(f"{table.relative_to(root)}: no page names `{key}`")
 
 
 def keys_of(page):

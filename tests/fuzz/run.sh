@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(realpath "$1")
 seconds=$2
 seeds="$build/seeds"
-mkdir -p "$seeds"/{model,schedule,trace,runs,options,nccl_log,collective_csv,topology,topology_xml}
+mkdir -p "$seeds"/{model,schedule,trace,runs,options,nccl_log,collective_csv,topology,topology_xml,deepspeed,accelerate,torchtitan}
 
 cat > "$seeds/model/tiny.json" <<'JSON'
 {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
@@ -17,6 +17,13 @@ tiny=("$seeds/model/tiny.json" --seq 8 --gpus 2 --clip no --optimizer sgd)
 "$build/foreshard" plan "${tiny[@]}" -o "$seeds/schedule/plan.json" > /dev/null
 "$build/foreshard" simulate "${tiny[@]}" --on dgx-h100 --suggest no --trace "$seeds/trace/trace.json" > /dev/null
 printf 'model: llama3-8b\ngpus: 8\non: dgx-h100\nseq: 4096\n' > "$seeds/options/job.yaml"
+printf '{"train_batch_size": 64, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "reduce_bucket_size": "auto"},\n "optimizer": {"type": "AdamW", "params": {"torch_adam": true}}, "gradient_clipping": "auto", "flops_profiler": {"enabled": false}}\n' \
+  > "$seeds/deepspeed/ds.json"
+printf 'distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n' \
+  > "$seeds/accelerate/fsdp.yaml"
+printf 'distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  offload_param_device: cpu\n  gradient_clipping: 1.0\n' > "$seeds/accelerate/deepspeed.yaml"
+printf '[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["float8"]\n[training]\nseq_len = 8192\nmax_norm = 1.0\n[parallelism]\ndata_parallel_shard_degree = -1\n[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "op"\n' \
+  > "$seeds/torchtitan/job.toml"
 printf 'source_id,row_id,model,params_b,n_layers,d_model,n_heads,gpu,n_gpus,strategy,tokens_per_s_per_gpu,notes\nlab,lab-1,"a ""b""",1.3,24,2048,16,A100,8,fsdp,11000,\n' \
   > "$seeds/runs/runs.csv"
 printf '# nThread 1 nGpus 8 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20\n#       size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n        8      2  float  sum  -1  20.0  0.00  0.00  0  20.0  0.00  0.00  0\n' \
