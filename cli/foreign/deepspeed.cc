@@ -112,9 +112,7 @@ void read_pinning(KeyReader& keys, bool optimizer, bool parameters) {
   const auto pinned = [&](const std::string& key) { return keys.boolean(key).value_or(true); };
   const std::string& first = optimizer ? of_optimizer : of_parameters;
   keys.set("zero-pin-memory", yes_no(pinned(first)),
-           keys.has(first) && !keys.is_auto(first)
-               ? first
-               : first + " is absent: true by default");
+           keys.has(first) && !keys.is_auto(first) ? first : first + " is absent: true by default");
   if (keys.is_auto(first)) keys.same(first, "\"auto\": nobody fills it, DeepSpeed takes true");
   if (!optimizer || !parameters) return;
   if (pinned(of_parameters) == pinned(of_optimizer))
@@ -167,6 +165,7 @@ void read_leaves(KeyReader& keys, int stage) {
   const std::string key = in_zero("leaf_module.classes");
   if (stage != 3) return keys.same(key, fmt::format("stage {} does not act on it", stage));
   const auto classes = keys.words(key);
+  if (keys.is_auto(key)) keys.same(key, "\"auto\": nobody fills it, DeepSpeed takes its default");
   if (!classes)
     return keys.set("zero-leaf-classes", kDefaultLeaves, key + " is absent: DeepSpeed's default");
   std::vector<std::string> names;
@@ -230,7 +229,7 @@ void leave_open(KeyReader& keys, int stage) {
 
 void read(Json config, std::int64_t gpus, ForeignJob& job, IssueList& issues) {
   expand_old_form(config);
-  KeyReader keys(config, key_table(), other_names(), job, issues);
+  KeyReader keys(config, key_table(), other_names(), job, issues, true);
   const int stage = read_stage(keys);
   read_batch(keys, gpus);
   read_precision(keys);

@@ -135,8 +135,8 @@ std::string key_hint(std::string_view name, std::string_view kind, std::span<con
 
 KeyReader::KeyReader(const Json& root, std::span<const KeyRow> table,
                      const std::map<std::string, std::string>& names, ForeignJob& job,
-                     IssueList& issues)
-    : table_(table), names_(names), job_(job), issues_(issues) {
+                     IssueList& issues, bool knows_auto)
+    : table_(table), names_(names), job_(job), issues_(issues), knows_auto_(knows_auto) {
   if (!root.is_object())
     issues.add("", "keys with values are wanted, found " + describe_json(root));
   else
@@ -219,7 +219,7 @@ std::string KeyReader::written(std::string_view key) const {
 
 bool KeyReader::is_auto(std::string_view key) const {
   const Json* value = find(key);
-  return value != nullptr && *value == "auto";
+  return knows_auto_ && value != nullptr && *value == "auto";
 }
 
 void KeyReader::wrong_type(std::string_view key, const std::string& wanted) {
@@ -230,7 +230,7 @@ void KeyReader::wrong_type(std::string_view key, const std::string& wanted) {
 
 std::optional<bool> KeyReader::boolean(std::string_view key) {
   const Json* value = find(key);
-  if (value == nullptr || *value == "auto") return std::nullopt;
+  if (value == nullptr || is_auto(key)) return std::nullopt;
   if (value->is_boolean()) return value->get<bool>();
   if (value->is_number_integer() && (*value == 0 || *value == 1)) return *value == 1;
   if (value->is_string()) {
@@ -246,7 +246,7 @@ std::optional<bool> KeyReader::boolean(std::string_view key) {
 
 std::optional<double> KeyReader::number(std::string_view key, double min, double max) {
   const Json* value = find(key);
-  if (value == nullptr || *value == "auto") return std::nullopt;
+  if (value == nullptr || is_auto(key)) return std::nullopt;
   if (value->is_number()) {
     const double n = value->get<double>();
     if (n >= min && n <= max) return n;
@@ -258,7 +258,7 @@ std::optional<double> KeyReader::number(std::string_view key, double min, double
 std::optional<std::int64_t> KeyReader::whole(std::string_view key, std::int64_t min,
                                              std::int64_t max) {
   const Json* value = find(key);
-  if (value == nullptr || *value == "auto") return std::nullopt;
+  if (value == nullptr || is_auto(key)) return std::nullopt;
   if (value->is_number_integer()) {
     const auto n = value->get<std::int64_t>();
     if (n >= min && n <= max) return n;
@@ -274,7 +274,7 @@ std::optional<std::int64_t> KeyReader::whole(std::string_view key, std::int64_t 
 
 std::optional<std::string> KeyReader::word(std::string_view key) {
   const Json* value = find(key);
-  if (value == nullptr || *value == "auto") return std::nullopt;
+  if (value == nullptr || is_auto(key)) return std::nullopt;
   if (value->is_string()) return value->get<std::string>();
   wrong_type(key, "a word in quotes");
   return std::nullopt;
@@ -283,7 +283,7 @@ std::optional<std::string> KeyReader::word(std::string_view key) {
 std::optional<std::string> KeyReader::choice(std::string_view key,
                                              const std::vector<std::string>& allowed) {
   const Json* value = find(key);
-  if (value == nullptr || *value == "auto") return std::nullopt;
+  if (value == nullptr || is_auto(key)) return std::nullopt;
   const std::string given = value->is_string() ? value->get<std::string>() : json_text(*value);
   for (const std::string& one : allowed)
     if (given == one || lower_case(given) == lower_case(one)) return one;
@@ -298,7 +298,7 @@ std::optional<std::string> KeyReader::choice(std::string_view key,
 
 std::optional<std::vector<std::string>> KeyReader::words(std::string_view key) {
   const Json* value = find(key);
-  if (value == nullptr || *value == "auto") return std::nullopt;
+  if (value == nullptr || is_auto(key)) return std::nullopt;
   if (value->is_string()) return parts_of(value->get<std::string>(), ',');
   const bool strings =
       value->is_array() &&

@@ -52,7 +52,8 @@ class KeyReader {
  public:
   /// `names`: keys that stand for others ("bfloat16" for "bf16"), by path.
   KeyReader(const Json& root, std::span<const KeyRow> table,
-            const std::map<std::string, std::string>& names, ForeignJob& job, IssueList& issues);
+            const std::map<std::string, std::string>& names, ForeignJob& job, IssueList& issues,
+            bool knows_auto = false);
 
   /// The value of a taken key; nullptr where it is absent or null.
   const Json* find(std::string_view key) const;
@@ -103,6 +104,7 @@ class KeyReader {
   const std::map<std::string, std::string>& names_;
   ForeignJob& job_;
   IssueList& issues_;
+  bool knows_auto_;  ///< "auto" stands for a value that somebody fills in.
   std::map<std::string, Entry, std::less<>> entries_;  ///< By path of the table.
   std::vector<std::string> order_;                     ///< Paths as the file has them.
   std::set<std::string> wrong_;                        ///< Reported for their value.
