@@ -1,26 +1,13 @@
 """Step times of one's own: from a table to a profile to a prediction; what is wrong with a table is named."""
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 
-PROGRAM, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
-FAILURES = []
+from program import check, run, run_tests
+
+SOURCE = pathlib.Path(sys.argv[2])
 JOB = ["llama3.2-1b", "--gpus", "8", "--seq", "2048"]
-
-
-def run(*words, code=0):
-    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=300, env={**os.environ, "NO_COLOR": "1"})
-    check(done.returncode == code, f"{words}: exit {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
-    return done
-
-
-def check(good, message):
-    if not good:
-        FAILURES.append(message)
 
 
 def answer(machine):
@@ -119,16 +106,4 @@ def test_the_page_names_every_column():
     check(len(read) == 32 and named == read, f"docs/formats/measured-runs.md: {sorted(named ^ read)}")
 
 
-def main():
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        for test in (test_one_step_reaches_a_prediction, test_tokens_per_second_are_a_step_time, test_rows_that_take_no_part, test_headers,
-                     test_one_laboratory):
-            test(folder)
-    test_the_page_names_every_column()
-    for failure in FAILURES:
-        print("FAILED", failure)
-    sys.exit(1 if FAILURES else 0)
-
-
-main()
+run_tests(globals())

@@ -231,7 +231,8 @@ TEST(ShardedOptimizer, EachRankUpdatesItsPartInFloat32) {
 TEST(ShardedOptimizer, UnevenPartsAreLaunchedTogether) {
   const auto parts = [](const ParallelConfig& c, CollectiveKind kind) {
     std::vector<Collective> out;
-    for (const Collective& one : planned(c).programs[0].collectives)
+    const Schedule s = planned(c);
+    for (const Collective& one : s.programs[0].collectives)
       if (one.kind == kind) out.push_back(one);
     return out;
   };
