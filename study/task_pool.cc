@@ -1,9 +1,11 @@
 #include "study/task_pool.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "core/keep_memory.h"
+#include "core/parallel.h"
 
 namespace foreshard {
 
@@ -24,18 +26,20 @@ void TaskPool::run() {
     for (std::size_t i = 1; i < added_; ++i) add_thread();
   }
   loop();
-  // Nothing waits and nothing runs: nothing adds threads any more.
-  for (std::thread& t : threads_) t.join();
+  threads_.clear();  // Joins: nothing waits and nothing runs, so nothing adds threads any more.
   if (error_) std::rethrow_exception(error_);
 }
 
-/// Up to one for each core.
+/// Up to one for each core; those that there are do the work where the machine gives no more.
 void TaskPool::add_thread() {
-  if (threads_.size() + 1 >= std::max(1u, std::thread::hardware_concurrency())) return;
-  threads_.emplace_back([this] {
-    keep_freed_memory_of_thread();
-    loop();
-  });
+  if (threads_.size() + 1 >= cores()) return;
+  try {
+    threads_.emplace_back([this] {
+      keep_freed_memory_of_thread();
+      loop();
+    });
+  } catch (const std::system_error&) {
+  }
 }
 
 void TaskPool::loop() {

@@ -40,11 +40,11 @@ class TaskPool {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> awaited_, any_time_;
-  std::vector<std::thread> threads_;  ///< Beside the one that has called run().
   std::size_t added_ = 0, running_ = 0, idle_ = 0;
   bool started_ = false;
   std::size_t failed_ = SIZE_MAX;  ///< Task that threw `error_`.
   std::exception_ptr error_;
+  std::vector<std::jthread> threads_;  ///< Beside the one that has called run(); ended first.
 };
 
 }  // namespace foreshard

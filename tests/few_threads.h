@@ -9,8 +9,9 @@
 
 namespace foreshard {
 
-/// While it lives this process can start so many threads more, and has memory for all else: each
-/// gets a stack of 1 GiB, and the address space has no room for another one.
+/// While it lives this process can start so many threads more, or one (the C library may keep a
+/// stack of a thread that has ended), and has memory for all else: each gets a stack of 1 GiB, and
+/// the address space has no room for another one.
 class FewThreads {
  public:
   explicit FewThreads(int allowed) {
@@ -40,6 +41,27 @@ class FewThreads {
   }
   pthread_attr_t attributes_;
   rlimit limit_{};
+};
+
+/// While it lives this process can start no thread (a stack of 64 TiB fits nowhere), and may
+/// reserve addresses as it likes.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&attributes_);
+    pthread_attr_t large = attributes_;
+    pthread_attr_setstacksize(&large, std::size_t{1} << 46);
+    pthread_setattr_default_np(&large);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&attributes_);
+    pthread_attr_destroy(&attributes_);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t attributes_;
 };
 
 }  // namespace foreshard

@@ -355,17 +355,18 @@ class CountingTransport final : public Transport {
 };
 
 // The tiny step has two collectives, a gather and a reduce-scatter, on each of two ranks.
-// Four ranks of three streams are 16 threads: whichever is the first that does not start, a
-// stream's or a rank's, the run ends with an error and no thread is left.
+// Inline, a rank's thread is the first that does not start, else a stream's: the run ends with an
+// error, and no thread is left.
 TEST(RunFailures, ThreadsThatTheMachineDoesNotGive) {
   const TinySchedule tiny(4);
-  RunOptions o = options(StreamMode::kThreads);
-  o.device_memory = Bytes(std::int64_t{1} << 26);
-  for (int allowed = 0; allowed < 16; ++allowed) {
-    const FewThreads few(allowed);
-    EXPECT_THROW(run(tiny.schedule, o), RunError) << allowed;
+  for (const StreamMode mode : {StreamMode::kInline, StreamMode::kThreads}) {
+    {
+      const NoThreads none;
+      const std::string what = failure(tiny.schedule, options(mode));
+      EXPECT_NE(what.find("gives no thread"), std::string::npos) << what;
+    }
+    EXPECT_NO_THROW(run(tiny.schedule, options(mode)));
   }
-  EXPECT_NO_THROW(run(tiny.schedule, o));
 }
 
 TEST(Run, UsesTheTransportItIsGiven) {

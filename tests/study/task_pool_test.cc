@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/few_threads.h"
+
 namespace foreshard {
 namespace {
 
@@ -29,6 +31,17 @@ TEST(TaskPool, RunsTasksThatTasksAdd) {
   pool.add(TaskPool::Order::kAnyTime, [&] { visit(1); });
   pool.run();
   for (std::size_t i = 1; i < times.size(); ++i) EXPECT_EQ(times[i], 1) << i;
+}
+
+TEST(TaskPool, GoesOnWithoutThreads) {
+  const FewThreads few(0);
+  TaskPool pool;
+  std::atomic<int> done = 0;
+  for (int i = 0; i < 16; ++i)
+    pool.add(TaskPool::Order::kAnyTime,
+             [&] { pool.add(TaskPool::Order::kAwaited, [&] { ++done; }); });
+  pool.run();
+  EXPECT_EQ(done, 16);
 }
 
 TEST(TaskPool, NothingToDoIsDone) { TaskPool().run(); }
