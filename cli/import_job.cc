@@ -5,6 +5,7 @@
 #include "cli/foreign/foreign_job.h"
 #include "cli/job_options.h"
 #include "cli/output.h"
+#include "core/atomic_file.h"
 #include "core/json.h"
 
 namespace foreshard::cli {
