@@ -318,7 +318,8 @@ Json to_json(const Comparison& c) {
   out["peak_bytes_difference"] = c.peak_difference().value;
   out["predicted_peak_bytes"] = c.predicted_peak.value;
   out["measured_peak_bytes"] = c.measured_peak.value;
-  out["step_time_ratio"] = c.times_compare() ? Json(c.step_ratio()) : Json(nullptr);
+  out["step_time_ratio"] = c.step_ratio();
+  out["times_compare"] = c.times_compare();
   out["predicted_step_s"] = to_seconds(c.predicted_step);
   out["measured_step_s"] = to_seconds(c.measured_step);
   out["operations"] = c.instructions;

@@ -49,8 +49,8 @@ Comparison compare(const TraceDocument& predicted, const TraceDocument& measured
 
 /// For people, about a screen.
 std::string text_of(const Comparison& comparison);
-/// The keys of the contract: order_equal, bytes_equal, peak_bytes_difference, step_time_ratio (null
-/// where times do not compare), differences.
+/// The keys of the contract: order_equal, bytes_equal, peak_bytes_difference, step_time_ratio (of
+/// measured to predicted; says nothing of either where `times_compare` is false), differences.
 Json to_json(const Comparison& comparison);
 
 }  // namespace foreshard
