@@ -164,6 +164,7 @@ void Fsdp1::prepare_gradient_for_optimizer(State& state) {
       h.flat_param->grad->dtype != h.layout->forward_dtype) {
     h.flat_param->grad = host_->cast(h.flat_param->grad, h.layout->forward_dtype,
                                      BufferCategory::kShardedGradient, h.unit);
+    if (h.saved_gradient) h.saved_gradient = h.flat_param->grad;  // One tensor: grad.data is set.
     if (!h.originals.empty()) use_sharded_gradient_views(state);
   }
   h.saved_gradient.reset();
