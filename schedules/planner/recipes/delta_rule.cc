@@ -85,11 +85,11 @@ struct Chunks {
   Shape of(std::int64_t last) const { return {batch, heads, count, size, last}; }
 };
 
-/// repeat_interleave over heads: a copy.
+/// repeat_interleave over heads: a copy, also of a single head.
 SymTensor repeat_heads(Host& h, const SymTensor& x, std::int64_t times) {
   const std::int64_t b = x->shape[0], s = x->shape[1], heads = x->shape[2], d = x->shape[3];
   SymTensor wide = expand(h, view(h, x, {b, s, heads, 1, d}), {b, s, heads, times, d});
-  return reshape(h, wide, {b, s, heads * times, d});
+  return view(h, h.clone(wide), {b, s, heads * times, d});
 }
 
 SymTensor last_as_one(Host& h, const SymTensor& x) {

@@ -105,6 +105,11 @@ DType dtype_now(const Host& h, ParameterId id) {
 
 SymTensor do_cast(const Call& c) {
   if (c.i(0) != 0 && c.h.impl().autocast) return c.in[0];
+  // FSDP2's CPUOffloadPolicy leaves buffers on the host; one of rank 0 is used from there.
+  const ParallelConfig& config = c.h.config();
+  if (c.in[0]->shape.rank == 0 && config.framework == FrameworkKind::kFsdp2 &&
+      config.offload == OffloadKind::kParameters)
+    return c.in[0];
   if (c.in.size() > 1) return cast(c.h, c.in[0], c.in[1]->dtype);
   return cast(c.h, c.in[0], c.s.parameters.empty() ? c.s.dtype : dtype_now(c.h, c.s.parameters[0]));
 }
