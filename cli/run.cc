@@ -116,6 +116,13 @@ std::string text_of(const Schedule& schedule, const Trace& t, const AnswerMemory
   if (numerics)
     out += fmt::format("  largest relative difference to the unsharded run: {:.2g}{}\n",
                        numerics->max_relative_difference, verdict(*numerics));
+  const auto finite = [](double x) { return std::isfinite(x); };
+  if (!std::all_of(t.losses.begin(), t.losses.end(), finite) ||
+      !std::all_of(t.gradient_norms.begin(), t.gradient_norms.end(), finite))
+    out +=
+        "  note: a loss or gradient norm is not finite: the initial weights or the dtype do not "
+        "suit "
+        "this model\n";
   for (const std::string& n : schedule.remarks) out += "  note: " + n + "\n";
   for (const std::string& n : t.notes) out += "  note: " + n + "\n";
   if (!t.timing_valid)

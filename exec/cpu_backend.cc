@@ -1,6 +1,7 @@
 #include "exec/cpu_backend.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -111,11 +112,19 @@ class CpuBackend final : public Backend, private StreamProgress {
  private:
   // StreamProgress, for the allocator: events that no schedule names.
   Event record(std::uint32_t stream) override {
+    while (!pending_.empty() && pending_.front()->done()) {
+      pending_.pop_front();
+      ++first_pending_;
+    }
     pending_.push_back(streams_.at(stream)->record(Time(0)));
-    return pending_.size() - 1;
+    return first_pending_ + pending_.size() - 1;
   }
-  bool reached(Event event) override { return pending_.at(event)->done(); }
-  void synchronize(Event event) override { pending_.at(event)->wait(shared_.control); }
+  bool reached(Event event) override {
+    return event < first_pending_ || pending_.at(event - first_pending_)->done();
+  }
+  void synchronize(Event event) override {
+    if (event >= first_pending_) pending_.at(event - first_pending_)->wait(shared_.control);
+  }
 
   void drain() {
     if (finished_ || shared_.control.failed()) return;  // memory goes when all threads have ended
@@ -140,7 +149,9 @@ class CpuBackend final : public Backend, private StreamProgress {
   bool finished_ = false;
   DeviceSegments segments_;
   std::vector<std::shared_ptr<Completion>> events_;
-  std::vector<std::shared_ptr<Completion>> pending_;
+  /// The allocator's events from number `first_pending_` on; all before it are reached.
+  std::deque<std::shared_ptr<Completion>> pending_;
+  Event first_pending_ = 0;
   std::vector<std::unique_ptr<StreamWorker>>
       streams_;  // last: its threads end before the rest goes
 };

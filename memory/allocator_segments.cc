@@ -1,24 +1,39 @@
 // Segments: what happens on a miss (rules) and on the way back to the device.
 
 #include <algorithm>
+#include <exception>
 #include <tuple>
 
 #include "memory/caching_allocator.h"
 
 namespace foreshard {
 
+namespace {
+
+/// One segment that the driver does not take back keeps none of the others.
+template <typename Return>
+void give_back(Return return_memory) noexcept {
+  try {
+    return_memory();
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace
+
 CachingAllocator::~CachingAllocator() {
   for (Index i = 0; i < blocks_.size(); ++i) {
     if (!begins_segment(i)) continue;
     const Bytes size = segment_size(i);
-    if (blocks_[i].range != kNone) {
-      source_.unmap(blocks_[i].address, size);
-    } else {
-      source_.release(blocks_[i].address, size);
-    }
+    give_back([&] {
+      if (blocks_[i].range != kNone)
+        source_.unmap(blocks_[i].address, size);
+      else
+        source_.release(blocks_[i].address, size);
+    });
   }
   for (const Range& range : ranges_) {
-    if (range.span > 0) source_.unreserve(range.base, Bytes(range.span));
+    if (range.span > 0) give_back([&] { source_.unreserve(range.base, Bytes(range.span)); });
   }
 }
 

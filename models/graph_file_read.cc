@@ -286,6 +286,7 @@ Model GraphFileReader::read(const Json& json) {
                                            model.arguments.size()));
   }
   check_parameter_count(model, issues_);
+  check_dimensions(model, issues_);
   check_programs(model, issues_);
   check_call_circles(model, issues_);
   issues_.throw_if_any();

@@ -205,6 +205,25 @@ void check_parameter_count(const Model& model, IssueList& issues) {
   }
 }
 
+void check_dimensions(const Model& model, IssueList& issues) {
+  const auto check = [&](const std::string& place, const std::vector<std::int64_t>& shape) {
+    if (shape.size() > kMostDimensions)
+      issues.add(place, fmt::format("has {} dimensions", shape.size()),
+                 fmt::format("at most {} dimensions", kMostDimensions));
+  };
+  for (const ParameterDef& p : model.parameters) check(p.name, p.shape);
+  for (const ModelArgument& a : model.arguments) check("arguments." + a.name, a.shape);
+  for (const Module& m : model.modules) {
+    for (const BufferDef& b : m.buffers) check(where(m) + ".buffers." + b.name, b.shape);
+    for (std::size_t i = 0; i < m.program.size(); ++i) {
+      const Statement& s = m.program[i];
+      if (s.function == Function::kView || s.function == Function::kReshape ||
+          s.function == Function::kExpand)
+        check(fmt::format("{}.forward[{}] ({})", where(m), i, name_of(s.function)), s.ints);
+    }
+  }
+}
+
 void check_programs(const Model& model, IssueList& issues) {
   for (const Module& module : model.modules) {
     check_values(module, issues);

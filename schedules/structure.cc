@@ -2,10 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "schedules/names.h"
 
 namespace foreshard {
 namespace {
+
+/// Of a tensor that may have been refused: negative sizes count as none, more than any buffer holds
+/// as that.
+std::int64_t elements_of(const Tensor& t) {
+  __int128 n = 1;
+  for (int d = 0; d < t.rank; ++d)
+    n = std::min<__int128>(n * std::max<std::int64_t>(t.shape[static_cast<std::size_t>(d)], 0),
+                           kLargestBuffer);
+  return static_cast<std::int64_t>(n);
+}
 
 /// Checks one program. Every `check_*` reports at most until the issue list is full.
 class ProgramChecker {
@@ -72,8 +84,9 @@ class ProgramChecker {
 
   void check_tensor(std::size_t i) {
     const Tensor& t = p_.tensors[i];
-    if (!check_index("tensors", i, "buffer", t.buffer.value, p_.buffers.size(), t.numel() == 0))
-      return;
+    const bool none =
+        std::find(t.shape.begin(), t.shape.begin() + t.rank, 0) != t.shape.begin() + t.rank;
+    if (!check_index("tensors", i, "buffer", t.buffer.value, p_.buffers.size(), none)) return;
     if (!check_index("tensors", i, "group", t.group.value, schedule_.groups.size(), true)) return;
     if (t.offset_per_rank != 0 && !t.group.valid())
       return report("tensors", i, "offset_per_rank without a group");
@@ -141,7 +154,7 @@ class ProgramChecker {
   void check_moved(std::size_t i) {
     const Collective& c = p_.collectives[i];
     const Tensor &in = p_.tensors[c.input.value], &out = p_.tensors[c.output.value];
-    const auto bytes = [](const Tensor& t) { return t.numel() * size_of(t.dtype); };
+    const auto bytes = [](const Tensor& t) { return elements_of(t) * size_of(t.dtype); };
     const std::int64_t ranks = schedule_.groups[c.group.value].size;
     const bool gathers = c.kind == CollectiveKind::kAllGather,
                scatters = c.kind == CollectiveKind::kReduceScatter;
@@ -150,7 +163,9 @@ class ProgramChecker {
       return report("collectives", i,
                     fmt::format("is of {}, its tensors are {} and {}", name_of(c.dtype),
                                 name_of(in.dtype), name_of(out.dtype)));
-    if (bytes(out) * (scatters ? ranks : 1) != bytes(in) * (gathers ? ranks : 1))
+    const __int128 made = __int128{bytes(out)} * (scatters ? ranks : 1),
+                   taken = __int128{bytes(in)} * (gathers ? ranks : 1);
+    if (made != taken)
       return report("collectives", i,
                     fmt::format("{} of {} ranks from {} to {} bytes", name_of(c.kind), ranks,
                                 bytes(in), bytes(out)));
@@ -190,10 +205,10 @@ class ProgramChecker {
     if (v.elements < 0 || v.first_element < 0 || v.first_element_per_rank < 0)
       return report("parameters", i, "negative number of elements");
     if (v.local.valid() && open() && v.local.value < p_.tensors.size() &&
-        p_.tensors[v.local.value].numel() < v.elements)
+        elements_of(p_.tensors[v.local.value]) < v.elements)
       report("parameters", i,
              fmt::format("{} elements in a view of {}", v.elements,
-                         p_.tensors[v.local.value].numel()));
+                         elements_of(p_.tensors[v.local.value])));
   }
 
   void check_instruction(std::size_t i) {

@@ -6,6 +6,11 @@
 
 namespace foreshard::sim {
 
+void Engine::Item::refuse_value() {
+  throw InputError(Issue{"", "steps", "the simulation has more events than it can number",
+                         "fewer steps or micro-batches"});
+}
+
 void Engine::run_host(Rank& r) {
   Host& h = r.host;
   const HostAct* code = r.code->acts.data();

@@ -22,7 +22,10 @@ class Engine {
   /// One entry of a stream's queue.
   struct Item {
     Item(std::int64_t at, std::uint32_t in, ItemKind k, std::uint32_t v)
-        : issued(at), instruction(in), kind(k), value(v & kMaxValue) {}
+        : issued(at), instruction(in), kind(k), value(v & kMaxValue) {
+      if (v > kMaxValue) refuse_value();
+    }
+    [[noreturn]] static void refuse_value();
     static constexpr std::uint32_t kMaxValue = (1u << 29) - 1;
 
     std::int64_t issued;  ///< Host time at which the device could first see it.

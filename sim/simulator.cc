@@ -17,7 +17,7 @@ namespace sim {
 namespace {
 
 /// Up to this many simulated ranks are recorded together; beyond, only the one that is explained.
-constexpr std::size_t kRecordAll = 16;
+constexpr std::size_t kRecordAll = 64;
 
 constexpr const char* kNotModelled[] = {
     "multiprocessors and caches that kernels of two streams of one GPU share",
@@ -310,13 +310,24 @@ class Simulation {
     return result;
   }
 
+  /// Time at the end of each step that no instruction takes. The timeline of a trace leaves it out.
   void add_overhead(SimulationResult& result) const {
     const Time overhead = cost_.step_overhead();
     if (overhead == Time(0)) return;
     result.step_time += overhead;
+    result.step_start += Time(overhead.value * (steps_ - 1));
+    result.step_end += Time(overhead.value * steps_);
+    for (StepTime& t : result.step_times) {
+      t.start += Time(overhead.value * t.step);
+      t.end += Time(overhead.value * (t.step + 1));
+    }
     if (options_.detail == Detail::kTimesOnly) return;
     result.breakdown.idle += overhead;
     result.critical_path.push_back({{.kind = CriticalResource::Kind::kStepOverhead}, overhead});
+    const std::vector<CriticalPathSegment>& path = result.critical_segments;
+    const Time from = path.empty() ? result.step_start : path.back().end;
+    result.critical_segments.push_back({static_cast<std::uint32_t>(result.critical_path.size() - 1),
+                                        result.explained_rank, UINT32_MAX, from, from + overhead});
   }
 
   void fill_step_times(const EngineOutput& output, SimulationResult& result) const {

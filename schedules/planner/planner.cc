@@ -19,6 +19,7 @@
 #include "schedules/planner/host/block_template.h"
 #include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/training_run.h"
+#include "schedules/planner/untrained.h"
 
 namespace foreshard {
 namespace {
@@ -75,6 +76,10 @@ RankProgram run_steps(const Model& model, const ParallelConfig& config, const Ho
   if (const auto& templates = run.host().impl().block_templates) templates->finish();
   schedule.groups = run.host().groups();
   schedule.remarks = run.host().remarks();
+  if (options.steps > 0) {
+    if (std::string text = remark_on_untrained(run.host()); !text.empty())
+      schedule.remarks.push_back(std::move(text));
+  }
   return run.take();
 }
 
@@ -209,6 +214,8 @@ Schedule plan(const Model& model, const ParallelConfig& config, const PlanOption
   s.world = ranks_of(config);
   s.not_modelled = not_modelled(model, config);
   const std::unique_ptr<Framework> framework = make_framework(config);
+  for (std::string& text : framework->not_modelled(model))
+    s.not_modelled.push_back(std::move(text));
   std::vector<std::int64_t> ranks = options.ranks;
   const bool own = options.executable && s.world <= kMostOwnPrograms;
   std::map<std::uint64_t, std::uint32_t> program_of_class;

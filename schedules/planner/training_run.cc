@@ -310,6 +310,7 @@ void TrainingRun::step() {
 }
 
 RankProgram TrainingRun::take() {
+  host_.program().require_complete();
   host_.close();
   return std::move(host_.program().program());
 }

@@ -130,5 +130,21 @@ TEST(AdapterDtype, UnshardedAdaptersComputeInFloat32) {
   }));
 }
 
+/// Bytes of all results that a step of the forward may keep for backward.
+std::int64_t activations(const Schedule& s) {
+  std::int64_t n = 0;
+  for (const Buffer& b : s.programs[0].buffers)
+    n += b.category == BufferCategory::kActivation ? b.bytes.value : 0;
+  return n;
+}
+
+// MatMul4Bit computes without gradients, but its result is an activation as any linear's is (the
+// product of silu(gate) and up keeps both); only the weights that it makes anew are temporary.
+TEST(AdapterDtypes, ResultsOfFourBitLayersAreActivations) {
+  const ParallelConfig c = config_of(FrameworkKind::kFsdp2);
+  EXPECT_GE(activations(planned(adapted("&lora_dtype=base&lora_base=4bit"), c)),
+            activations(planned(adapted("&lora_dtype=base"), c)));
+}
+
 }  // namespace
 }  // namespace foreshard

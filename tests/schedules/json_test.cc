@@ -111,6 +111,10 @@ TEST(ScheduleJson, NamesThePlaceOfEachFault) {
 TEST(ScheduleJson, HostileSizesDoNotOverflow) {
   EXPECT_NE(issues_of(with("[64], [1]", "[9223372036854775807], [1]")), "");
   EXPECT_NE(issues_of(with("[64], [1]", "[1000000000000], [1000000000000]")), "");
+  // Each is allowed alone, 2^50 x 2^50 is not; nothing multiplies them in 64 bits before.
+  EXPECT_NE(issues_of(with("[64], [1]", "[1125899906842624, 1125899906842624], [1, 1]"))
+                .find("shape is too large"),
+            std::string::npos);
   EXPECT_NE(issues_of(with("[64], [1]", "[1, 1, 1, 1, 1, 1], [1]")), "");
   EXPECT_NE(issues_of(with("[64], [1]", "[64], [-1]")), "");
   EXPECT_NE(issues_of(with("[64], [1]", "[64], [1e3]")), "");

@@ -377,5 +377,24 @@ TEST(ByHand, WorkThatTakesNoTime) {
   EXPECT_EQ(run(p).step_time, Time(0));
 }
 
+struct CostWithOverhead : ToyCost {
+  Time step_overhead() const override { return nanoseconds(7); }
+};
+
+// 120 of work and 7 that no instruction takes, in every step: parts, path (see run()), steps and
+// window say the same.
+TEST(ByHand, OverheadOfAStep) {
+  ToyProgram p;
+  p.launch(40).launch(80, 0, 0, Phase::kBackward);
+  SimulationOptions options;
+  options.steps = 3;
+  const SimulationResult r = run(p, CostWithOverhead(), 4, options);
+  EXPECT_EQ(r.step_time, nanoseconds(127));
+  EXPECT_EQ(r.step_end - r.step_start, r.step_time);
+  ASSERT_FALSE(r.step_times.empty());
+  for (const StepTime& t : r.step_times) EXPECT_EQ(t.end - t.start, nanoseconds(127)) << t.step;
+  EXPECT_EQ(r.step_times.back().end, r.step_end);
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -113,6 +113,10 @@ void Ddp::initialize(Host& host) {
   if (options_.find_unused_parameters) make_used_map(host);
   if (options_.mixed_precision) prepare_mixed_precision(host);
   if (options_.static_graph) make_used_map(host);
+  if (options_.comm_hook == DdpCommHook::kPowerSgd)
+    host.remark(
+        "PowerSGD hands on approximations of the gradients: losses differ from the unsharded job's "
+        "by design, not by rounding");
 }
 
 // ----------------------------------------------------------------------------------------------

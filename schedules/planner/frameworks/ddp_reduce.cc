@@ -19,8 +19,10 @@ void Ddp::ensure_prior_reduction_finished() const {
   const std::string what = std::to_string(missing) + " of " + std::to_string(parameters_.size()) +
                            " parameters got no gradient in the iteration before";
   throw DdpError(Refusal::kRuntimeError, "ddp", what,
-                 options_.static_graph ? "a graph that stays the same"
-                                       : "find_unused_parameters, or a loss that uses all of them");
+                 options_.static_graph
+                     ? "a graph that stays the same"
+                     : "find_unused_parameters (--ddp-find-unused-parameters yes), or a loss "
+                       "that uses all of them");
 }
 
 /// Reducer::prepare_for_backward. Unused parameters are marked only when the first gradient

@@ -1,8 +1,8 @@
 #pragma once
 
 // One interface for everything that shards or synchronises a model: unsharded, DDP, FSDP2, FSDP1,
-// ZeRO, the sharded optimizer. A framework is a set of hooks that fire while the symbolic host runs; it emits its own
-// allocations, copies, collectives and events.
+// ZeRO, the sharded optimizer. A framework is a set of hooks that fire while the symbolic host
+// runs; it emits its own allocations, copies, collectives and events.
 
 #include <cstdint>
 #include <memory>
@@ -38,6 +38,8 @@ class Framework {
                                    std::int64_t /*rank*/) const {
     return 0;
   }
+  /// What the programs of the job's ranks leave out. Called as rank_class is.
+  virtual std::vector<std::string> not_modelled(const Model&) const { return {}; }
   /// Parameters in model.parameters() order, those that require gradients.
   virtual std::span<const LocalParameter> local_parameters() const = 0;
 

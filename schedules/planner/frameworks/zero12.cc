@@ -1,7 +1,6 @@
 #include "schedules/planner/frameworks/zero12.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/integers.h"
 
@@ -22,6 +21,7 @@ void Zero12::initialize(Host& host) {
   make_parameters(host);
   for (const ParameterId id : ids_) broadcast(host, id);
   make_groups(host.model());
+  guests_ = guests_of(host.model(), rank_);
   for (FlatGroup& g : groups_) make_flat(host, g);
   if (offload_optimizer_) {
     std::int64_t largest = 0;
@@ -93,36 +93,6 @@ void Zero12::make_groups(const Model& model) {
   }
 }
 
-/// Which parameters touch a rank's partition decides its copies, norms and gradient buffer: hardly
-/// two ranks are alike. Jobs that CPU ranks can execute have a program for each, larger ones two:
-/// that of the rank whose whole gradients (Z2-G-4) need most memory, and rank 0's for the others.
-std::vector<std::uint64_t> Zero12::rank_classes(const Model& model) const {
-  constexpr std::int64_t kMostRanks = 16, kMostParameters = 100'000'000;
-  std::vector<std::uint64_t> classes(static_cast<std::size_t>(world_));
-  if (world_ <= kMostRanks && model.parameter_count().value <= kMostParameters) {
-    std::iota(classes.begin(), classes.end(), 0);
-    return classes;
-  }
-  std::vector<std::int64_t> kept(classes.size());
-  for (const FlatGroup& g : flat_groups(model)) {
-    for (std::size_t i = 0; i < g.order.size(); ++i) {
-      const std::int64_t numel = model.at(g.order[i]).numel();
-      for (std::int64_t r = g.first[i] / g.partition; r * g.partition < g.first[i] + numel; ++r)
-        kept[static_cast<std::size_t>(r)] += numel;
-    }
-  }
-  const auto heaviest = std::max_element(kept.begin(), kept.end()) - kept.begin();
-  if (kept[static_cast<std::size_t>(heaviest)] > kept[0])
-    classes[static_cast<std::size_t>(heaviest)] = 1;
-  return classes;
-}
-
-std::uint64_t Zero12::rank_class(const Model& model, const ParallelConfig&,
-                                 std::int64_t rank) const {
-  if (classes_.empty()) classes_ = rank_classes(model);
-  return classes_.at(static_cast<std::size_t>(rank));
-}
-
 /// The parameters are copied into one buffer beside them.
 void Zero12::flatten_on_device(Host& host, FlatGroup& g) {
   g.flat = host.empty({g.partition * world_}, dtype_, BufferCategory::kParameter);
@@ -173,9 +143,9 @@ std::vector<int> Zero12::owners(ParameterId id) const {
   return ranks;
 }
 
-Zero12::Overlap Zero12::overlap_of(ParameterId id) const {
+Zero12::Overlap Zero12::overlap_of(ParameterId id, std::int64_t rank) const {
   const Place& p = places_.at(id);
-  const std::int64_t size = groups_[p.group].partition, begin = rank_ * size;
+  const std::int64_t size = groups_[p.group].partition, begin = rank * size;
   const std::int64_t from = std::max(begin, p.first),
                      to = std::min(begin + size, p.first + p.numel);
   return {from - p.first, from - begin, to - from};

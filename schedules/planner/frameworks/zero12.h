@@ -39,6 +39,7 @@ class Zero12 final : public Zero {
   void initialize(Host& host) override;
   std::uint64_t rank_class(const Model& model, const ParallelConfig& config,
                            std::int64_t rank) const override;
+  std::vector<std::string> not_modelled(const Model& model) const override;
   void begin_micro_batch(Host& host, std::int64_t index, bool sync) override;
   void on_accumulated(Host& host, std::uint32_t parameter) override;
   void end_micro_batch(Host& host) override;
@@ -67,14 +68,26 @@ class Zero12 final : public Zero {
   // ------------------------------------------------------------ zero12.cc
   std::vector<FlatGroup> flat_groups(const Model& model) const;
   void make_groups(const Model& model);
-  std::vector<std::uint64_t> rank_classes(const Model& model) const;
   void make_flat(Host& host, FlatGroup& group);
   void flatten_on_device(Host& host, FlatGroup& group);
-  Overlap overlap_of(ParameterId id) const;
+  Overlap overlap_of(ParameterId id, std::int64_t rank) const;
+  Overlap overlap_of(ParameterId id) const { return overlap_of(id, rank_); }
   /// Gradients in fp32 while those of the model are narrower: in the own partition (stage 2), or of
   /// the whole model (stage 1).
   bool wide() const { return grad_accum_dtype() != dtype_; }
   bool compact() const { return wide() && grad_accum_dtype() == DType::kFloat32; }
+
+  // ------------------------------------------------------------ zero12_ranks.cc
+  bool own_programs(const Model& model) const;
+  /// Some programs stand for all ranks, and copies to host memory follow one another.
+  bool chains_copies(const Model& model) const;
+  std::vector<std::uint64_t> rank_classes(const Model& model) const;
+  std::int64_t heaviest_rank(const Model& model) const;
+  std::vector<std::vector<ParameterId>> expected_buckets(const Model& model) const;
+  std::map<ParameterId, std::int64_t> awaited_owners(const Model& model) const;
+  std::vector<std::vector<std::int64_t>> copying_groups(
+      const std::map<ParameterId, std::int64_t>& awaited) const;
+  std::map<ParameterId, std::int64_t> guests_of(const Model& model, std::int64_t rank) const;
 
   // ------------------------------------------------------------ zero12_reduce.cc
   void setup_buckets(Host& host);
@@ -101,13 +114,21 @@ class Zero12 final : public Zero {
 
   // ------------------------------------------------------------ zero12_offload.cc
   void offload_gradient(Host& host, ParameterId id);
+  void offload_guest(Host& host, ParameterId id);
+  void send_down(Host& host, const SymTensor& tested, const SymTensor& source,
+                 const SymTensor& destination);
+  /// Gradients of micro-batches add up in host memory, in two more copies.
+  bool adds_on_host() const { return !compact() && ((stage2_ && micro_ > 0) || !boundary_); }
   void accumulate_on_host(Host& host, ParameterId id);
+  void add_through_host(Host& host, const SymTensor& gradient, const SymTensor& sum);
   void record_copy(Host& host);
   void wait_for_copies(Host& host);
 
   bool stage2_, overlap_;
   std::vector<FlatGroup> groups_;
   mutable std::vector<std::uint64_t> classes_;  ///< Of the ranks; filled on first use.
+  /// Parameters of which this rank makes another one's copies to host memory, too.
+  std::map<ParameterId, std::int64_t> guests_;
   std::map<ParameterId, Place> places_;
   std::vector<Ref<AutogradNode>> accumulators_;
 

@@ -77,8 +77,7 @@ void Zero12::add_to_bucket(Host& host, ParameterId id) {
   if (offload_optimizer_) ready_event_ = host.record_event();
   elements_ += grad->numel;
   bucket_.push_back(id);
-  if (observed())
-    emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = grad->numel});
+  if (observed()) emit({.kind = EventKind::kBucketAdd, .parameters = {id}, .numel = grad->numel});
 }
 
 void Zero12::reduce_bucket(Host& host) {
@@ -100,6 +99,7 @@ void Zero12::reduce_bucket(Host& host) {
   }
   const StreamGuard guard(host, overlap_ ? reduce_stream_ : host.stream());
   for (const ParameterId id : bucket_) {
+    offload_guest(host, id);
     const bool mine = places_.at(id).mine;
     if (options_.contiguous_gradients && mine) {
       copy_to_partition(host, id);

@@ -28,9 +28,9 @@ void AutogradNode::add_edge(AutogradEdge e) {
 namespace {
 
 /// Nodes whose last reference went while another one is being destroyed: a long graph must not
-/// recurse once per node.
+/// recurse once per node, and a list through the nodes takes no memory.
 struct Doomed {
-  std::vector<AutogradNode*> nodes;
+  AutogradNode* last = nullptr;
   bool running = false;
 };
 thread_local Doomed doomed;
@@ -61,12 +61,11 @@ void clear_node(AutogradNode& n) {
 }  // namespace
 
 void destroy(AutogradNode* n) {
-  doomed.nodes.push_back(n);
+  n->next_doomed = std::exchange(doomed.last, n);
   if (doomed.running) return;
   doomed.running = true;
-  while (!doomed.nodes.empty()) {
-    AutogradNode* const next = doomed.nodes.back();
-    doomed.nodes.pop_back();
+  while (AutogradNode* const next = doomed.last) {
+    doomed.last = std::exchange(next->next_doomed, nullptr);
     clear_node(*next);
   }
   doomed.running = false;

@@ -72,7 +72,8 @@ struct AutogradNode {
   std::array<SavedTensor, kInlineSaved> saved_;
   std::vector<AutogradEdge> more_edges;
   std::vector<SavedTensor> more_saved;
-  SymTensorImpl* variable = nullptr;  ///< AccumulateGrad: the leaf; it outlives its node's use.
+  AutogradNode* next_doomed = nullptr;  ///< While it waits for its destruction.
+  SymTensorImpl* variable = nullptr;    ///< AccumulateGrad: the leaf; it outlives its node's use.
 
   int edges() const { return inline_edges + static_cast<int>(more_edges.size()); }
   int saved_count() const { return inline_saved + static_cast<int>(more_saved.size()); }

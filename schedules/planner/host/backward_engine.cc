@@ -179,6 +179,7 @@ void HostImpl::evaluate(GraphTask& task, AutogradNode* node) {
   host.scope_ = node->scope;
   const StreamGuard on_own_stream(host, node->stream);
   if (!node->backward) return evaluate_leaf(task, *node);
+  if (node->scope.value < ran_backward.size()) ran_backward[node->scope.value] = 1;
   FewTensors arrived(node->gradients_in), made(static_cast<std::size_t>(node->edges()));
   const std::span<SymTensor> in = arrived.all(), out = made.all();
   for (std::uint32_t i = 0; i < in.size(); ++i) in[i] = std::move(task.slots[node->slots + i]);

@@ -109,6 +109,7 @@ void HostImpl::call_checkpointed(ModuleId m, std::span<SymTensor> inputs,
   if (free_frames.empty()) {
     index = static_cast<std::int32_t>(frames.size());
     frames.emplace_back();
+    free_frames.reserve(frames.capacity());  // Destructors give them back.
   } else {
     index = free_frames.back();
     free_frames.pop_back();

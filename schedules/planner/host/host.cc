@@ -47,6 +47,9 @@ Host::Host(const Model& model, const ParallelConfig& config, const HostOptions& 
   watched_.resize(model.modules.size());
   scopes_.reserve(model.modules.size());
   for (const Module& m : model.modules) scopes_.push_back(program_.add_scope(m.name));
+  impl_->read_in.resize(model.parameters.size());
+  impl_->ran_backward.resize(scopes_.size() + 1);
+  impl_->ran_backward.back() = 1;
   impl_->compiled.resize(model.modules.size());
   impl_->checkpointed.resize(model.modules.size());
   impl_->traced.resize(model.modules.size());

@@ -106,6 +106,11 @@ class HostImpl {
   /// `gradients`: of the roots; empty: ones. May run inside another backward (reentrant
   /// checkpoints).
   void run_backward(std::span<const SymTensor> roots, std::span<const SymTensor> gradients);
+  /// Of each parameter the scope of the last statement that read it while gradients were recorded;
+  /// of each module's scope whether a backward function of it ran. The entry behind the last scope
+  /// stands for all: of parameters that are handed on as values.
+  std::vector<ScopeId> read_in;
+  std::vector<std::uint8_t> ran_backward;
   void release_saved(AutogradNode& n);
   void release(SavedTensor& s);
 
@@ -170,7 +175,7 @@ class HostImpl {
   /// State of the generator of random numbers: how many draws the step has made.
   std::int64_t draws = 0;
   int reentrant_forwards = 0;  ///< Inside these grad mode is off, but the module trains.
-  SymTensor packed_mask;  ///< Of the running forward, see ParallelConfig::packed_sequences.
+  SymTensor packed_mask;       ///< Of the running forward, see ParallelConfig::packed_sequences.
 
   // ---------------------------------------------------------------- autocast (torch.autocast,
   // bf16)

@@ -66,10 +66,10 @@ constexpr std::size_t kValueStack = 1 << 15;
 class ValueFrame {
  public:
   ValueFrame(HostImpl& impl, std::int32_t slots) : impl_(impl), base_(impl.value_top) {
-    impl.value_top += static_cast<std::size_t>(slots);
-    if (impl.value_top <= impl.value_stack.size()) return;
-    if (impl.value_top > kValueStack) throw InternalError("module calls are nested too deeply");
-    impl.value_stack.resize(2 * impl.value_top);
+    const std::size_t top = base_ + static_cast<std::size_t>(slots);
+    if (top > kValueStack) throw InternalError("module calls are nested too deeply");
+    if (top > impl.value_stack.size()) impl.value_stack.resize(2 * top);
+    impl.value_top = top;
   }
   ~ValueFrame() {
     for (std::size_t i = base_; i < impl_.value_top; ++i) impl_.value_stack[i].reset();

@@ -33,13 +33,15 @@ class Pool {
       return t;
     }
     if (used_ == kChunk) {
+      const std::size_t all = (chunks_.size() + 1) * kChunk;
+      if (free_.capacity() < all) free_.reserve(2 * all);
       chunks_.push_back(std::make_unique_for_overwrite<Room[]>(kChunk));
       used_ = 0;
     }
     return new (chunks_.back()[used_++].bytes) T;
   }
-  /// `t` must be back in its default state.
-  void give_back(T* t) { free_.push_back(t); }
+  /// `t` must be back in its default state. There is room for all objects: destructors end here.
+  void give_back(T* t) noexcept { free_.push_back(t); }
 
  private:
   static constexpr std::size_t kChunk = 64;

@@ -82,9 +82,13 @@ void ProgramBuilder::host_work(std::int64_t reference_ns, std::uint32_t name) {
   program_.host_work.push_back({reference_ns, name});
 }
 
-void ProgramBuilder::mark(const Mark& m) {
-  emit(InstructionKind::kMark, 0, static_cast<std::uint32_t>(program_.marks.size()));
-  program_.marks.push_back(m);
+void ProgramBuilder::mark(const Mark& m) noexcept {
+  try {
+    emit(InstructionKind::kMark, 0, static_cast<std::uint32_t>(program_.marks.size()));
+    program_.marks.push_back(m);
+  } catch (const std::bad_alloc&) {
+    incomplete_ = true;
+  }
 }
 
 }  // namespace foreshard

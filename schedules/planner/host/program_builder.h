@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,7 +40,21 @@ class ProgramBuilder {
   ScopeId add_scope(std::string name);
 
   BufferId alloc(const Buffer& buffer);
-  void free(BufferId buffer) { emit(InstructionKind::kFree, 0, buffer.value); }
+  /// Destructors call it, also while an exception unwinds: where memory for the instruction is
+  /// lacking, the next one fails in its place.
+  void free(BufferId buffer) noexcept {
+    try {
+      emit(InstructionKind::kFree, 0, buffer.value);
+    } catch (const std::bad_alloc&) {
+      incomplete_ = true;
+    }
+  }
+  /// The same: of what a module's call leaves behind.
+  void mark(const Mark& m) noexcept;
+  /// std::bad_alloc if an instruction is missing.
+  void require_complete() const {
+    if (incomplete_) throw std::bad_alloc();
+  }
   void record_stream(BufferId buffer, StreamIndex stream) {
     emit(InstructionKind::kRecordStream, stream, buffer.value);
   }
@@ -61,7 +76,6 @@ class ProgramBuilder {
   std::uint32_t collective(const Collective& c);  ///< Index of the collective.
   void copy(const Copy& c);
   void host_work(std::int64_t reference_ns, std::uint32_t name);
-  void mark(const Mark& m);
 
  private:
   /// Names by their text; a set of them holds indices.
@@ -84,11 +98,13 @@ class ProgramBuilder {
   };
 
   void emit(InstructionKind kind, StreamIndex stream, std::uint32_t id) {
+    require_complete();
     program_.instructions.push_back({kind, stream, 0, id});
   }
 
   RankProgram program_;
   std::unordered_set<std::uint32_t, NameHash, NameEqual> names_;
+  bool incomplete_ = false;  ///< A free() could not be written.
   const char* last_literal_ = nullptr;
   std::uint32_t last_name_ = 0;  ///< Its index.
 };

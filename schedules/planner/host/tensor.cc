@@ -1,8 +1,21 @@
 #include "schedules/planner/host/tensor.h"
 
+#include <fmt/format.h>
+
 #include "schedules/planner/host/host_impl.h"
 
 namespace foreshard {
+
+void refuse_rank(std::size_t rank) {
+  throw DimensionError(Issue{"", "model", fmt::format("a tensor of {} dimensions", rank),
+                             fmt::format("at most {}", kMaxRank)});
+}
+
+void refuse_dimension(int dimension, int rank) {
+  throw DimensionError(
+      Issue{"", "model", fmt::format("dimension {} of a tensor of {}", dimension, rank),
+            rank == 0 ? "a tensor with dimensions" : fmt::format("{} to {}", -rank, rank - 1)});
+}
 
 void destroy(SymStorage* s) {
   HostImpl& impl = s->host->impl();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/dtype.h"
+#include "core/error.h"
 #include "schedules/schedule.h"
 
 namespace foreshard {
@@ -57,6 +58,14 @@ class Ref {
   T* p_ = nullptr;
 };
 
+/// A graph file asks for dimensions that no tensor has.
+class DimensionError : public InputError {
+ public:
+  using InputError::InputError;
+};
+[[noreturn]] void refuse_rank(std::size_t rank);
+[[noreturn]] void refuse_dimension(int dimension, int rank);
+
 /// Shape of a tensor; at most kMaxRank dimensions.
 struct Shape {
   std::array<std::int64_t, kMaxRank> dim{};
@@ -64,13 +73,21 @@ struct Shape {
 
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> d) : Shape(std::span(d.begin(), d.size())) {}
-  explicit Shape(std::span<const std::int64_t> d) : rank(static_cast<std::uint8_t>(d.size())) {
-    for (std::size_t i = 0; i < d.size() && i < kMaxRank; ++i) dim[i] = d[i];
+  explicit Shape(std::span<const std::int64_t> d) {
+    for (const std::int64_t size : d) append(size);
   }
-  std::int64_t operator[](int i) const {
-    return dim[static_cast<std::size_t>(i < 0 ? i + rank : i)];
+  void append(std::int64_t size) {
+    if (rank == kMaxRank) refuse_rank(kMaxRank + 1);
+    dim[rank++] = size;
   }
-  std::int64_t& operator[](int i) { return dim[static_cast<std::size_t>(i < 0 ? i + rank : i)]; }
+  /// The place of dimension `i`; negative ones count from the end.
+  std::size_t index(int i) const {
+    const int d = i < 0 ? i + rank : i;
+    if (d < 0 || d >= rank) refuse_dimension(i, rank);
+    return static_cast<std::size_t>(d);
+  }
+  std::int64_t operator[](int i) const { return dim[index(i)]; }
+  std::int64_t& operator[](int i) { return dim[index(i)]; }
   std::int64_t numel() const {
     std::int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= dim[static_cast<std::size_t>(i)];

@@ -59,7 +59,7 @@ SymTensor mean_last(Host& h, const SymTensor& x) {
 }
 
 SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
-  if (dim < 0) dim += x->shape.rank;
+  dim = static_cast<int>(x->shape.index(dim));
   Record r(h, sum_backward, {&x});
   if (r) {
     r->shape = x->shape;
@@ -69,9 +69,9 @@ SymTensor sum_dim(Host& h, const SymTensor& x, int dim, bool keep) {
   Shape s;
   for (int d = 0; d < x->shape.rank; ++d) {
     if (d != dim)
-      s.dim[s.rank++] = x->shape[d];
+      s.append(x->shape[d]);
     else if (keep)
-      s.dim[s.rank++] = 1;
+      s.append(1);
   }
   SymTensor y = empty_result(h, s, autocast_sum_dtype(h, x->dtype));
   h.launch(OpKind::kSum, {x}, {y}, {static_cast<double>(dim)});

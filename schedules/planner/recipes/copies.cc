@@ -60,7 +60,7 @@ void split_backward(BackwardContext& ctx) {
 
 void split(Host& h, const SymTensor& x, int dim, std::span<const std::int64_t> sizes,
            std::span<SymTensor> out) {
-  if (dim < 0) dim += x->shape.rank;
+  dim = static_cast<int>(x->shape.index(dim));
   Record r(h, split_backward, {&x});
   if (r) {
     r->shape = x->shape;
@@ -94,7 +94,7 @@ void cat_backward(BackwardContext& ctx) {
 }  // namespace
 
 SymTensor cat(Host& h, std::span<const SymTensor> xs, int dim) {
-  if (dim < 0) dim += xs[0]->shape.rank;
+  dim = static_cast<int>(xs[0]->shape.index(dim));
   Record r(h, cat_backward, xs);
   Shape shape = xs[0]->shape;
   std::int64_t total = 0;

@@ -94,7 +94,7 @@ SymTensor repeat_heads(Host& h, const SymTensor& x, std::int64_t times) {
 
 SymTensor last_as_one(Host& h, const SymTensor& x) {
   Shape s = x->shape;
-  s.dim[s.rank++] = 1;
+  s.append(1);
   return view(h, x, s);
 }
 

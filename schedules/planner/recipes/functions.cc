@@ -1,8 +1,12 @@
 // One case per function of a forward program: unpacks the statement and calls the building blocks.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "models/model_checks.h"
 #include "models/ops/op_flops.h"
+#include "schedules/planner/host/host_impl.h"
 #include "schedules/planner/host/host_refusal.h"
 #include "schedules/planner/recipes/masks.h"
 #include "schedules/planner/recipes/recipe.h"
@@ -11,6 +15,8 @@
 
 namespace foreshard {
 namespace {
+
+static_assert(kMostDimensions == kMaxRank, "graph files state shapes of tensors");
 
 /// Everything one statement may ask for.
 struct Call {
@@ -25,7 +31,10 @@ struct Call {
   double f(std::size_t k, double fallback = 0) const {
     return k < s.floats.size() ? s.floats[k] : fallback;
   }
-  int dim(std::size_t k) const { return static_cast<int>(i(k)); }
+  /// Of a tensor's dimensions; what none has stays so.
+  int dim(std::size_t k) const {
+    return static_cast<int>(std::clamp<std::int64_t>(i(k), -kMaxRank - 2, kMaxRank + 2));
+  }
   SymTensor parameter(std::size_t k) const {
     if (k >= s.parameters.size()) return {};
     const SymTensor& p = h.parameter(s.parameters[k]);
@@ -60,7 +69,7 @@ void do_split(const Call& c) {
 
 /// torch.chunk: parts of equal size, the last one smaller.
 void do_chunk(const Call& c) {
-  const int dim = c.dim(0) < 0 ? c.dim(0) + c.in[0]->shape.rank : c.dim(0);
+  const int dim = static_cast<int>(c.in[0]->shape.index(c.dim(0)));
   const std::int64_t size = c.in[0]->shape[dim], part = (size + c.i(1) - 1) / c.i(1);
   std::vector<std::int64_t> sizes;
   for (std::size_t k = 0; k < c.out.size(); ++k)
@@ -139,7 +148,7 @@ SymTensor arange(const Call& c) {
 
 SymTensor cut_like(const Call& c) {
   // ints: dimension of x, dimension of y (the same if absent).
-  return slice(c.h, c.in[0], c.dim(0), 0, c.in[1]->shape[static_cast<int>(c.i(1, c.i(0)))]);
+  return slice(c.h, c.in[0], c.dim(0), 0, c.in[1]->shape[c.dim(c.s.ints.size() > 1 ? 1 : 0)]);
 }
 
 SymTensor expand_like(const Call& c) {
@@ -152,9 +161,9 @@ SymTensor transpose_of(const Call& c) { return transpose(c.h, c.in[0], c.dim(0),
 
 SymTensor unsqueeze(const Call& c) {
   const SymTensor& x = c.in[0];
-  const int dim = c.dim(0) < 0 ? c.dim(0) + x->shape.rank + 1 : c.dim(0);
   Shape s = x->shape;
-  ++s.rank;
+  s.append(1);
+  const int dim = static_cast<int>(s.index(c.dim(0)));
   for (int d = s.rank - 1; d > dim; --d) s[d] = s[d - 1];
   s[dim] = 1;
   return view(c.h, x, s);
@@ -320,8 +329,10 @@ SymTensor single(const Call& c) {
 
 }  // namespace
 
-void run_function(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in,
-                  std::span<SymTensor> out) {
+namespace {
+
+void dispatch(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in,
+              std::span<SymTensor> out) {
   const Call c{host, module, s, in, out};
   switch (s.function) {
     case Function::kSplit:
@@ -336,6 +347,29 @@ void run_function(Host& host, const Module& module, const Statement& s, std::spa
     default:
       if (run_special(host, module, s, in, out)) return;
       out[0] = single(c);
+  }
+}
+
+/// A cast takes a parameter's dtype alone.
+bool reads_parameters(Function f) { return f != Function::kCast && f != Function::kDtypeOf; }
+
+}  // namespace
+
+void run_function(Host& host, const Module& module, const Statement& s, std::span<SymTensor> in,
+                  std::span<SymTensor> out) {
+  if (host.grad_enabled() && reads_parameters(s.function)) {
+    HostImpl& impl = host.impl();
+    const ScopeId anywhere(static_cast<std::uint32_t>(impl.ran_backward.size() - 1));
+    for (const ParameterId p : s.parameters)
+      impl.read_in[p.value] = s.function == Function::kParameter ? anywhere : host.scope();
+  }
+  try {
+    dispatch(host, module, s, in, out);
+  } catch (const DimensionError& e) {
+    throw HostRefusal(
+        module.name.empty() ? "root" : module.name,
+        fmt::format("{} makes or asks for {}", name_of(s.function), e.issues()[0].message),
+        e.issues()[0].hint);
   }
 }
 

@@ -82,7 +82,7 @@ SymTensor embedding(Host& h, const SymTensor& indices, const SymTensor& weight) 
     r.save(indices);
   }
   Shape s = indices->shape;
-  s.dim[s.rank++] = weight->shape[1];
+  s.append(weight->shape[1]);
   SymTensor y = empty_result(h, s, weight->dtype);
   LaunchRequest q;
   const std::array<SymTensor, 2> in{weight, indices};

@@ -47,6 +47,7 @@ SymTensor linear_4bit(Host& h, const Module& module, const Statement& s, const S
     SymTensor w = dequantise(h, packed, scales, {s.ints[0], s.ints[1]}, x->dtype);
     y = linear(h, x, w, bias);
   }
+  h.set_category(y, result_category(h));  // The function's result, made without gradients.
   r.attach(y);
   return y;
 }

@@ -107,7 +107,7 @@ SymTensor gather(Host& h, const SymTensor& x, const SymTensor& index, int dim) {
   Record r(h, gather_backward, {&x});
   if (r) {
     r->shape = x->shape;
-    r->ints[0] = dim < 0 ? dim + x->shape.rank : dim;
+    r->ints[0] = static_cast<std::int64_t>(x->shape.index(dim));
     r.save(index);
   }
   SymTensor y = empty_result(h, index->shape, x->dtype);
@@ -131,7 +131,9 @@ bool run_special(Host& h, const Module& module, const Statement& s, std::span<Sy
       top_k(h, s, in, out);
       return true;
     case Function::kGather:
-      out[0] = gather(h, in[0], in[1], static_cast<int>(s.ints.empty() ? 0 : s.ints[0]));
+      out[0] = gather(h, in[0], in[1],
+                      static_cast<int>(std::clamp<std::int64_t>(s.ints.empty() ? 0 : s.ints[0],
+                                                                -kMaxRank - 1, kMaxRank + 1)));
       return true;
     case Function::kIndex:
       out[0] = index_rows(h, in[0], in[1]);

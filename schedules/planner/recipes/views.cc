@@ -127,8 +127,8 @@ void transpose_backward(BackwardContext& ctx) {
 }  // namespace
 
 SymTensor transpose(Host& h, const SymTensor& x, int a, int b) {
-  if (a < 0) a += x->shape.rank;
-  if (b < 0) b += x->shape.rank;
+  a = static_cast<int>(x->shape.index(a));
+  b = static_cast<int>(x->shape.index(b));
   Shape shape = x->shape;
   std::array<std::int64_t, kMaxRank> stride = x->stride;
   std::swap(shape[a], shape[b]);
@@ -163,10 +163,12 @@ void expand_backward(BackwardContext& ctx) {
 SymTensor expand(Host& h, const SymTensor& x, const Shape& shape) {
   std::array<std::int64_t, kMaxRank> stride{};
   const int lead = shape.rank - x->shape.rank;
+  if (lead < 0) refuse_shapes(h, "expand", x->shape, shape);
   Shape full = shape;
   for (int d = shape.rank - 1; d >= lead; --d) {
     const std::int64_t from = x->shape[d - lead];
     if (full[d] < 0) full[d] = from;
+    if (from != full[d] && from != 1) refuse_shapes(h, "expand", x->shape, shape);
     stride[static_cast<std::size_t>(d)] =
         from == full[d] ? x->stride[static_cast<std::size_t>(d - lead)] : 0;
   }
@@ -211,7 +213,7 @@ void alias_backward(BackwardContext& ctx) { ctx.set(0, ctx.grad()); }
 
 SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::int64_t end,
                 std::int64_t step) {
-  if (dim < 0) dim += x->shape.rank;
+  dim = static_cast<int>(x->shape.index(dim));
   const std::int64_t size = x->shape[dim];
   if (end == -1 || end > size) end = size;
   if (start < 0) start += size;
@@ -227,7 +229,7 @@ SymTensor slice(Host& h, const SymTensor& x, int dim, std::int64_t start, std::i
 }
 
 SymTensor select(Host& h, const SymTensor& x, int dim, std::int64_t index) {
-  if (dim < 0) dim += x->shape.rank;
+  dim = static_cast<int>(x->shape.index(dim));
   if (index < 0) index += x->shape[dim];
   Shape shape;
   shape.rank = static_cast<std::uint8_t>(x->shape.rank - 1);
