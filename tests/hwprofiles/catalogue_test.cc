@@ -137,6 +137,27 @@ TEST(Catalogue, UnknownNamesGetTheNearestOne) {
   EXPECT_NE(error_of_name("@"), "no error");
 }
 
+// Attention does its products and its exponentials on different units: where products run at half rate
+// (fp32 accumulation on GeForce and A10G) it comes nearer to them than on an A100, never past them.
+TEST(Catalogue, AttentionBesideSlowProducts) {
+  const auto of_products = [](const GpuProfile& gpu, const std::string& key) {
+    return gpu.find_efficiency(key)->value /
+           (gpu.peak_bf16.value * gpu.find_efficiency("matmul_training")->value);
+  };
+  const GpuProfile a100 = load_gpu("a100-80");
+  for (const char* name : {"rtx3090", "rtx4090", "rtx5090", "a10g"}) {
+    const GpuProfile gpu = load_gpu(name);
+    ASSERT_LT(gpu.peak_bf16.value, 3 * gpu.peak_fp32.value) << name;
+    for (const char* size : {"64", "128"}) {
+      for (const char* way : {"forward", "backward"}) {
+        const std::string key = std::string("attention_fa2_h") + size + "_" + way;
+        EXPECT_GT(of_products(gpu, key), of_products(a100, key)) << name << " " << key;
+        EXPECT_LT(of_products(gpu, key), 1) << name << " " << key;
+      }
+    }
+  }
+}
+
 TEST(Catalogue, ClustersFillNodes) {
   const auto machine = load_hardware("dgx-h100");
   EXPECT_EQ(make_cluster(machine, 64).nodes, 8);
