@@ -62,12 +62,19 @@ constexpr Time nanoseconds(std::int64_t n) { return Time(n * 1'000); }
 constexpr Time microseconds(std::int64_t n) { return Time(n * 1'000'000); }
 constexpr Time milliseconds(std::int64_t n) { return Time(n * 1'000'000'000); }
 constexpr Time seconds(std::int64_t n) { return Time(n * kPicosecondsPerSecond); }
+namespace detail {
+/// The whole part; INT64_MAX for what is beyond the range or no number, -INT64_MAX below it, so
+/// that each can be negated.
+constexpr std::int64_t saturated(double x) {
+  if (x <= -0x1p63) return -INT64_MAX;
+  return x < 0x1p63 ? static_cast<std::int64_t>(x) : INT64_MAX;
+}
+}  // namespace detail
+
 /// Rounds to the nearest picosecond; saturates at the ends of the range.
 constexpr Time from_seconds(double s) {
   const double ps = s * static_cast<double>(kPicosecondsPerSecond);
-  if (ps >= 9.2e18) return Time(INT64_MAX);
-  if (ps <= -9.2e18) return Time(INT64_MIN);
-  return Time(static_cast<std::int64_t>(ps + (ps >= 0 ? 0.5 : -0.5)));
+  return Time(detail::saturated(ps + (ps >= 0 ? 0.5 : -0.5)));
 }
 constexpr double to_seconds(Time t) {
   return static_cast<double>(t.value) / static_cast<double>(kPicosecondsPerSecond);
@@ -86,13 +93,14 @@ struct Rate {
 using BytesPerSecond = Rate<struct BytesTag>;
 using FlopsPerSecond = Rate<struct FlopsTag>;
 
-/// Time to move `n` at rate `r`, rounded up to a picosecond. `r` must be positive.
+/// Time to move `n` at rate `r`, rounded up to a picosecond; saturates (a rate of zero takes
+/// forever).
 template <typename Tag>
 constexpr Time operator/(Quantity<Tag> n, Rate<Tag> r) {
   const double ps =
       static_cast<double>(n.value) / r.per_second * static_cast<double>(kPicosecondsPerSecond);
-  const auto whole = static_cast<std::int64_t>(ps);
-  return Time(whole + (static_cast<double>(whole) < ps ? 1 : 0));
+  const std::int64_t whole = detail::saturated(ps);
+  return Time(whole + (whole < INT64_MAX && static_cast<double>(whole) < ps ? 1 : 0));
 }
 
 namespace literals {

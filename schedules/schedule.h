@@ -266,7 +266,7 @@ struct ShardUnit {
   std::string name;
   std::vector<std::string> modules;
   std::vector<std::string> parameters;        ///< In buffer order.
-  Elements numel, padded_numel, shard_numel;  ///< N, Np, S of the spec.
+  Elements numel, padded_numel, shard_numel;  ///< All; padded to the ranks; of one rank.
   DType gather_dtype = DType::kFloat32, reduce_dtype = DType::kFloat32;
 };
 
