@@ -48,15 +48,20 @@ class ProgramChecker {
     issues_.add(fmt::format("{}.{}[{}]", path_, table, i), std::move(message));
   }
 
-  /// True if `index` points into a table of `size`; `none_allowed` lets UINT32_MAX through.
+  /// True if `index` points into a table of `size`; `none_allowed` lets UINT32_MAX through. Asked
+  /// for every index of a program: what reports is a function of its own.
   bool check_index(std::string_view table, std::size_t i, std::string_view what,
                    std::uint32_t index, std::size_t size, bool none_allowed = false) {
     if (index < size || (none_allowed && index == UINT32_MAX)) return true;
+    report_index(table, i, what, index, size);
+    return false;
+  }
+  [[gnu::noinline]] void report_index(std::string_view table, std::size_t i, std::string_view what,
+                                      std::uint32_t index, std::size_t size) {
     report(table, i,
            index == UINT32_MAX
                ? fmt::format("{} is missing", what)
                : fmt::format("{} {} does not exist (there are {})", what, index, size));
-    return false;
   }
   void check_stream(std::string_view table, std::size_t i, StreamIndex s) {
     check_index(table, i, "stream", s, p_.streams.size());
